@@ -57,20 +57,14 @@ class Inner(TypedDict):
 
 def chat(saver: Any) -> Any:
     """Each turn is counted in a subgraph with checkpoints of its own."""
-    inner = StateGraph(Inner)
-    inner.add_node("inner", lambda _: {"count": 1})
-    inner.add_edge(START, "inner")
+    inner = StateGraph(Inner).add_node("inner", lambda _: {"count": 1}).add_edge(START, "inner")
     counting = inner.compile(checkpointer=True)
 
     def count(_: Any) -> dict[str, Any]:
         return {"said": [str(counting.invoke({"count": 0})["count"])]}
 
-    builder = StateGraph(Chat)
-    builder.add_node("answer", _answer)
-    builder.add_node("sub", count)
-    builder.add_edge(START, "answer")
-    builder.add_edge("answer", "sub")
-    return builder.compile(checkpointer=saver)
+    builder = StateGraph(Chat).add_sequence([("answer", _answer), ("sub", count)])
+    return builder.add_edge(START, "answer").compile(checkpointer=saver)
 
 
 def say(saver: Any, text: str, thread: str = "t") -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from kit.places import THREAD, at
 from kit.rows import aput, place
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
@@ -25,12 +25,8 @@ def graph(saver: Any, *, asks: bool = False) -> Any:
     def answer(state: Any) -> Any:
         return {"log": [interrupt("which?") if asks else "none"]}
 
-    builder = StateGraph(State)
-    builder.add_node("a", lambda s: {"log": [f"a{len(s['log'])}"]})
-    builder.add_node("b", answer)
-    builder.add_edge(START, "a")
-    builder.add_edge("a", "b")
-    builder.add_edge("b", END)
+    builder = StateGraph(State).add_node("a", lambda s: {"log": [f"a{len(s['log'])}"]})
+    builder.add_node("b", answer).add_edge(START, "a").add_edge("a", "b")
     return builder.compile(checkpointer=saver)
 
 
@@ -101,10 +97,8 @@ async def test_where_an_interrupt_waits(look: Any) -> None:
 
 async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
     """As `next` of the graph's states, but without reading values."""
-    builder = StateGraph(State)
-    builder.add_node("a", lambda s: {"log": ["a"]})
+    builder = StateGraph(State).add_node("a", lambda s: {"log": ["a"]}).add_edge(START, "a")
     builder.add_node("b", lambda s: {"log": [1 / len(s["log"][2:])]})
-    builder.add_edge(START, "a")
     builder.add_conditional_edges("a", lambda s: [Send("b", {"log": s["log"]})])
     made = builder.compile(checkpointer=look.saver)
     with pytest.raises(ZeroDivisionError):
@@ -179,9 +173,7 @@ async def test_a_checkpoint_that_is_its_own_ancestor(look: Any) -> None:
 
 
 async def test_subgraphs_have_trees_of_their_own(look: Any) -> None:
-    outer = StateGraph(State)
-    outer.add_node("inner", graph(True, asks=True))
-    outer.add_edge(START, "inner")
+    outer = StateGraph(State).add_node("inner", graph(True, asks=True)).add_edge(START, "inner")
     await outer.compile(checkpointer=look.saver).ainvoke({"log": ["turn"]}, at())
     namespaces = {c.config["configurable"]["checkpoint_ns"] for c in look.saver.list(at())}
     assert len(namespaces) == 2

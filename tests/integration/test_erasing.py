@@ -79,9 +79,9 @@ async def test_by_name_and_by_metadata(saver: Any) -> None:
     assert saver.threads.erase(metadata={"user_id": "u1"}).threads == ()
 
 
-async def test_what_has_no_meaning_is_refused(saver: Any) -> None:
-    _chat(saver, turns=1)
-    before = everything(saver)
+async def test_what_has_no_meaning_is_refused(ours: Any) -> None:
+    _chat(ours, turns=1)
+    before = everything(ours)
     refused: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((), {}),
         (("thread",), {"metadata": {"a": 1}}),
@@ -95,14 +95,14 @@ async def test_what_has_no_meaning_is_refused(saver: Any) -> None:
     ]
     for arguments, options in refused:
         with pytest.raises(InvalidArgumentError):
-            saver.threads.erase(*arguments, **options)
+            ours.threads.erase(*arguments, **options)
         with pytest.raises(InvalidArgumentError):
-            await saver.threads.aerase(*arguments, **options)
+            await ours.threads.aerase(*arguments, **options)
     with pytest.raises(ThreadNotFoundError, match="Nothing was erased"):
-        saver.threads.erase("absent")
+        ours.threads.erase("absent")
     with pytest.raises(ThreadNotFoundError):
-        await saver.threads.aerase("absent", dry_run=True)
-    assert everything(saver) == before
+        await ours.threads.aerase("absent", dry_run=True)
+    assert everything(ours) == before
 
 
 def test_a_run_under_way_does_not_bring_it_back(saver: Any) -> None:

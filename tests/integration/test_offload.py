@@ -48,7 +48,6 @@ class State(TypedDict):
 
 def graph(saver: Any) -> Any:
     """Each turn replaces a page of 20,000 random bytes."""
-    builder = StateGraph(State)
 
     def read(state: Any) -> dict[str, Any]:
         number = len(state["said"])
@@ -57,8 +56,7 @@ def graph(saver: Any) -> Any:
             "page": random.Random(number).randbytes(20_000),
         }
 
-    builder.add_node("read", read)
-    builder.add_edge(START, "read")
+    builder = StateGraph(State).add_node("read", read).add_edge(START, "read")
     return builder.compile(checkpointer=saver)
 
 
@@ -221,11 +219,10 @@ class Grown(TypedDict):
 
 
 def test_what_a_delta_channel_is_rebuilt_through_stays(saver: Any, cold: Path) -> None:
-    builder = StateGraph(Grown)
-    builder.add_node(
-        "n", lambda s: {"said": ["re"], "page": random.Random(len(s["said"])).randbytes(20_000)}
-    )
-    builder.add_edge(START, "n")
+    def reply(state: Any) -> dict[str, Any]:
+        return {"said": ["re"], "page": random.Random(len(state["said"])).randbytes(20_000)}
+
+    builder = StateGraph(Grown).add_node("reply", reply).add_edge(START, "reply")
     compiled = builder.compile(checkpointer=saver)
     for number in range(4):
         compiled.invoke({"said": [str(number)]}, T)

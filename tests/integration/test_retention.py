@@ -40,9 +40,7 @@ def _ask(state: State) -> dict[str, Any]:
 
 def _talk(saver: Any, *, inner: Any = None) -> Any:
     """A graph of one step that answers, or interrupts if asked to."""
-    builder = StateGraph(State)
-    builder.add_node("answer", inner or _ask)
-    builder.add_edge(START, "answer")
+    builder = StateGraph(State).add_node("answer", inner or _ask).add_edge(START, "answer")
     return builder.compile(checkpointer=saver)
 
 
@@ -171,10 +169,7 @@ def test_an_interrupt_that_was_passed_by_is_not_waited_for(saver: Any) -> None:
 
 
 def test_subgraphs_go_with_their_task(saver: Any) -> None:
-    builder = StateGraph(State)
-    builder.add_node("answer", _ask)
-    builder.add_edge(START, "answer")
-    graph = _chat(saver, inner=builder.compile(checkpointer=None))
+    graph = _chat(saver, inner=_talk(None))
     graph.invoke({"said": ["well?"]}, at())
 
     def spaces() -> set[str]:
@@ -189,10 +184,7 @@ def test_subgraphs_go_with_their_task(saver: Any) -> None:
 
 
 def test_a_subgraph_that_remembers_keeps_its_head(saver: Any) -> None:
-    builder = StateGraph(State)
-    builder.add_node("answer", _ask)
-    builder.add_edge(START, "answer")
-    graph = _chat(saver, inner=builder.compile(checkpointer=True))
+    graph = _chat(saver, inner=_talk(True))
     _gc(saver, Retention(keep_last=1))
     found = list(saver.list(at()))
     assert sorted(t.config["configurable"]["checkpoint_ns"] for t in found) == ["", "answer"]
@@ -267,14 +259,14 @@ def test_without_a_policy_only_what_was_said_of_threads_counts(saver: Any) -> No
     assert len(_ids(graph)) == 12
 
 
-def test_what_cannot_be_said_is_refused(saver: Any) -> None:
+def test_what_cannot_be_said_is_refused(ours: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="policy"):
-        saver.threads.gc({"keep_last": 1})
-    _chat(saver, turns=1)
+        ours.threads.gc({"keep_last": 1})
+    _chat(ours, turns=1)
     with pytest.raises(InvalidArgumentError, match="max_count"):
-        saver.threads.retain("thread", Retention(max_count=1))
+        ours.threads.retain("thread", Retention(max_count=1))
     with pytest.raises(ThreadNotFoundError):
-        saver.threads.retain("absent", Retention(keep_last=1))
+        ours.threads.retain("absent", Retention(keep_last=1))
 
 
 async def test_the_same_is_awaited(saver: Any) -> None:
@@ -518,12 +510,8 @@ def _sketch(saver: Any, turns: int = 5) -> Any:
         scratch = random.Random(number).randbytes(4000)
         return {"said": [f"{number}"], "scratch": scratch, "log": [f"{number}"]}
 
-    builder = StateGraph(Sketching)
-    builder.add_node("one", draw)
-    builder.add_node("two", draw)
-    builder.add_edge(START, "one")
-    builder.add_edge("one", "two")
-    graph = builder.compile(checkpointer=saver)
+    builder = StateGraph(Sketching).add_sequence([("one", draw), ("two", draw)])
+    graph = builder.add_edge(START, "one").compile(checkpointer=saver)
     for turn in range(turns):
         graph.invoke({"said": [f"turn {turn}"], "log": [f"turn {turn}"]}, at())
     return graph

@@ -62,15 +62,8 @@ def builder() -> StateGraph[State]:
         get_stream_writer()({"inside": len(state["messages"])})
         return {"messages": [inside.invoke(state["messages"])]}
 
-    sub: StateGraph[State] = StateGraph(State)
-    sub.add_node("look", look)
-    sub.add_edge(START, "look")
-    made: StateGraph[State] = StateGraph(State)
-    made.add_node("talk", talk)
-    made.add_node("sub", sub.compile())
-    made.add_edge(START, "talk")
-    made.add_edge("talk", "sub")
-    return made
+    sub = StateGraph(State).add_node("look", look).add_edge(START, "look").compile()
+    return StateGraph(State).add_sequence([("talk", talk), ("sub", sub)]).add_edge(START, "talk")
 
 
 QUESTION = {"messages": [("user", "hello")], "notes": []}
@@ -127,11 +120,8 @@ class Held:
             assert await asyncio.to_thread(self.go.wait, WAIT)
             return {"notes": ["second"]}
 
-        made: StateGraph[State] = StateGraph(State)
-        made.add_node("first", first)
-        made.add_node("second", second)
-        made.add_edge(START, "first")
-        made.add_edge(START, "second")
+        made = StateGraph(State).add_node("first", first).add_node("second", second)
+        made.add_edge(START, "first").add_edge(START, "second")
         self.graph = made.compile(checkpointer=saver)
 
 
@@ -202,9 +192,7 @@ async def test_a_caller_that_leaves_ends_the_run() -> None:
         finally:
             ended = True
 
-    made: StateGraph[State] = StateGraph(State)
-    made.add_node("talk", talk)
-    made.add_edge(START, "talk")
+    made = StateGraph(State).add_node("talk", talk).add_edge(START, "talk")
     with MemorySaver() as saver:
         graph = made.compile(checkpointer=saver)
         stream = astream_saved(graph, QUESTION, at(), stream_mode="messages")
@@ -225,9 +213,7 @@ def test_a_node_that_fails_leaves_what_it_has_streamed() -> None:
         talking.invoke(state["messages"])
         raise ZeroDivisionError
 
-    made: StateGraph[State] = StateGraph(State)
-    made.add_node("fail", fail)
-    made.add_edge(START, "fail")
+    made = StateGraph(State).add_node("fail", fail).add_edge(START, "fail")
     with MemorySaver() as saver:
         graph = made.compile(checkpointer=saver)
         with pytest.raises(ZeroDivisionError):
@@ -244,9 +230,7 @@ def test_a_node_that_asks_leaves_what_it_has_streamed() -> None:
         found = talking.invoke(state["messages"])
         return {"messages": [found], "notes": [interrupt("go on?")]}
 
-    made: StateGraph[State] = StateGraph(State)
-    made.add_node("ask", ask)
-    made.add_edge(START, "ask")
+    made = StateGraph(State).add_node("ask", ask).add_edge(START, "ask")
     with MemorySaver() as saver:
         graph = made.compile(checkpointer=saver)
         list(stream_saved(graph, QUESTION, at()))
@@ -264,11 +248,8 @@ def test_values_of_steps_that_have_ended_are_left_out(durability: Any) -> None:
     def fail(state: State) -> None:
         raise ZeroDivisionError
 
-    made: StateGraph[State] = StateGraph(State)
-    made.add_node("first", lambda state: {"notes": ["first"]})
-    made.add_node("fail", fail)
-    made.add_edge(START, "first")
-    made.add_edge("first", "fail")
+    made = StateGraph(State).add_node("first", lambda state: {"notes": ["first"]})
+    made.add_node("fail", fail).add_edge(START, "first").add_edge("first", "fail")
     with MemorySaver() as saver:
         graph = made.compile(checkpointer=saver)
         with pytest.raises(ZeroDivisionError):
@@ -342,11 +323,9 @@ def test_limits_are_those_of_the_saver() -> None:
 
 
 def test_of_cached_nodes_only_the_values_are_recorded() -> None:
-    made: StateGraph[State] = StateGraph(State)
-    made.add_node("ask", lambda state: {"notes": [interrupt("?")]})
+    made = StateGraph(State).add_node("ask", lambda state: {"notes": [interrupt("?")]})
     made.add_node("find", lambda state: {"notes": ["found"]}, cache_policy=CachePolicy())
-    made.add_edge(START, "ask")
-    made.add_edge(START, "find")
+    made.add_edge(START, "ask").add_edge(START, "find")
     with MemorySaver() as saver:
         graph = made.compile(checkpointer=saver, cache=InMemoryCache())
         for thread in ("first", "second"):

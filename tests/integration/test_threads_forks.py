@@ -41,11 +41,8 @@ def _next(state: Any) -> str:
 
 
 def _chat(saver: Any, schema: Any = Chat) -> Any:
-    builder = StateGraph(schema)
-    builder.add_node("answer", _answer)
-    builder.add_node("ask", _ask)
-    builder.add_edge(START, "answer")
-    builder.add_conditional_edges("answer", _next)
+    builder = StateGraph(schema).add_node("answer", _answer).add_node("ask", _ask)
+    builder.add_edge(START, "answer").add_conditional_edges("answer", _next)
     return builder.compile(checkpointer=saver)
 
 
@@ -56,17 +53,10 @@ def _nested(
         on_first()
         return {"said": ["in first"]}
 
-    inner = StateGraph(Chat)
-    inner.add_node("first", first)
-    inner.add_node("ask", _ask)
-    inner.add_edge(START, "first")
-    inner.add_edge("first", "ask")
-    builder = StateGraph(Chat)
-    builder.add_node("inner", inner.compile(checkpointer=True if persistent else None))
-    builder.add_node("answer", _answer)
-    builder.add_edge(START, "inner")
-    builder.add_edge("inner", "answer")
-    return builder.compile(checkpointer=saver)
+    steps = StateGraph(Chat).add_sequence([("first", first), ("ask", _ask)])
+    inner = steps.add_edge(START, "first").compile(checkpointer=True if persistent else None)
+    builder = StateGraph(Chat).add_sequence([("inner", inner), ("answer", _answer)])
+    return builder.add_edge(START, "inner").compile(checkpointer=saver)
 
 
 def _fails_once(saver: Any) -> Any:
@@ -78,11 +68,8 @@ def _fails_once(saver: Any) -> Any:
             raise OSError(message)
         return {"said": ["fragile"]}
 
-    builder = StateGraph(Chat)
-    builder.add_node("start", lambda _: {})
-    builder.add_node("sound", lambda _: {"said": ["sound"]})
-    builder.add_node("fragile", fragile)
-    builder.add_edge(START, "start")
+    builder = StateGraph(Chat).add_node("start", lambda _: {}).add_node("fragile", fragile)
+    builder.add_node("sound", lambda _: {"said": ["sound"]}).add_edge(START, "start")
     builder.add_conditional_edges("start", lambda _: [Send("sound", {}), Send("fragile", {})])
     return builder.compile(checkpointer=saver)
 

@@ -10,7 +10,7 @@ from kit.places import at
 from kit.runs import extend
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
@@ -39,10 +39,7 @@ def _work(state: State) -> dict[str, Any]:
 
 
 def _graph(saver: Any) -> Any:
-    builder = StateGraph(State)
-    builder.add_node("work", _work)
-    builder.add_edge(START, "work")
-    builder.add_edge("work", END)
+    builder = StateGraph(State).add_node("work", _work).add_edge(START, "work")
     return builder.compile(checkpointer=saver)
 
 
@@ -149,11 +146,8 @@ def test_a_function_decides(saver: Any, graph: Any) -> None:
 
 
 def test_what_was_to_run_next_still_is(saver: Any) -> None:
-    builder = StateGraph(State)
-    builder.add_node("work", _work)
-    builder.add_node("ask", lambda _: {"note": interrupt("which?")})
-    builder.add_edge(START, "work")
-    builder.add_edge("work", "ask")
+    builder = StateGraph(State).add_node("work", _work).add_edge(START, "work")
+    builder.add_node("ask", lambda _: {"note": interrupt("which?")}).add_edge("work", "ask")
     graph = builder.compile(checkpointer=saver)
     _say(graph, "one", "hello")
     saver.threads.fork("one", new_thread_id="fork")
@@ -192,10 +186,8 @@ def test_delta_channels_are_refused(saver: Any) -> None:
     class Deltas(TypedDict):
         said: Annotated[list[str], DeltaChannel(extend)]
 
-    builder = StateGraph(Deltas)
-    builder.add_node("work", lambda _: {"said": ["re"]})
-    builder.add_edge(START, "work")
-    graph = builder.compile(checkpointer=saver)
+    builder = StateGraph(Deltas).add_node("work", lambda _: {"said": ["re"]})
+    graph = builder.add_edge(START, "work").compile(checkpointer=saver)
     graph.invoke({"said": ["hello"]}, at("one"))
     saver.threads.fork("one", new_thread_id="fork")
     graph.invoke({"said": ["more"]}, at("fork"))

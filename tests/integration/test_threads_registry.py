@@ -325,20 +325,20 @@ async def test_awaited_changes_at_the_same_time(saver: Any) -> None:
         ("cursor", 7),
     ],
 )
-def test_wrong_searches_are_refused(saver: Any, name: str, value: object) -> None:
+def test_wrong_searches_are_refused(ours: Any, name: str, value: object) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        saver.threads.search(**{name: value})
+        ours.threads.search(**{name: value})
     assert refused.value.hint
 
 
-def test_wrong_threads_are_refused(saver: Any) -> None:
+def test_wrong_threads_are_refused(ours: Any) -> None:
     for ttl in (-1, 0, True, "1h", timedelta(0), float("inf"), float("nan")):
         with pytest.raises(InvalidArgumentError, match="ttl"):
-            saver.threads.create("one", ttl=ttl)
+            ours.threads.create("one", ttl=ttl)
     with pytest.raises(InvalidArgumentError, match="thread"):
-        saver.threads.create(True)
+        ours.threads.create(True)
     with pytest.raises(InvalidArgumentError, match="at most 200"):
-        saver.threads.create("one", tags=[f"tag {n}" for n in range(201)])
-    assert saver.threads.get("one") is None
+        ours.threads.create("one", tags=[f"tag {n}" for n in range(201)])
+    assert ours.threads.get("one") is None
     with pytest.raises(ThreadNotFoundError):
-        saver.threads.update("one", metadata={"a": 1})
+        ours.threads.update("one", metadata={"a": 1})

@@ -350,7 +350,7 @@ def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[T
             labels += (thread_entry.record_label(RECORD, policy.as_json()),)
         return entry._replace(labels=tuple(sorted(labels)))
 
-    return info((yield from registration.change(engine, validation.thread_id(thread), update)))
+    return _changed(engine, thread, update)
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

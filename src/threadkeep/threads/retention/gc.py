@@ -8,12 +8,12 @@ same and commits nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple, cast
 
-from threadkeep._core import policies, validation
+from threadkeep._core import policies
 from threadkeep._core.engine import registration, thread_entry, thread_summary
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.lineage import (
@@ -121,17 +121,16 @@ class GcReport:
 def gc(
     engine: Engine,
     policy: Retention | None,
-    threads: Iterable[str] | None,
+    threads: Sequence[str] | None,
     progress: Progress | None,
     *,
     dry_run: bool,
 ) -> Operation[GcReport]:
     """See `Threads.gc`."""
     own = policies.EVERYTHING if policy is None else check_policy(policy)
-    names = None if threads is None else validation.ids("thread_ids", threads)
     run = _Run(engine, own, dry_run=dry_run)
-    examined = yield from registration.for_each(names, run.visit, "threads collected", progress)
-    if names is None and own.max_count is not None:
+    examined = yield from registration.for_each(threads, run.visit, "threads collected", progress)
+    if threads is None and own.max_count is not None:
         yield from run.delete_excess(own.max_count)
     return GcReport(tuple(run.threads.values()), examined, dry_run)
 
