@@ -165,7 +165,6 @@ class ScanIndex(ResetInChild):
         edits: Edits = NO_EDITS,
         after: str | None = None,
     ) -> bool:
-        """See `ArchiveIndex.add`."""
         placed = [*enumerate(messages, start), *edits.items()]
         words = [f" {indexed(message)} " for _, message in placed]
         with self._thread(thread) as known:
@@ -187,14 +186,12 @@ class ScanIndex(ResetInChild):
         return True
 
     def has(self, thread: str, record: str) -> bool:
-        """See `ArchiveIndex.has`."""
         with self._thread(thread) as known:
             return record in known.records
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
     ) -> list[Hit]:
-        """See `ArchiveIndex.search`."""
         words = [f" {word} " for word in wanted(query)]
         with self._thread(thread) as known:
             messages = known.messages[:] if words else []
@@ -206,22 +203,18 @@ class ScanIndex(ResetInChild):
         return found[:limit]
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
-        """See `ArchiveIndex.find`."""
         with self._thread(thread) as known:
             found = {id: sorted(known.ids[id], reverse=True) for id in ids if id in known.ids}
         return {id: [message.hit for message in messages] for id, messages in found.items()}
 
     def remove(self, *threads: str) -> None:
-        """See `ArchiveIndex.remove`."""
         with self._lock:
             for thread in threads:
                 self._threads.pop(thread, None)
 
     def threads(self) -> set[str]:
-        """See `ArchiveIndex.threads`."""
         with self._lock:
             return set(self._threads)
 
     def close(self) -> None:
-        """See `ArchiveIndex.close`."""
         self._reset()

@@ -7,7 +7,7 @@ import threading
 import weakref
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.usage import (
@@ -42,14 +42,6 @@ if TYPE_CHECKING:
     from threadkeep._stores.memory.items import MemoryItems
 
 
-class CountsItems(Protocol):
-    """Rows beside those of threads."""
-
-    def usage(self, now: int) -> ItemUsage:
-        """Count them. See `Backend.item_usage`."""
-        ...
-
-
 class MemoryBackend(Backend):
     """Rows in this process's memory. The engine applies metadata filters of scans."""
 
@@ -63,7 +55,7 @@ class MemoryBackend(Backend):
         self._threads: Threads = {}
         self._closed = False
         self._identity = secrets.token_hex(16)
-        self.beside: weakref.WeakSet[CountsItems] = weakref.WeakSet()
+        self.beside: weakref.WeakSet[MemoryEntries | MemoryItems] = weakref.WeakSet()
         """The items and caches opened over this backend."""
         process_forks.watch(self)
 
@@ -148,7 +140,7 @@ def _segments(threads: Threads, read: model.ReadSegments) -> list[model.Segment]
     thread = threads.get(read.thread, EMPTY)
     if read.generation not in (None, thread.generation):
         return []
-    return between(thread.logs, read.spans)
+    return between(thread.heap.logs, read.spans)
 
 
 def _path(threads: Threads, read: model.ReadPath) -> list[model.StoredCheckpoint]:

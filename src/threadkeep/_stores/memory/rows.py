@@ -115,11 +115,6 @@ class MemoryThread:
         self.size = 0
         self.revision = 0
 
-    @property
-    def logs(self) -> defaultdict[int, Log]:
-        """Its logs by number."""
-        return self.heap.logs
-
     def rows(self) -> Iterator[model.CheckpointRow]:
         """All checkpoints, hidden ones too."""
         for namespace in self.namespaces.values():
@@ -142,8 +137,8 @@ class MemoryThread:
 
     def segments(self) -> Iterator[model.Segment]:
         """All segments by (log, start)."""
-        for number in sorted(self.logs):
-            log = self.logs[number]
+        for number in sorted(self.heap.logs):
+            log = self.heap.logs[number]
             yield from (log.segments[start] for start in log.starts)
 
     @property
@@ -164,7 +159,7 @@ class MemoryThread:
         )
 
     def _keyframe(self, row: model.CheckpointRow) -> model.Segment | None:
-        log = self.logs.get(row.key_log)
+        log = self.heap.logs.get(row.key_log)
         return next(log.between(row.key_pos, row.key_pos + 1), None) if log else None
 
 
@@ -309,7 +304,7 @@ def _copy(threads: Threads, change: model.CopyThread) -> None:
     copy.generation = target.generation + 1
     copy.add_rows(source.rows(), source.writes())
     for segment in source.segments():
-        copy.logs[segment.log].put(segment)
+        copy.heap.logs[segment.log].put(segment)
     target.heap.members.discard(change.target)
     copy.heap.members.add(change.target)
     _copy_entry(copy, change.target, source, target, change.now)
@@ -378,11 +373,11 @@ def _move_segments(batch: model.Batch, thread: MemoryThread) -> None:
     """Drop and add segments; if one overlaps another, undo all of it."""
     if not (batch.segments or batch.drop_segments):
         return
-    logs = thread.logs
+    logs = thread.heap.logs
     dropped = [logs[n].drop(start, count) for n, start, count in batch.drop_segments if n in logs]
     added: list[model.Segment] = []
     try:
-        added.extend(s for s in batch.segments if thread.logs[s.log].put(s))
+        added.extend(s for s in batch.segments if thread.heap.logs[s.log].put(s))
     except SegmentTakenError as error:
         for segment in added:
             logs[segment.log].drop(segment.start, segment.count)

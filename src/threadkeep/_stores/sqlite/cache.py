@@ -21,24 +21,12 @@ from threadkeep._stores.caches import (
     end_of,
 )
 from threadkeep._stores.sqlite.connections import MadeTables
+from threadkeep._stores.sqlite.opening import statements
 from threadkeep.errors import ThreadkeepError
 
-_TABLES = (
-    """
-    CREATE TABLE IF NOT EXISTS tk_cache (
-        id BLOB PRIMARY KEY, used INTEGER NOT NULL, expires INTEGER, size INTEGER NOT NULL,
-        owner BLOB, value BLOB)
-    """,
-    "CREATE INDEX IF NOT EXISTS tk_cache_used ON tk_cache (used, size)",
-    """
-    CREATE INDEX IF NOT EXISTS tk_cache_expiring ON tk_cache (expires)
-    WHERE expires IS NOT NULL
-    """,
-)
 _IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = 'tk_cache_expiring'"
 _GET = """
-SELECT id, value, owner FROM tk_cache
-WHERE id IN ({ids}) AND (expires IS NULL OR expires > ?)
+SELECT value, owner FROM tk_cache WHERE id = ? AND (expires IS NULL OR expires > ?)
 """
 _SET = "INSERT OR REPLACE INTO tk_cache (id, used, expires, size, value) VALUES (?, ?, ?, ?, ?)"
 _CLAIM = """
@@ -60,7 +48,6 @@ DELETE FROM tk_cache WHERE rowid IN (
     WHERE oldest.entries <= total.entries - ? OR oldest.bytes - size < total.bytes - ?)
 RETURNING 1
 """
-_PAGE = 500  # parameters of one query
 
 
 class SqliteEntries(MadeTables, CacheBackend):
@@ -74,7 +61,7 @@ class SqliteEntries(MadeTables, CacheBackend):
         return bool(db.execute(_IS_MADE).fetchone()[0])
 
     def _make(self, db: sqlite3.Connection) -> None:
-        for statement in _TABLES:
+        for statement in statements("cache.sql"):
             db.execute(statement)
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
@@ -102,13 +89,8 @@ class SqliteEntries(MadeTables, CacheBackend):
 
 
 def _get(db: sqlite3.Connection, read: GetEntries) -> dict[bytes, Row]:
-    found: dict[bytes, Row] = {}
-    for first in range(0, len(read.ids), _PAGE):
-        ids = read.ids[first : first + _PAGE]
-        query = _GET.replace("{ids}", ", ".join("?" * len(ids)))
-        for id_, value, owner in db.execute(query, (*ids, read.now)):
-            found[id_] = (value, owner)
-    return found
+    rows = {id_: db.execute(_GET, (id_, read.now)).fetchone() for id_ in read.ids}
+    return {id_: row for id_, row in rows.items() if row is not None}
 
 
 def _carry_out(db: sqlite3.Connection, change: Change) -> None:

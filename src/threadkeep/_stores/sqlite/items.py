@@ -48,58 +48,9 @@ from threadkeep._stores.sqlite.item_queries import (
     scored_items,
     vectors_under,
 )
+from threadkeep._stores.sqlite.opening import statements
 from threadkeep.errors import ConflictError, ThreadkeepError
 
-# A namespace's path is its labels, each with a period behind it. An item's number is its place.
-# Triggers remove vectors and words, also where a store without an index deletes an item.
-_TABLES = """
-CREATE TABLE tk_store (counter INTEGER NOT NULL);
-
-INSERT INTO tk_store VALUES (0);
-
-CREATE TABLE tk_namespaces (number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE);
-
-CREATE TABLE tk_items (
-    number INTEGER PRIMARY KEY, ns INTEGER NOT NULL, key TEXT NOT NULL,
-    version INTEGER NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL,
-    ttl INTEGER, expires INTEGER, pending TEXT, value NOT NULL, UNIQUE (ns, key)
-);
-
-CREATE INDEX tk_items_order ON tk_items (ns, number);
-
-CREATE INDEX tk_items_expiring ON tk_items (expires) WHERE expires IS NOT NULL;
-
-CREATE INDEX tk_items_pending ON tk_items (number) WHERE pending IS NOT NULL;
-
-CREATE TABLE tk_item_vectors (ns INTEGER NOT NULL, item INTEGER NOT NULL, path TEXT NOT NULL,
-    vector BLOB NOT NULL);
-
-CREATE INDEX tk_item_vectors_of ON tk_item_vectors (ns, item);
-
-CREATE TRIGGER tk_items_replaced AFTER UPDATE OF version ON tk_items BEGIN
-    DELETE FROM tk_item_vectors WHERE ns = old.ns AND item = old.number;
-END;
-
-CREATE TRIGGER tk_items_deleted AFTER DELETE ON tk_items BEGIN
-    DELETE FROM tk_item_vectors WHERE ns = old.ns AND item = old.number;
-END;
-
-CREATE TABLE tk_item_versions (
-    ns INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, updated INTEGER NOT NULL,
-    replaced INTEGER NOT NULL, deleted INTEGER NOT NULL, patch BLOB NOT NULL,
-    PRIMARY KEY (ns, key, version)
-) WITHOUT ROWID"""
-_WORDS = """
-CREATE VIRTUAL TABLE tk_item_words USING fts5(
-    words, detail = column, tokenize = "ascii tokenchars '-_.'");
-
-CREATE TRIGGER tk_item_words_replaced AFTER UPDATE OF version ON tk_items BEGIN
-    DELETE FROM tk_item_words WHERE rowid = old.number;
-END;
-
-CREATE TRIGGER tk_item_words_deleted AFTER DELETE ON tk_items BEGIN
-    DELETE FROM tk_item_words WHERE rowid = old.number;
-END"""
 _COPIED = {
     "tk_items": {
         "tk_store": "counter",
@@ -149,7 +100,7 @@ class SqliteItems(MadeTables, ItemBackend):
     # -- reads ---------------------------------------------------------------------------
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        return self._connections.answered(reads, self._reply, begin=len(reads) > 1)
+        return self._connections.answered(reads, self._reply, begin=_takes_several(reads))
 
     def _reply(self, db: sqlite3.Connection, read: ItemRead) -> Any:
         match read:
@@ -325,12 +276,17 @@ class SqliteItems(MadeTables, ItemBackend):
         return len(rows)
 
 
+def _takes_several(reads: Sequence[Any]) -> bool:
+    """Return True if reads take several statements, and so need one snapshot."""
+    return len(reads) != 1 or (isinstance(reads[0], GetItems) and len(reads[0].keys) > 1)
+
+
 def _make(db: sqlite3.Connection, names: Iterable[str]) -> None:
     """Make the tables that are missing."""
     for name in names:
         if db.execute(_IS_MADE, (name,)).fetchone()[0]:
             continue
-        for statement in (_WORDS if name == "tk_item_words" else _TABLES).split(";\n\n"):
+        for statement in statements(f"{name.removeprefix('tk_')}.sql"):
             db.execute(statement)
 
 
@@ -387,14 +343,8 @@ def _numbers(db: sqlite3.Connection, puts: Sequence[ItemPut]) -> dict[Namespace,
 def _existing(
     db: sqlite3.Connection, keys: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], int]:
-    if any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
-        query = "SELECT ns, key, number FROM tk_items WHERE ns = ? AND key = ?"
-        rows = [row for key in keys for row in db.execute(query, key)]
-    else:
-        query = """
-            SELECT i.ns, i.key, i.number FROM json_each(?) j CROSS JOIN tk_items i
-            ON i.ns = json_extract(j.value, '$[0]') AND i.key = json_extract(j.value, '$[1]')"""
-        rows = db.execute(query, (json.dumps(keys, ensure_ascii=False),)).fetchall()
+    query = "SELECT ns, key, number FROM tk_items WHERE ns = ? AND key = ?"
+    rows = [row for key in keys for row in db.execute(query, key)]
     return {(ns, key): number for ns, key, number in rows}
 
 

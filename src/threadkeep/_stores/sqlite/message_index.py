@@ -9,46 +9,9 @@ from contextlib import closing
 from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
 from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.opening import DatabaseLocation
+from threadkeep._stores.sqlite.opening import DatabaseLocation, statements
 from threadkeep.errors import NewerDatabaseError, StateError
 
-# A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
-# (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches
-# do, and are in lanes above. An edit is a record of one message, with its position in its name. A
-# record without messages is in a lane that messages never have.
-# Triggers remove threads with those of the saver, whichever program deletes them.
-_TABLES = """
-CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
-
-CREATE TABLE threadkeep_memory_records (
-    thread INTEGER NOT NULL, lane INTEGER NOT NULL, start INTEGER NOT NULL, record TEXT NOT NULL,
-    PRIMARY KEY (thread, lane, start), UNIQUE (thread, record)
-) WITHOUT ROWID;
-
-CREATE TABLE threadkeep_memory_messages (key INTEGER PRIMARY KEY, id TEXT);
-
-CREATE INDEX threadkeep_memory_ids ON threadkeep_memory_messages (id);
-
-CREATE VIRTUAL TABLE threadkeep_memory_text USING fts5(
-    words, detail = none, tokenize = "ascii tokenchars '-_.'"{option}
-);
-
-CREATE TRIGGER threadkeep_memory_removed AFTER DELETE ON threadkeep_memory_threads BEGIN
-    DELETE FROM threadkeep_memory_text WHERE rowid IN (
-        SELECT key FROM threadkeep_memory_messages
-        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40);
-    DELETE FROM threadkeep_memory_messages
-        WHERE key >= old.number << 40 AND key < (old.number + 1) << 40;
-    DELETE FROM threadkeep_memory_records WHERE thread = old.number;
-END;
-
-CREATE TRIGGER threadkeep_memory_deleted AFTER UPDATE OF deleted_at ON tk_threads BEGIN
-    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
-END;
-
-CREATE TRIGGER threadkeep_memory_replaced AFTER DELETE ON tk_threads BEGIN
-    DELETE FROM threadkeep_memory_threads WHERE thread = old.thread;
-END"""
 # No second copy of the words, in versions of SQLite that can delete without it.
 _CONTENTLESS = ", content = '', contentless_delete = 1"
 _HAS_CONTENTLESS = sqlite3.sqlite_version_info >= (3, 43)
@@ -113,8 +76,8 @@ class SqliteIndex(MadeTables):
 
     def _make(self, db: sqlite3.Connection) -> None:
         option = _CONTENTLESS if _HAS_CONTENTLESS else ""
-        for statement in _TABLES.replace("{option}", option).split(";\n\n"):
-            db.execute(statement)
+        for statement in statements("message_index.sql"):
+            db.execute(statement.replace("{option}", option))
 
     def add(
         self,
@@ -126,7 +89,6 @@ class SqliteIndex(MadeTables):
         edits: Edits = NO_EDITS,
         after: str | None = None,
     ) -> bool:
-        """See `ArchiveIndex.add`."""
         parts = [(record, start, _rows(messages))]
         parts += [(f"{record}/{at}", at, _rows([message])) for at, message in edits.items()]
         with self._connections.writing() as db:
@@ -141,14 +103,12 @@ class SqliteIndex(MadeTables):
         return True
 
     def has(self, thread: str, record: str) -> bool:
-        """See `ArchiveIndex.has`."""
         with self._connections.reading() as db:
             return db.execute(_HAS, (thread, record)).fetchone() is not None
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
     ) -> list[Hit]:
-        """See `ArchiveIndex.search`."""
         words = " ".join(f'"{word}"' for word in wanted(query))
         if not words:
             return []
@@ -160,7 +120,6 @@ class SqliteIndex(MadeTables):
             return [_hit(row) for row in db.execute(_HITS + _MATCHING, values)]
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
-        """See `ArchiveIndex.find`."""
         found: dict[str, list[Hit]] = {}
         with self._connections.reading() as db:
             keys = _keys(db, thread)
@@ -170,19 +129,16 @@ class SqliteIndex(MadeTables):
         return found
 
     def remove(self, *threads: str) -> None:
-        """See `ArchiveIndex.remove`."""
         with self._connections.writing() as db:
             delete = "DELETE FROM threadkeep_memory_threads WHERE thread = ?"
             db.executemany(delete, [(thread,) for thread in threads])
 
     def threads(self) -> set[str]:
-        """See `ArchiveIndex.threads`."""
         with self._connections.reading() as db:
             rows = db.execute("SELECT thread FROM threadkeep_memory_threads")
             return {thread for (thread,) in rows}
 
     def close(self) -> None:
-        """See `ArchiveIndex.close`."""
         self._given.close()
 
 

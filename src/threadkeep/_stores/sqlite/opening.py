@@ -71,7 +71,7 @@ def create(db: sqlite3.Connection, path: str) -> None:
         # In an empty file this takes the write lock, and is written with the tables.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         if not is_ours(db, path):
-            for statement in _statements():
+            for statement in _schema():
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {VERSION}")
@@ -89,7 +89,12 @@ def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Itera
             db.execute("ROLLBACK")
 
 
-def _statements() -> list[str]:
+def statements(name: str) -> list[str]:
+    """Return the statements of a file in this folder."""
+    return Path(__file__).with_name(name).read_text("utf-8").split(";\n\n")
+
+
+def _schema() -> list[str]:
     text = Path(__file__).with_name("schema.sql").read_text("utf-8")
     for name, sql in _FUNCTIONS.items():
         text = re.sub(rf"\b{name}\((\w+\.\w+)\)", sql.format(r"\1"), text)
