@@ -46,7 +46,7 @@ class Exports:
         self.lock = threading.Lock()
 
 
-class Operation:
+class Timing:
     """Context of one operation."""
 
     __slots__ = ("_began", "_end_span", "_exports", "_is_current", "_operation", "_subject")

@@ -12,12 +12,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.store.base import BaseStore
 
 from threadkeep._core import validation
-from threadkeep._core.engine.operation import Operation as Steps
+from threadkeep._core.engine.operation import Operation
 from threadkeep._run.delegate import Delegate, behind, closing
 from threadkeep._run.driver import Closing, sync_and_async
 from threadkeep._stores.open import DATABASES
 from threadkeep.errors import invalid
-from threadkeep.monitor.exports import Exports, Logs, Observed, Operation, Sink
+from threadkeep.monitor.exports import Exports, Logs, Observed, Sink, Timing
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -60,13 +60,13 @@ def _timed(
     @wraps(method, updated=())  # (without the mark of an abstract method)
     def timed(self: Any, *args: Any, **options: Any) -> Any:
         subject = None if kind else args[0] if args else _named(options)
-        with Operation(self._exports, operation, subject):
+        with Timing(self._exports, operation, subject):
             return getattr(self._inner, name)(*_plain(name, args), **options)
 
     @wraps(getattr(base, awaited), updated=())
     async def variant(self: Any, *args: Any, **options: Any) -> Any:
         subject = None if kind else args[0] if args else _named(options)
-        with Operation(self._exports, operation, subject):
+        with Timing(self._exports, operation, subject):
             return await getattr(self._inner, awaited)(*_plain(name, args), **options)
 
     return cast("tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]", (timed, variant))
@@ -96,14 +96,14 @@ class ObservedSaver(Observed, Delegate):
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
         # (not the current span: the reader's own work is not part of it)
-        with Operation(self._exports, "list", config, is_current=False):
+        with Timing(self._exports, "list", config, is_current=False):
             yield from self._inner.list(config, **options)
 
     async def alist(
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """See `BaseCheckpointSaver` and `list`."""
-        with Operation(self._exports, "list", config, is_current=False):
+        with Timing(self._exports, "list", config, is_current=False):
             async for found in self._inner.alist(config, **options):
                 yield found
 
@@ -118,7 +118,7 @@ class _Front(Observed, Closing):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
-    def _close(self) -> Steps[None]:
+    def _close(self) -> Operation[None]:
         """Close the inner store or cache, if it can be closed."""
         return closing(self._inner)
 
