@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from langchain_core.messages import BaseMessage
@@ -86,7 +87,7 @@ class Archive(Delegate):
     """A saver that stores records of threads beside their checkpoints."""
 
     def __init__(
-        self, saver: BaseCheckpointSaver[Any], *, channel: str, index: ArchiveIndex | None
+        self, saver: BaseCheckpointSaver[Any], channel: str, index: ArchiveIndex | None
     ) -> None:
         super().__init__(saver)
         self.channel = channel
@@ -98,6 +99,14 @@ class Archive(Delegate):
     def _open_first(self) -> None:
         if not self._indexes:
             self._indexes.append(open_index(self._inner))
+
+    def _call_threads(self, name: str, *args: Any, **options: Any) -> Operation[Any]:
+        """Call a method of the wrapped saver's `threads`; do nothing if it has none."""
+        threads = getattr(self._inner, "threads", None)
+        if threads is not None:
+            method, variant = getattr(threads, name), getattr(threads, f"a{name}")
+            both = partial(method, *args, **options), partial(variant, *args, **options)
+            return (yield from driver.sync_or_async(*both))
 
     # -- records ---------------------------------------------------------------------
 
@@ -141,10 +150,10 @@ class Archive(Delegate):
         return records.chain((yield from self._all_records(thread)), record.key)
 
     def _archived(
-        self, thread: str, record: Record, start: int = 0
+        self, thread: str, record: Record | None, start: int = 0
     ) -> Operation[list[tuple[int, BaseMessage, Record]]]:
         """Return position, message and record of all archived messages from `start` on."""
-        if start:
+        if record is not None and start:
             chain, at = [record], record
             while at.start > start and at.parent is not None:
                 above = yield from self._record(thread, at.parent)
@@ -177,25 +186,21 @@ class Archive(Delegate):
             before = yield from self._record(thread, record.parent)
             found = {} if before is None else (yield from self._find(thread, before, [*new]))
             edits = {one.position: new[id] for id, one in found.items()}
-        messages, after = record.messages, record.parent
+        at, messages, after = record.start, record.messages, record.parent
 
-        def add(thread: str, key: str) -> bool:
-            return self.index.add(thread, key, record.start, messages, edits=edits, after=after)
+        def add() -> bool:
+            return self.index.add(thread, record.key, at, messages, edits=edits, after=after)
 
-        return bool((yield from self._ask_index(thread, add, record.key)))
+        return bool((yield from self._ask_index(thread, add)))
 
     def _indexed(self, thread: str, record: Record) -> Operation[bool]:
         """Add the missing records of a conversation to the index; return True if it has all."""
         chain = [record]
-
-        def has(thread: str, key: str) -> bool:
-            return self.index.has(thread, key)
-
-        if record.parent and not (yield from self._ask_index(thread, has, record.parent)):
+        if record.parent and not (yield from self._has_indexed(thread, record.parent)):
             chain = yield from self._chain(thread, record)
         lacking: list[Record] = []
         for one in reversed(chain):
-            if (yield from self._ask_index(thread, has, one.key)):
+            if (yield from self._has_indexed(thread, one.key)):
                 break
             lacking.append(one)
         for one in reversed(lacking):
@@ -203,16 +208,19 @@ class Archive(Delegate):
                 return False
         return True
 
-    def _ask_index(self, thread: str, call: Callable[..., Any], *args: Any) -> Operation[Any]:
+    def _has_indexed(self, thread: str, key: str) -> Operation[bool | None]:
+        return (yield from self._ask_index(thread, lambda: self.index.has(thread, key)))
+
+    def _ask_index(self, thread: str, call: Callable[[], T]) -> Operation[T | None]:
         """Call a method of the index; return None if it fails."""
         try:
-            return (yield from driver.external(partial(call, thread, *args)))
+            return (yield from driver.external(call))
         except Exception:  # noqa: BLE001 - the records can rebuild it
             _log.warning("The archive's index failed for thread %r.", thread, exc_info=True)
             return None
 
     def _hits(
-        self, thread: str, record: Record, look: Callable[[str], list[Hit]]
+        self, thread: str, record: Record, look: Callable[[], list[Hit]]
     ) -> Operation[list[Hit] | None]:
         """Return hits in the index, or None if it lacks a part of the conversation.
 
@@ -220,11 +228,11 @@ class Archive(Delegate):
         hits count only if the newest record is still there after the search.
         """
 
-        def looked(_: str) -> list[Hit] | None:
-            found = look(thread)
+        def looked() -> list[Hit] | None:
+            found = look()
             return found if self.index.has(thread, record.key) else None
 
-        found: list[Hit] | None = yield from self._ask_index(thread, looked)
+        found = yield from self._ask_index(thread, looked)
         if found is None and (yield from self._indexed(thread, record)):
             found = yield from self._ask_index(thread, looked)
         return found
@@ -236,15 +244,15 @@ class Archive(Delegate):
         if not ids or not record.stop:
             return {}
 
-        def look(thread: str) -> list[Hit]:
+        def look() -> list[Hit]:
             return [hit for some in self.index.find(thread, ids).values() for hit in some]
 
         hits = yield from self._hits(thread, record, look)
         if hits is not None:
             found = yield from self._messages_of(thread, record, hits)
         else:
-            wanted = set(ids)
-            found = yield from self._scanned(thread, record, lambda one: one.id in wanted)
+            archived, known = (yield from self._archived(thread, record)), set(ids)
+            found = [as_archived(*one) for one in archived if one[1].id in known]
         return {str(one.message.id): one for one in found}
 
     def _searched(
@@ -254,19 +262,12 @@ class Archive(Delegate):
         words = set(wanted(query))
         if not words:
             return []
-        hits = yield from self._hits(thread, record, lambda one: self.index.search(one, query))
+        hits = yield from self._hits(thread, record, lambda: self.index.search(thread, query))
         if hits is not None:
             return (yield from self._messages_of(thread, record, hits, limit))
-        has_all = lambda one: words <= set(indexed(one).split(" "))  # noqa: E731
-        found = yield from self._scanned(thread, record, has_all)
-        return found[::-1][:limit]
-
-    def _scanned(
-        self, thread: str, record: Record, is_wanted: Callable[[BaseMessage], bool]
-    ) -> Operation[list[ArchivedMessage]]:
-        """Return archived messages without the index, oldest first."""
-        archived = yield from self._archived(thread, record)
-        return [as_archived(*one) for one in archived if is_wanted(one[1])]
+        archived = reversed((yield from self._archived(thread, record)))
+        found = (one for one in archived if words.issubset(indexed(one[1]).split(" ")))
+        return [as_archived(*one) for one in islice(found, limit)]
 
     def _messages_of(
         self, thread: str, record: Record, hits: Iterable[Hit], limit: int | None = None

@@ -15,14 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from langchain_core.messages import BaseMessage
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import CheckpointTuple
 
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
-from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep._stores.process_forks import ResetInChild, running_loop
 from threadkeep.errors import ClosedError, SummaryError
 from threadkeep.memory import records, window
@@ -73,24 +72,12 @@ class SeenCheckpoint:
 class Archiving(Archive):
     """A saver that archives the messages that leave the windows of its threads."""
 
-    def __init__(
-        self,
-        saver: BaseCheckpointSaver[Any],
-        *,
-        channel: str,
-        policy: Layers,
-        summarizer: Summarizer,
-        index: ArchiveIndex | None,
-        background: bool,
-        on_suggestion: Callable[[Suggestion], None] | None,
-    ) -> None:
-        super().__init__(saver, channel=channel, index=index)
-        self.policy = policy
-        self.summarizer = summarizer
-        self._on_suggestion = on_suggestion
-        self._owner = uuid4()
-        self._is_background = background
-        self._background = Background()
+    policy: Layers
+    summarizer: Summarizer
+    _owner: UUID
+    _is_background: bool
+    _background: Background
+    _on_suggestion: Callable[[Suggestion], None] | None
 
     def _end(self) -> Operation[None]:
         """Wait for summaries that are under way, and close the index."""
@@ -312,11 +299,9 @@ class Archiving(Archive):
         return tuple(closed)
 
     def _ask(self, messages: Sequence[BaseMessage], previous: Summary | None) -> Operation[Summary]:
-        summarizer: Any = self.summarizer
-        call = partial(summarizer.summarize, messages, previous)
-        acall = partial(driver.in_thread, call)
-        if hasattr(summarizer, "asummarize"):
-            acall = partial(summarizer.asummarize, messages, previous)
+        call = partial(self.summarizer.summarize, messages, previous)
+        variant = getattr(self.summarizer, "asummarize", None)
+        acall = None if variant is None else partial(variant, messages, previous)
         summary = yield External(call, acall)  # (a cancelled turn does not wait)
         if not isinstance(summary, Summary) or not isinstance(summary.content, str):
             raise SummaryError(
@@ -330,10 +315,7 @@ class Archiving(Archive):
             if kind.tag not in record.suggested or kind.tag in before.suggested:
                 continue
             _log.info("Thread %r has more than %d messages: %s", thread, count, kind.tag)
-            threads = getattr(self._inner, "threads", None)
-            if threads is not None:
-                tag = partial(threads.tag, thread, kind.tag)
-                yield from driver.sync_or_async(tag, partial(threads.atag, thread, kind.tag))
+            yield from self._call_threads("tag", thread, kind.tag)
             if self._on_suggestion is not None:
                 self._on_suggestion(kind(thread, count))
 
@@ -371,9 +353,7 @@ class Background(ResetInChild):
         async def abegin() -> None:
             self._begin(thread, lambda: asyncio.ensure_future(driver.arun(make())))
 
-        def begin() -> None:
-            self._begin(thread, lambda: self._pool.submit(driver.run, make()))
-
+        begin = partial(self._begin, thread, lambda: self._pool.submit(driver.run, make()))
         yield External(begin, abegin)
 
     def _begin(self, thread: str, start: Callable[[], Any]) -> None:

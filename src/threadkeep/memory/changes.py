@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
@@ -18,7 +17,6 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.engine.operation import Operation
-from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import StateError, ThreadNotFoundError, invalid
 from threadkeep.memory import window
@@ -98,12 +96,11 @@ class LayeredChanges(LayeredView):
         seen = yield from self._found(config)
         live = [edits.get(str(one.id), one) for one in seen.live]
         missing = [id for id in edits if id not in {one.id for one in seen.live}]
-        record, archived = seen.record, dict[str, BaseMessage | None]()
-        if record is not None and missing:
-            found = yield from self._archived(seen.thread, record)
-            known = {one.id for _, one, _ in found}
-            archived = {id: edits[id] for id in missing if id in known}
-        unknown = [id for id in missing if id not in archived]
+        record = seen.record
+        found = (yield from self._archived(seen.thread, record)) if missing else []
+        known = {one.id for _, one, _ in found}
+        archived = {id: edits[id] for id in missing if id in known}
+        unknown = [id for id in missing if id not in known]
         if unknown:
             raise invalid("id", unknown[0], "Use the id of a message of this thread.")
         at, left = arguments.place(seen.found.config), [one for one in live if one is not None]
@@ -120,8 +117,6 @@ class LayeredChanges(LayeredView):
             ThreadNotFoundError: the thread or checkpoint does not exist.
         """
         seen = yield from self._found(config)
-        if seen.record is None:
-            return seen.live
         found = yield from self._archived(seen.thread, seen.record)
         return [message for _, message, _ in found] + seen.live
 
@@ -191,13 +186,8 @@ class LayeredChanges(LayeredView):
         )
         seed = yield from self._add(name, None, seed)
         yield from self._write(new, None, [], seed, key=root)
-        threads = getattr(self._inner, "threads", None)
-        if threads is not None:
-            links = ((name, "split_from", seen.thread), (seen.thread, "split_into", name))
-            for one, link, other in links:
-                update = partial(threads.update, one, metadata={link: other})
-                aupdate = partial(threads.aupdate, one, metadata={link: other})
-                yield from driver.sync_or_async(update, aupdate)
+        yield from self._call_threads("update", name, metadata={"split_from": seen.thread})
+        yield from self._call_threads("update", seen.thread, metadata={"split_into": name})
         return new
 
     split, asplit = sync_and_async(_split)
@@ -401,7 +391,7 @@ class MessageGroups:
             hint = f"Use a range before or after {seen.behind}, where the messages in full begin."
             raise invalid("range", (start, stop), hint)
         found: list[tuple[int, BaseMessage]] = list(enumerate(seen.live, seen.behind))
-        if start < seen.behind and seen.record is not None:
+        if start < seen.behind:
             archived = yield from self._layered._archived(seen.thread, seen.record)
             found = [(position, message) for position, message, _ in archived]
         messages = [message for _, message in found]

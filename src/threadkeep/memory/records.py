@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -158,26 +158,18 @@ class Record:
         return str(self.parent)
 
 
-_PLAIN = (
-    *("start", "stop", "group_start", "digest", "tokens", "model", "prompt_version"),
-    *("is_stale", "step", "created_at", "root", "edited"),
-)
-_TUPLES = ("jumps", "suggested", "removed")
+_CHANNELS = ("messages", "kept", "edits")
+_OUTSIDE = ("key", "parent", "version", *_CHANNELS)
+_PLAIN = tuple(one.name for one in fields(Record) if one.name not in _OUTSIDE)
 
 
 def to_put(
     thread: str, record: Record, channel: str
 ) -> tuple[RunnableConfig, Any, Any, dict[str, Any]]:
     """Return the arguments of `put` that store a record of a channel."""
-    plain: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
-    plain |= {name: list(getattr(record, name)) for name in _TUPLES}
-    plain["channel"] = channel
-    plain["origin"] = None if record.origin is None else list(record.origin)
-    plain["groups"] = [group.as_json() for group in record.groups]
-    plain["closed"] = [group.as_json() for group in record.closed]
-    plain["summary"] = None if record.summary is None else record.summary.to_dict()
+    plain = {name: _plain(getattr(record, name)) for name in _PLAIN}
     values = {
-        "record": plain,
+        "record": {**plain, "channel": channel},
         "messages": list(record.messages),
         "kept": list(record.kept),
         "edits": dict(record.edits),
@@ -187,6 +179,15 @@ def to_put(
     checkpoint["channel_versions"] = versions
     metadata = {"source": "update", "step": record.step, "parents": {"": record.root}}
     return place(thread, record.parent), checkpoint, metadata, dict(versions)
+
+
+def _plain(value: Any) -> Any:
+    """Return a part of a record as plain data."""
+    if isinstance(value, Group):
+        return value.as_json()
+    if isinstance(value, Summary):
+        return value.to_dict()
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def place(thread: str, key: str | None = None) -> RunnableConfig:
@@ -199,31 +200,22 @@ def place(thread: str, key: str | None = None) -> RunnableConfig:
 
 def from_tuple(found: CheckpointTuple) -> Record:
     """Return the record that a checkpoint holds."""
-    values = found.checkpoint["channel_values"]
-    plain = values["record"]
-    above = found.parent_config
+    values, above = found.checkpoint["channel_values"], found.parent_config
+    plain = _with_tuples({name: values["record"][name] for name in _PLAIN})
+    for name in ("closed", "groups"):
+        plain[name] = tuple(Group(**group) for group in plain[name])
+    if plain["summary"] is not None:
+        plain["summary"] = Summary(**_with_tuples(plain["summary"]))
     return Record(
         key=found.checkpoint["id"],
         parent=None if above is None else above["configurable"]["checkpoint_id"],
         version=found.checkpoint["channel_versions"]["record"],
-        messages=values["messages"],
-        kept=values["kept"],
-        edits=values["edits"],
-        summary=_summary(plain["summary"]),
-        closed=tuple(Group(**group) for group in plain["closed"]),
-        groups=tuple(Group(**group) for group in plain["groups"]),
-        origin=None if plain["origin"] is None else tuple(plain["origin"]),
-        **{name: plain[name] for name in _PLAIN} | {name: tuple(plain[name]) for name in _TUPLES},
+        **plain | {name: values[name] for name in _CHANNELS},
     )
 
 
-def _summary(plain: dict[str, Any] | None) -> Summary | None:
-    if plain is None:
-        return None
-    fields: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()
-    }
-    return Summary(**fields)
+def _with_tuples(plain: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()}
 
 
 # -- conversations ---------------------------------------------------------------------

@@ -20,8 +20,8 @@ from threadkeep._run.driver import sync_and_async
 from threadkeep._stores.message_index import ArchiveIndex
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.memory import records, window
-from threadkeep.memory.archive import as_archived
-from threadkeep.memory.archiving import effective_count
+from threadkeep.memory.archive import Recent, as_archived
+from threadkeep.memory.archiving import Background, effective_count
 from threadkeep.memory.changes import (
     LayeredChanges,
     MessageGroups,
@@ -90,16 +90,15 @@ class LayeredCheckpointSaver(LayeredChanges):
             raise invalid("channel", channel, 'Use the name of a channel, such as "messages".')
         if language not in window.TITLES:
             raise invalid("language", language, 'Use "en" or "zh".')
-        super().__init__(
-            saver,
-            policy=policy or Layers(),
-            summarizer=as_summarizer(summarizer),
-            channel=channel,
-            language=language,
-            index=index,
-            background=validation.flag("background", background),
-            on_suggestion=on_suggestion,
-        )
+        self.policy = policy or Layers()
+        self.summarizer = as_summarizer(summarizer)
+        self._language = language
+        self._views = Recent()
+        self._owner = uuid4()
+        self._is_background = validation.flag("background", background)
+        self._background = Background()
+        self._on_suggestion = on_suggestion
+        super().__init__(saver, channel, index)
 
     # -- without a graph -------------------------------------------------------------
 
@@ -272,16 +271,13 @@ class LayeredCheckpointSaver(LayeredChanges):
 
     def _erase(self, thread_id: str, **options: Any) -> Operation[Any]:
         """Erase a thread as `threads.erase` does, and its messages in the index."""
-        threads = getattr(self._inner, "threads", None)
-        if threads is None:
+        if not hasattr(self._inner, "threads"):
             raise InvalidArgumentError(
                 f"{type(self._inner).__name__} cannot erase threads.", hint="Use delete_thread()."
             )
         thread_id = validation.thread_id(thread_id)
         yield from self._forget(thread_id)
-        erase = partial(threads.erase, thread_id, **options)
-        aerase = partial(threads.aerase, thread_id, **options)
-        return (yield from driver.sync_or_async(erase, aerase))
+        return (yield from self._call_threads("erase", thread_id, **options))
 
     erase, aerase = sync_and_async(_erase)
 

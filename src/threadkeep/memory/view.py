@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core import arguments
@@ -60,10 +60,8 @@ _log = logging.getLogger("threadkeep.memory")
 class LayeredView(Archiving):
     """A saver that shows graphs a view of long conversations. See `LayeredCheckpointSaver`."""
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], *, language: str, **options: Any) -> None:
-        super().__init__(saver, **options)
-        self._language = language
-        self._views: Recent[tuple[View, ...]] = Recent()
+    _language: str
+    _views: Recent[tuple[View, ...]]
 
     # -- loading ---------------------------------------------------------------------
 
