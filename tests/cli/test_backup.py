@@ -5,8 +5,6 @@ As processes where a terminal, another writer or the whole way is what matters.
 
 from __future__ import annotations
 
-import os
-import pty
 import stat
 import threading
 
@@ -263,18 +261,3 @@ def test_a_restore_is_done_again_without_harm(tmp_path, path, here):
     assert main(["backup", str(path), str(file)]) == 0
     assert here("restore", file, target)[1] == [f"Restored 2 threads from {file}"]
     assert here("restore", file, target)[1] == [f"Restored 0 threads from {file}; 2 unchanged"]
-
-
-@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
-def test_progress_is_for_terminals(tmp_path, path, name):
-    primary, secondary = pty.openpty()
-    try:
-        code, said, _ = threadkeep("backup", path, tmp_path / name, stderr=secondary)
-        shown = os.read(primary, 65536).decode()
-    finally:
-        os.close(primary)
-        os.close(secondary)
-    assert (code, len(said)) == (0, 1)
-    assert "\r" in shown
-    assert "pages copied" in shown
-    assert ("threads read" in shown) is name.endswith(".tkb")

@@ -256,6 +256,13 @@ def test_a_sync_goes_on_after_ctrl_c(told):
 
 def test_a_terminal_sees_how_far_it_is(told):
     assert "threads compared" in progress_of("mirror", "threads.db", "sqlite:///new.db")
+    copied = progress_of("backup", "threads.db", "backup.db")
+    assert "pages copied" in copied
+    assert "threads read" not in copied
+    read = progress_of("backup", "threads.db", "backup.tkb")
+    assert "\r" in read
+    assert "pages copied" in read
+    assert "threads read" in read
     fill_langgraph()
     assert "checkpoints read" in progress_of("adopt", "langgraph.db", "new.db")
     assert "threads read" in progress_of("export", "--all", "all.tkb")

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from threadkeep._core.engine.cold_references import LEAST, OFFLOAD_OVER
 from threadkeep._core.langgraph_internals import is_internal
-from threadkeep._core.validation import LONGEST, duration, is_count, is_time
+from threadkeep._core.validation import LONGEST, duration, flag, is_count, is_time
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
 
 
@@ -111,8 +111,7 @@ class ColdTier:
     offload_over: int | None = OFFLOAD_OVER
 
     def __post_init__(self) -> None:
-        if type(self.archive) is not bool:
-            raise invalid("archive", self.archive, "Use True or False.")
+        flag("archive", self.archive)
         if self.offload_over is not None:
             check_over("offload_over", self.offload_over)
 
@@ -248,8 +247,7 @@ class Retention:
                 object.__setattr__(self, name, duration(name, value))
         if self.keep not in get_args(Ends):
             raise invalid("keep", self.keep, f"Use one of {', '.join(get_args(Ends))}.")
-        if type(self.keep_tagged) is not bool:
-            raise invalid("keep_tagged", self.keep_tagged, "Use True or False.")
+        flag("keep_tagged", self.keep_tagged)
         object.__setattr__(self, "channels", _channels(self.channels))
 
     def as_json(self) -> dict[str, Any]:

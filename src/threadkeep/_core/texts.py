@@ -70,6 +70,17 @@ def text_of(message: BaseMessage) -> str:
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
+def is_unicode(text: str) -> bool:
+    """Return True if UTF-8 can encode the text: it has no lone surrogates."""
+    if text.isascii():
+        return True
+    try:
+        str.encode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def is_public(text: str) -> bool:
     """Return True if an error may show the text: it cannot hold a password."""
     return not set(text) & set("@=")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._core.texts import is_unicode
 from threadkeep.errors import InvalidArgumentError, invalid
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def place(thread: object, ns: object = "", checkpoint: object = None) -> Checkpo
 
 
 def mapping(what: str, value: object, at: CheckpointRef) -> Mapping[Any, Any]:
-    if type(value) is not dict and not is_mapping(value):
+    if not is_mapping(value):
         raise _invalid(what, value, "Use a dict.", at)
     return value
 
@@ -273,17 +274,6 @@ def writes(values: Iterable[tuple[str, Any]], at: CheckpointRef) -> list[tuple[s
         if type(channel) is not str or not channel.isascii():  # (as most are)
             _name("writes", channel, at)
     return pairs
-
-
-def is_unicode(value: str) -> bool:
-    """Return True if UTF-8 can encode the text: it has no lone surrogates."""
-    if value.isascii():
-        return True
-    try:
-        str.encode(value)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _invalid(what: str, value: object, hint: str, at: CheckpointRef | None) -> InvalidArgumentError:

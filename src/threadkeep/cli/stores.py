@@ -145,9 +145,7 @@ def check_exists(url: str, hint: str = "Use the path or URL of an existing store
 def is_same(one: str, other: str) -> bool:
     """True if two URLs are equal, or name the same file."""
     a, b = file_of(one), file_of(other)
-    if a is None or b is None:
-        return one == other
-    return Path(a).resolve() == Path(b).resolve()
+    return one == other if a is None or b is None else Path(a).resolve() == Path(b).resolve()
 
 
 def public_name(url: str) -> str:

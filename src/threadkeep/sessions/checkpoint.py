@@ -28,6 +28,7 @@ from typing_extensions import TypedDict, is_typeddict
 
 from threadkeep._core import validation
 from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.texts import is_unicode
 from threadkeep._stores.open import DATABASES, as_url, named
 from threadkeep.errors import InvalidArgumentError, invalid
 
@@ -109,7 +110,7 @@ def text(name: str, value: object) -> str:
     """Check an id."""
     if isinstance(value, uuid.UUID):
         return str(value)
-    is_text = isinstance(value, str) and validation.is_unicode(value)
+    is_text = isinstance(value, str) and is_unicode(value)
     if not is_text or not value or "\0" in str(value):
         raise invalid(name, value, "Use a str that is not empty, without NUL.")
     return str.__str__(value)

@@ -33,6 +33,7 @@ from threadkeep._core.codec.format import (
 from threadkeep._core.codec.introspection import kind_of
 from threadkeep._core.codec.registry import Finder, Registry
 from threadkeep._core.codec.subclasses import plain_value
+from threadkeep._core.texts import is_unicode
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
 _OPTIONS = (
@@ -199,22 +200,14 @@ def _with_markers(value: Any, depth: int) -> Any:
     if kind is list:
         return [_with_markers(item, depth + 1) for item in value]
     if kind is dict:
-        if all(type(key) is str and _is_unicode(key) for key in value):
+        if all(type(key) is str and is_unicode(key) for key in value):
             return {key: _with_markers(item, depth + 1) for key, item in value.items()}
         return values.Pairs(value)
-    if kind is str and not _is_unicode(value):
+    if kind is str and not is_unicode(value):
         return _Ext(Tag.SURROGATES, value.encode("utf-8", "surrogatepass"))
     if kind is bytearray:
         return _Ext(Tag.BYTEARRAY, bytes(value))
     return _Ext(Tag.MEMORYVIEW, values.pack_view(value)) if kind is memoryview else value
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _refuse_depth() -> NoReturn:

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from pydantic import SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, SecretBytes, SecretStr
 
 from threadkeep._core.codec import data_classes, subclasses, values
 from threadkeep._core.codec.codecs import NativeCodec
@@ -231,18 +231,11 @@ def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
 
     This runs code of a class that was allowed for loading, never code from the data.
     """
+    is_v1 = not issubclass(cls, BaseModel)
     try:
-        return cls.model_validate(fields)
-    except ValidationError:
-        return cls.model_construct(**fields)
-
-
-def _fill_model_v1(cls: Any, _: list[Any], fields: Any) -> Any:
-    """Validate as `_fill_model`; the ValidationError is a ValueError."""
-    try:
-        return cls(**fields)
-    except ValueError:
-        return cls.construct(**fields)
+        return cls(**fields) if is_v1 else cls.model_validate(fields)
+    except ValueError:  # of both releases, a ValidationError is one
+        return cls.construct(**fields) if is_v1 else cls.model_construct(**fields)
 
 
 _FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
@@ -255,7 +248,7 @@ _FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
     Tag.ATTRS: _fill_record,
     Tag.PLAIN: _fill_record,
     Tag.PYDANTIC: _fill_model,
-    Tag.PYDANTIC_V1: _fill_model_v1,
+    Tag.PYDANTIC_V1: _fill_model,
 }
 
 

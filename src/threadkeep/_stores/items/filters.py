@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from threadkeep._core.engine.load import field, is_path
-from threadkeep._core.validation import is_unicode
+from threadkeep._core.texts import is_unicode
 from threadkeep._stores.external import extra
 from threadkeep._stores.items.records import Condition, ItemRow, Metric, Place, Scored
 from threadkeep.errors import InvalidArgumentError, invalid

@@ -68,11 +68,11 @@ def stats(
         with session.progress() as progress:
             progress("reading threads", 0, 0)
             found, _ = next(looks)
-        session.print(_document(name, found), *_lines(name, found, None, top))
+        session.print({"store": name, **found.as_json()}, *_lines(name, found, None, top))
     elif session.as_json:
         timer = threading.Event()
         for found, _ in looks:
-            session.print(_document(name, found))
+            session.print({"store": name, **found.as_json()})
             timer.wait(seconds)
     else:
         session.watch(lambda: _fitting(name, *next(looks), top), seconds)
@@ -87,10 +87,6 @@ def _looks(session: Session, *, exact: bool) -> Iterator[tuple[Stats, Stats | No
             found = saver.stats(exact=exact)
         yield found, before
         before = found
-
-
-def _document(name: str, found: Stats) -> dict[str, Any]:
-    return {"store": name, **found.as_json()}
 
 
 def _lines(
