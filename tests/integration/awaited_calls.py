@@ -16,7 +16,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from threadkeep import Retention, Tiering
+from threadkeep import Retention, Tiering, WarmTier
 from threadkeep.errors import ThreadNotFoundError
 
 
@@ -99,28 +99,29 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     for thread in ("a", "a", "b", "c"):
         await graph.ainvoke({"items": ["x"]}, at(thread))
     first = (await every(saver.alist(at("a"))))[-1].config["configurable"]["checkpoint_id"]
-    await threads.acreate("new", tags=["t"])
-    await threads.aget("a")
+    assert (await threads.acreate("new", tags=["t"])).state == "created"
     await threads.aupdate("a", metadata={"k": 1}, ttl=timedelta(days=1))
-    await threads.atag("a", "t")
+    await threads.atag("a", "t", "u")
     await threads.auntag("a", "t")
     await threads.apin("a")
-    await threads.aunpin("a")
-    await threads.asearch(metadata={"k": 1})
-    await every(threads.ascan())
-    await threads.acount()
+    found = await threads.aget("a")
+    assert (found.metadata, found.tags, found.pinned) == ({"k": 1}, ("u",), True)
+    assert not (await threads.aunpin("a")).pinned
+    assert [one.id for one in await threads.asearch(metadata={"k": 1})] == ["a"]
+    assert [one.id for one in await every(threads.ascan())] == ["a", "b", "c", "new"]
+    assert await threads.acount() == 4
     await threads.abranches("a")
     await threads.abranches_by_ns("a")
     await threads.adiff("a", first)
     await threads.adiff_checkpoints(("a", first), ("a", None))
     await threads.aversions("a", "items")
-    await threads.afork("a", None, "fork")
+    assert (await threads.afork("a", None, "fork")).forked_from[0] == "a"
     await graph.ainvoke({"items": ["x"]}, at("fork"))
-    await threads.amerge_fork("fork", "a")
+    assert (await threads.amerge_fork("fork", "a")).channels == ("items",)
     await threads.afork("a", None, "left")
     await threads.adiscard_fork("left", delete=True)
-    await threads.aretain("b", Retention(keep_last=1))
-    await threads.agc(Retention(keep_last=2))
+    assert (await threads.aretain("b", Retention(keep_last=1))).retention is not None
+    assert {one.thread for one in (await threads.agc(Retention(keep_last=2))).threads} > {"a", "b"}
     await threads.aexport_bundle(None, file)
     with pytest.raises(ThreadNotFoundError):
         await threads.aexport_bundle(["a", "absent"], folder / "other")
@@ -146,7 +147,8 @@ async def call_cold(saver: Any) -> None:
     await saver.threads.arestore("a")
     await saver.threads.aoffload("a", over=1024)
     await saver.aget_tuple(at("a"))
-    await saver.threads.atier(Tiering())
+    tiered = await saver.threads.atier(Tiering(warm=WarmTier(max_age=1e-6)))
+    assert [one.thread for one in tiered.archived] == ["a"]
     await saver.aclose()
 
 

@@ -269,18 +269,6 @@ def test_what_cannot_be_said_is_refused(ours: Any) -> None:
         ours.threads.retain("absent", Retention(keep_last=1))
 
 
-async def test_the_same_is_awaited(saver: Any) -> None:
-    graph = _talk(saver)
-    for turn in range(3):
-        await graph.ainvoke({"said": [f"{turn}"]}, at())
-    seen: list[tuple[int, int]] = []
-    found = await saver.threads.agc(
-        Retention(keep_last=1), progress=lambda _, done, of: seen.append((done, of))
-    )
-    assert (found.checkpoints, seen) == (8, [(1, 1)])
-    assert (await saver.threads.aretain("thread", Retention(keep_last=1))).retention is not None
-
-
 # -- threads ---------------------------------------------------------------------------
 
 MOMENT = timedelta(microseconds=1)

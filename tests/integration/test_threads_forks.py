@@ -267,15 +267,6 @@ def test_forks_of_what_is_not_there(saver: Any) -> None:
     assert saver.threads.fork("one", new_thread_id="two").state == "forked"
 
 
-async def test_the_awaited_twin(saver: Any) -> None:
-    graph = _chat(saver)
-    await graph.ainvoke(HELLO, at("one"))
-    fork = await saver.threads.afork("one")
-    await graph.ainvoke({"said": ["more"]}, at(fork.id))
-    state = await graph.aget_state(at(fork.id))
-    assert state.values["said"][:2] == ["hello", "answer to hello"]
-
-
 @pytest.mark.drawn(1)
 def test_two_processes_fork_and_run(another: Any) -> None:
     """Runs of the origin and of the fork continue side by side."""

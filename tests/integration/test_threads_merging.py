@@ -193,11 +193,3 @@ def test_delta_channels_are_refused(saver: Any) -> None:
     graph.invoke({"said": ["more"]}, at("fork"))
     with pytest.raises(InvalidArgumentError, match="said is a DeltaChannel"):
         saver.threads.merge_fork("fork", "one", "theirs")
-
-
-async def test_the_awaited_twin(saver: Any, graph: Any) -> None:
-    await saver.threads.afork("one", new_thread_id="fork")
-    _say(graph, "fork", "other theirs")
-    merge = await saver.threads.amerge_fork("fork", "one")
-    assert _values(graph, "one")["other"] == "theirs"
-    assert merge.checkpoint is not None

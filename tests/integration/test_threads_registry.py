@@ -274,21 +274,6 @@ def test_changes_at_the_same_time_are_all_kept(another: Any) -> None:
     assert _known(one, "t").metadata == {"plan": "pro", "user_id": "u1"}
 
 
-async def test_the_awaited_twins(saver: Any) -> None:
-    threads = saver.threads
-    await threads.acreate("one", metadata={"a": 1})
-    await threads.atag("one", "x", "y")
-    await threads.auntag("one", "y")
-    await threads.apin("one")
-    found = await threads.aupdate("one", metadata={"b": 2})
-    assert (found.metadata, found.tags, found.pinned) == ({"a": 1, "b": 2}, ("x",), True)
-    assert not (await threads.aunpin("one")).pinned
-    assert (await threads.aget("one")).state == "created"
-    assert (await threads.asearch(tags=["x"])).threads[0].id == "one"
-    assert [t.id async for t in threads.ascan()] == ["one"]
-    assert await threads.acount() == 1
-
-
 async def test_awaited_changes_at_the_same_time(saver: Any) -> None:
     await saver.threads.acreate("one")
     await asyncio.gather(*(saver.threads.atag("one", f"tag {n}") for n in range(4)))

@@ -110,13 +110,6 @@ def test_what_was_brought_back_rests_for_a_day(saver: Any) -> None:
     assert saver.threads.tier(HOW).bytes == 0
 
 
-async def test_awaited(saver: Any) -> None:
-    say(saver, "one")
-    at(saver, updated_at(saver) + 2 * DAY)
-    assert [one.thread for one in (await saver.threads.atier()).archived] == ["t"]
-    await saver.aclose()
-
-
 def test_forks_keep_what_they_share(ours: Any) -> None:
     say(ours, "one", "two")
     at(ours, updated_at(ours) + 10_000_000)
