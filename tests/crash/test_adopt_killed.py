@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import redis as redis_kit
+from kit.backends import SHARED, url_of
 from kit.engine import everything
 from kit.forked import python
-from kit.postgres import url_for
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -35,12 +34,6 @@ with open_saver(sys.argv[2]) as saver:
 """
 
 
-def url_of(store: str, folder: Path) -> str:
-    if store == "postgres":
-        return url_for(folder)
-    return redis_kit.url_for(folder) if store == "redis" else f"sqlite:///{folder / 'ours.db'}"
-
-
 def fill(saver: Any) -> None:
     for thread in ("a", "b"):
         config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
@@ -54,7 +47,7 @@ def fill(saver: Any) -> None:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+@pytest.mark.parametrize("store", SHARED)
 def test_killed_and_done_again(store: str, tmp_path: Path) -> None:
     source, url = tmp_path / "langgraph.db", url_of(store, tmp_path)
     with SqliteSaver.from_conn_string(str(source)) as saver:

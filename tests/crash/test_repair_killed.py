@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import redis as redis_kit
+from kit.backends import SHARED, url_of
 from kit.damage import damaging, rows_of
 from kit.engine import Chain, everything
 from kit.forked import python
-from kit.postgres import url_for
 
 from threadkeep import open_saver
 from threadkeep.errors import CorruptionError
@@ -42,12 +41,6 @@ with open_saver(sys.argv[1]) as saver:
 """
 
 
-def url_of(store: str, folder: Path) -> str:
-    if store == "postgres":
-        return url_for(folder)
-    return redis_kit.url_for(folder) if store == "redis" else f"sqlite:///{folder / 'threads.db'}"
-
-
 def whole_part(file: Path) -> tuple[set[str], bool]:
     """The checkpoints in a quarantine file, and True if the file is complete."""
     found: set[str] = set()
@@ -65,7 +58,7 @@ def ids(saver: Any) -> set[str]:
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+@pytest.mark.parametrize("store", SHARED)
 def test_killed_and_done_again(store: str, when: str, tmp_path: Path) -> None:
     url = url_of(store, tmp_path)
     with open_saver(url) as saver:

@@ -26,14 +26,8 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep.threads.transfer import (
-    digest,
-    whole_thread,
-)
-from threadkeep.threads.transfer.bundle_format import (
-    BundleWriter,
-    read_bundle,
-)
+from threadkeep.threads.transfer import digest, whole_thread
+from threadkeep.threads.transfer.bundle_format import BundleWriter, read_bundle
 
 LONG = "x" * 90
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import pickle
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, closing
 from datetime import timedelta
 from functools import partial
@@ -449,48 +449,46 @@ def checkpointed(session: AutoSaver, event: str | None = None) -> Callable[[F], 
             await session.astep(state, event)
             return state
 
-        @functools.wraps(function)
-        def loop(*args: Any, **options: Any) -> Iterator[Any]:
-            yield from _steps(session, function(*args, **options), event)
-
-        @functools.wraps(function)
-        async def aloop(*args: Any, **options: Any) -> AsyncIterator[Any]:
-            async with aclosing(_asteps(session, function(*args, **options), event)) as states:
-                async for state in states:
-                    yield state
-
         if inspect.isasyncgenfunction(function):
-            return aloop
+            return _aloop(session, function, event)
         if inspect.isgeneratorfunction(function):
-            return loop
+            return _loop(session, function, event)
         return acall if inspect.iscoroutinefunction(function) else call
 
     return decorate
 
 
-def _steps(session: AutoSaver, states: Any, event: str | None) -> Iterator[Any]:
-    state = None
-    with closing(states):
-        for state in states:
-            session.step(state, event)
-            try:
-                yield state
-            except GeneratorExit:
-                session.finish(state)
-                raise
-    if state is not None:
-        session.finish(state)
+def _loop(session: AutoSaver, function: Any, event: str | None) -> Any:
+    @functools.wraps(function)
+    def loop(*args: Any, **options: Any) -> Iterator[Any]:
+        state = None
+        with closing(function(*args, **options)) as states:
+            for state in states:
+                session.step(state, event)
+                try:
+                    yield state
+                except GeneratorExit:
+                    session.finish(state)
+                    raise
+        if state is not None:
+            session.finish(state)
+
+    return loop
 
 
-async def _asteps(session: AutoSaver, states: Any, event: str | None) -> AsyncGenerator[Any, None]:
-    state = None
-    async with aclosing(states):
-        async for state in states:
-            await session.astep(state, event)
-            try:
-                yield state
-            except GeneratorExit:
-                await session.afinish(state)
-                raise
-    if state is not None:
-        await session.afinish(state)
+def _aloop(session: AutoSaver, function: Any, event: str | None) -> Any:
+    @functools.wraps(function)
+    async def loop(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        state = None
+        async with aclosing(function(*args, **options)) as states:
+            async for state in states:
+                await session.astep(state, event)
+                try:
+                    yield state
+                except GeneratorExit:
+                    await session.afinish(state)
+                    raise
+        if state is not None:
+            await session.afinish(state)
+
+    return loop

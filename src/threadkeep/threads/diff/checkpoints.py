@@ -165,30 +165,20 @@ def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
     a_deltas, b_deltas = (yield from _deltas(a, channels)), (yield from _deltas(b, channels))
     deltas = a_deltas.keys() | b_deltas.keys()
     one_thread = a.stored.thread == b.stored.thread
-    same: dict[str, Pair] = {}
-    changed: dict[str, tuple[_Refs, _Refs]] = {}
-    for channel in channels:
-        x = _refs(a.entry(channel), a_deltas.get(channel), is_delta=channel in deltas)
-        y = _refs(b.entry(channel), b_deltas.get(channel), is_delta=channel in deltas)
-        if _is_same(x, y, one_thread=one_thread):
-            same[channel] = Pair(_NOTHING, _NOTHING, is_delta=x.is_delta)
-        else:
-            changed[channel] = x, y
-    a_spans = [span for x, _ in changed.values() for span in x.spans()]
-    b_spans = [span for _, y in changed.values() for span in y.spans()]
+    a_refs = {c: _refs(a.entry(c), a_deltas.get(c), is_delta=c in deltas) for c in channels}
+    b_refs = {c: _refs(b.entry(c), b_deltas.get(c), is_delta=c in deltas) for c in channels}
+    changed = [c for c in channels if not _is_same(a_refs[c], b_refs[c], one_thread=one_thread)]
+    a_spans = [span for c in changed for span in a_refs[c].spans()]
+    b_spans = [span for c in changed for span in b_refs[c].spans()]
     if one_thread:  # (one read for both)
         a_spans, b_spans = a_spans + b_spans, []
     a_elements = yield from _elements(engine, a, a_spans)
     b_elements = a_elements if one_thread else (yield from _elements(engine, b, b_spans))
-    values = {
-        channel: Pair(
-            _value(a, channel, x, a_elements),
-            _value(b, channel, y, b_elements),
-            is_delta=x.is_delta or y.is_delta,
-        )
-        for channel, (x, y) in changed.items()
-    }
-    return {channel: same.get(channel) or values[channel] for channel in channels}
+    pairs = {c: Pair(_NOTHING, _NOTHING, a_refs[c].is_delta) for c in channels}
+    for c in changed:
+        before, after = _value(a, c, a_refs[c], a_elements), _value(b, c, b_refs[c], b_elements)
+        pairs[c] = Pair(before, after, a_refs[c].is_delta or b_refs[c].is_delta)
+    return pairs
 
 
 def _refs(entry: ChannelEntry, delta: ChannelHistory | None, *, is_delta: bool) -> _Refs:

@@ -138,12 +138,12 @@ def differences(
         encode: returns equal bytes for equal values of equal types.
         effort: limit on the steps, shared with other comparisons.
     """
-    walk = _Walk(encode, effort or Effort())
+    walk = _Differences(encode, effort or Effort())
     walk.compare(before, after, (), ())
     return tuple(walk.changes)
 
 
-class _Walk:
+class _Differences:
     """Walk through two values side by side that collects changes."""
 
     def __init__(self, encode: Callable[[Any], bytes], effort: Effort) -> None:

@@ -154,12 +154,11 @@ def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
         return sorted({*without_rows, *[size.thread for size in sizes.threads]}), []
     except CorruptionError as exc:
         findings = [Finding(exc.message)]
-    names: list[str] = []
+    names, after = list[str](), None
     try:
-        page = yield from fetch(FindThreads(None, _PAGE, empty=True))
-        while page:
+        while page := (yield from fetch(FindThreads(after, _PAGE, empty=True))):
             names += page
-            page = yield from fetch(FindThreads(names[-1], _PAGE, empty=True))
+            after = names[-1]
     except CorruptionError as exc:
         findings.append(Finding(f"not all threads can be listed: {exc.message}"))
     return names, findings
@@ -249,7 +248,7 @@ def examine(engine: Engine, snapshot: ThreadSnapshot) -> Operation[Examined]:
         _look_at_values(found, key, elements)
     _look_at_writes(found, elements)
     if found.broken or found.broken_writes or rows.unreadable:
-        yield from _look_at_deltas(engine, found, whole)
+        yield from _look_at_deltas(engine, found, whole, elements)
     for key, problem in lost_records(rows, found.lineage):
         found.add(Kind.LAYERS, problem, key)
     is_sound = all(finding.kind in NOTES for finding in found.findings)
@@ -416,10 +415,10 @@ def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
 
 
 def _look_at_deltas(
-    engine: Engine, found: Examined, whole: Sequence[StoredCheckpoint]
+    engine: Engine, found: Examined, whole: Sequence[StoredCheckpoint], elements: Elements
 ) -> Operation[None]:
     """Find DeltaChannels that are rebuilt through something broken."""
-    lineage, elements = found.lineage, Elements(NO_CODEC, found.segments.values())
+    lineage = found.lineage
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
     stored = {checkpoint_key(one): one for one in whole}
     causes: dict[Search, CheckpointKey | None] = {}
@@ -474,9 +473,8 @@ def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
     for only one thread.
     """
     if not rows.checkpoints:
-        return (
-            "its rows are archived, but its state is not 'archived'" if says_active(entry) else ""
-        )
+        problem = "its rows are archived, but its state is not 'archived'"
+        return problem if says_active(entry) else ""
     if entry is None or not entry.state:
         return "it is not in the registry"
     size = thread_summary.of_thread(rows).size

@@ -51,7 +51,6 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     find_record,
     is_archived,
-    is_time,
 )
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
@@ -356,24 +355,18 @@ def _new_entry(
     new, old = thread_summary.entry_of(snapshot.thread, stay, orphans, now), snapshot.entry
     if old is None:
         return new
+    names = ("created_at", "updated_at", "labels", "ttl", "origin")
+    values = {name: getattr(old, name) for name in names if name == "labels" or not old.hides(name)}
+    new = new._replace(**{name: one for name, one in values.items() if one}, pinned=old.pinned)
     if not stay:
         state = ThreadStatus.DELETED if old.deleted_at else ThreadStatus.CREATED
         if find_record(old.labels, ARCHIVE_RECORD) is not None:
             state = ThreadStatus.ARCHIVED
         new = new._replace(state=old.state or state)
-    pinned = old.pinned
     if is_archived(new):  # (its rows, which tell if an interrupt waits, are in the cold store)
-        new = new._replace(waits_at=old.waits_at)
-        pinned = pinned or old.hides("waits_at")  # so that no policy deletes it
-    created_at, updated_at = old.created_at, old.updated_at
-    return new._replace(
-        created_at=created_at if created_at and is_time(created_at) else new.created_at,
-        updated_at=updated_at if updated_at and is_time(updated_at) else new.updated_at,
-        labels=old.labels or new.labels,
-        pinned=pinned,
-        ttl=old.ttl,
-        origin=old.origin,
-    )
+        pinned = old.pinned or old.hides("waits_at")  # so that no policy deletes it
+        new = new._replace(waits_at=old.waits_at, pinned=pinned)
+    return new
 
 
 def _without_lost(found: Examined, key: CheckpointKey) -> CheckpointRow:

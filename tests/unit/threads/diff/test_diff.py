@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep._core.codec import NativeCodec
-from threadkeep.threads.diff import (
-    Change,
-    ChannelDiff,
-    DiffSide,
-    StateDiff,
-    brief,
-)
+from threadkeep.threads.diff import Change, ChannelDiff, DiffSide, StateDiff, brief
 from threadkeep.threads.diff.values import differences
 
 

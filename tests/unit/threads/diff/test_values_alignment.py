@@ -7,11 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.threads.diff.values import (
-    Effort,
-    align,
-    gaps,
-)
+from threadkeep.threads.diff.values import Effort, align, gaps
 
 KEYS = st.lists(st.integers(0, 4), max_size=14)
 ANY = st.lists(st.integers(0, 40), max_size=30)

@@ -11,10 +11,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep._core.codec.frame import Compression, pack, unpack
 from threadkeep._core.engine.model import CopyThread, Segment
 from threadkeep.errors import CorruptionError
-from threadkeep.threads.transfer import (
-    digest,
-    whole_thread,
-)
+from threadkeep.threads.transfer import digest, whole_thread
 
 LONG = "x" * 90
 

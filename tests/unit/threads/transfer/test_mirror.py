@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit.engine import Chain, Counted, everything, memory_saver, rows_in_memory
+from kit.engine import Chain, Passing, everything, memory_saver, rows_in_memory
 
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._stores.memory.backend import MemoryBackend
@@ -13,25 +13,18 @@ from threadkeep.savers.saver import Saver
 LONG = "longer " * 20
 
 
-class Beside(Counted):
+class Beside(Passing):
     """Calls `write` before one of its requests."""
 
     def __init__(self, inner, number, write):
         super().__init__(inner)
         self.left, self.write = number, write
 
-    def fetch(self, reads):
-        self._count()
-        return super().fetch(reads)
-
-    def commit(self, change):
-        self._count()
-        super().commit(change)
-
-    def _count(self):
+    def meet(self, asked, request):
         self.left -= 1
         if self.left == -1:
             self.write()
+        return request()
 
 
 def segment(saver):
