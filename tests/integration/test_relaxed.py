@@ -74,6 +74,21 @@ class Store(MemoryBackend):
         return results
 
 
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def saver(store: Store) -> Saver:
+    """A saver that stores what it is told when it must."""
+    return Saver(store, write_behind=SELDOM)
+
+
+def queue_of(saver: Saver) -> Any:
+    return saver._store._write_behind.queue
+
+
 def talk(saver: Any, count: int, thread: str = "t") -> Any:
     """A conversation of so many checkpoints, each with a pending write."""
     chain = Chain(saver, thread)
@@ -128,9 +143,7 @@ async def test_awaited(backend: str, tmp_path: Path) -> None:
         assert len((await saver.aget_tuple(config())).pending_writes) == 2
 
 
-def test_many_saves_are_one_change() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_many_saves_are_one_change(store: Store, saver: Saver) -> None:
     talk(saver, 5)
     talk(saver, 5, "u")
     saver.flush()
@@ -139,9 +152,7 @@ def test_many_saves_are_one_change() -> None:
     assert shown(saver) == expected(5)
 
 
-def test_a_save_asks_nothing_of_the_store() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_a_save_asks_nothing_of_the_store(store: Store, saver: Saver) -> None:
     chain = talk(saver, 2)
     store.down = True
     chain.put(m=[LONG], n=7)
@@ -187,16 +198,14 @@ def test_what_waits_is_bounded() -> None:
     saver = Saver(store, write_behind=replace(SELDOM, max_pending_bytes=5000))
     talk(saver, 40)
     assert store.changes > 2
-    assert saver._store._write_behind.queue._size < 5000 + 1000  # (one more than there is room for)
+    assert queue_of(saver)._size < 5000 + 1000  # (one more than there is room for)
     assert shown(saver) == expected(40)
 
 
 # -- a store that fails ------------------------------------------------------------------
 
 
-def test_a_failing_store_loses_nothing() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_a_failing_store_loses_nothing(store: Store, saver: Saver) -> None:
     chain = talk(saver, 4)
     store.down = True
     for _ in range(2):
@@ -209,12 +218,10 @@ def test_a_failing_store_loses_nothing() -> None:
     assert saver.check().ok
 
 
-def test_a_background_failure_is_told_at_the_next_call() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_a_background_failure_is_told_at_the_next_call(store: Store, saver: Saver) -> None:
     chain = talk(saver, 2)
     store.down = True
-    saver._store._write_behind.queue.flush_quietly()
+    queue_of(saver).flush_quietly()
     store.down = False
     with pytest.raises(UnreachableError, match="down"):
         saver.put_writes(chain.at, [("n", 5)], "other")
@@ -239,13 +246,11 @@ def test_a_full_list_waits_for_the_store_and_says_why_not() -> None:
     assert saver.check().ok
 
 
-def test_one_that_fails_alone_leaves_the_others_alone() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_one_that_fails_alone_leaves_the_others_alone(store: Store, saver: Saver) -> None:
     talk(saver, 3, "bad")
     talk(saver, 3)
     store.bad = "bad"
-    saver._store._write_behind.queue.flush_quietly()
+    queue_of(saver).flush_quietly()
     assert shown(Saver(store)) == expected(3)
     with pytest.raises(DiskFullError):
         saver.get_tuple(config("bad"))
@@ -256,16 +261,16 @@ def test_one_that_fails_alone_leaves_the_others_alone() -> None:
 # -- others come in between --------------------------------------------------------------
 
 
-def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(
+    store: Store, saver: Saver, caplog: Any
+) -> None:
     chain = talk(saver, 3)
     talk(saver, 3, "u")
     saver.flush()
     chain.put(m=[LONG], n=1)
     Saver(store).delete_thread("t")  # as another process does
     saver.put_writes(chain.at, [("n", 5)], "task")
-    saver._store._write_behind.queue.flush_quietly()
+    queue_of(saver).flush_quietly()
     assert "Lost" in caplog.text
     with pytest.raises(LostSavesError, match="2 saves") as caught:
         saver.put_writes(chain.at, [("n", 6)], "task")
@@ -279,10 +284,8 @@ def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) 
     assert saver.check().ok
 
 
-def test_nothing_is_built_on_what_was_lost() -> None:
+def test_nothing_is_built_on_what_was_lost(store: Store, saver: Saver) -> None:
     """The values of a lost save are met again, and found nowhere."""
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
     chain, note = Chain(saver), {"text": LONG}
     chain.put(n=0)
     chain.put(notes=[note])
@@ -305,9 +308,7 @@ def test_nothing_is_built_on_what_was_lost() -> None:
     assert saver.check().ok
 
 
-def test_a_deleted_thread_stays_deleted() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_a_deleted_thread_stays_deleted(store: Store, saver: Saver) -> None:
     graph_id = str(uuid6())
     chain = talk(saver, 2)
     saver.put_writes({**config(checkpoint_id=graph_id)}, [("n", 1)], "task")
@@ -319,10 +320,8 @@ def test_a_deleted_thread_stays_deleted() -> None:
     assert chain.number == 2
 
 
-def test_an_ordinary_saver_may_write_to_the_same_thread() -> None:
+def test_an_ordinary_saver_may_write_to_the_same_thread(store: Store, saver: Saver) -> None:
     """Neither goes on with the other's logs, so that nothing can be taken."""
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3)
     saver.flush()
     other = Saver(store)
@@ -353,9 +352,7 @@ def test_housekeeping_comes_after_what_was_saved() -> None:
         assert saver.check().ok
 
 
-def test_what_was_read_before_a_prune_is_not_built_on_after_it() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_what_was_read_before_a_prune_is_not_built_on_after_it(store: Store, saver: Saver) -> None:
     chain = talk(saver, 3)
     saver.flush()
     saver.clear_cache("t")  # so that the parent has to be read
@@ -411,9 +408,9 @@ def late(saver: Any, parent: Any) -> Any:
 
 @pytest.mark.parametrize("whose", ["mine", "another's"])
 @pytest.mark.parametrize("flushed", [0, 1, 2])
-def test_deletion_stays_deleted_for_a_run_under_way(whose: str, flushed: int) -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_deletion_stays_deleted_for_a_run_under_way(
+    store: Store, saver: Saver, whose: str, flushed: int
+) -> None:
     at = late(saver, config())
     for number in range(3):
         at = late(saver, at)
@@ -468,9 +465,7 @@ def test_a_graph_that_runs_on_does_not_bring_its_thread_back(
 # -- calls that are interrupted ------------------------------------------------------------
 
 
-def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_an_interrupted_save_holds_up_nobody(saver: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
     talk(saver, 2, "u")
     chain = talk(saver, 2)
     saver.flush()
@@ -483,12 +478,12 @@ def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr("threadkeep._run.write_behind.queue._size", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
-    queue = saver._store._write_behind.queue
+    queue = queue_of(saver)
     queue._paused.add("t")  # as if interrupted while something was removed
     saver.put_writes(chain.at, [("n", 8)], "other")
     saver.flush()
     assert saver.get_tuple(config()).pending_writes == [("other", "n", 8)]
-    assert saver._store._write_behind.queue._size == 0
+    assert queue_of(saver)._size == 0
 
 
 def test_a_store_that_is_down_is_asked_once() -> None:
@@ -512,17 +507,15 @@ def test_a_store_that_is_down_is_asked_once() -> None:
     saver.close()
 
 
-def test_what_is_refused_for_a_moment_is_kept() -> None:
+def test_what_is_refused_for_a_moment_is_kept(store: Store, saver: Saver) -> None:
     """A program's own transaction is open on the connection, say."""
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3)
 
     def refused(_changes: Any) -> None:
         raise InvalidArgumentError("The given connection is in the middle of a transaction.")
 
     look, store._look = store._look, refused  # type: ignore[method-assign]
-    saver._store._write_behind.queue.flush_quietly()
+    queue_of(saver).flush_quietly()
     store._look = look  # type: ignore[method-assign]
     assert shown(saver) == expected(3)
 
@@ -614,14 +607,12 @@ def test_a_program_that_ends_stores_without_a_thread(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         talk(saver, 2)
-    assert saver._store._write_behind.queue in _nonempty
-    saver._store._write_behind.queue.flush_quietly()  # as the program's end does
+    assert queue_of(saver) in _nonempty
+    queue_of(saver).flush_quietly()  # as the program's end does
     assert shown(Saver(store)) == expected(2)
 
 
-def test_what_cannot_be_stored_at_the_end_is_told_once() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_what_cannot_be_stored_at_the_end_is_told_once(store: Store, saver: Saver) -> None:
     talk(saver, 2)
     talk(saver, 2, "u")
     store.down = True
@@ -630,9 +621,7 @@ def test_what_cannot_be_stored_at_the_end_is_told_once() -> None:
     saver.close()
 
 
-def test_all_threads_that_were_lost_are_named_at_the_end() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_all_threads_that_were_lost_are_named_at_the_end(store: Store, saver: Saver) -> None:
     for thread in "abc":
         talk(saver, 2, thread)
     saver.flush()
@@ -643,9 +632,9 @@ def test_all_threads_that_were_lost_are_named_at_the_end() -> None:
         saver.close()
 
 
-def test_an_interrupted_close_can_be_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_an_interrupted_close_can_be_done_again(
+    store: Store, saver: Saver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     talk(saver, 3)
 
     def interrupted(_changes: Any) -> None:
@@ -655,21 +644,19 @@ def test_an_interrupted_close_can_be_done_again(monkeypatch: pytest.MonkeyPatch)
         patch.setattr(store, "_look", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.close()
-    assert saver._store._write_behind.queue in _nonempty  # the program's end would store it as well
+    assert queue_of(saver) in _nonempty  # the program's end would store it as well
     monkeypatch.setattr(store, "close", lambda: None)
     saver.close()
-    assert saver._store._write_behind.queue not in _nonempty
+    assert queue_of(saver) not in _nonempty
     assert shown(Saver(store)) == expected(3)
 
 
-def test_a_failure_that_is_mended_is_not_told() -> None:
-    store = Store()
-    saver = Saver(store, write_behind=SELDOM)
+def test_a_failure_that_is_mended_is_not_told(store: Store, saver: Saver) -> None:
     talk(saver, 3)
     store.down = True
-    saver._store._write_behind.queue.flush_quietly()
+    queue_of(saver).flush_quietly()
     store.down = False
-    saver._store._write_behind.queue.flush_quietly()
+    queue_of(saver).flush_quietly()
     assert shown(saver) == expected(3)
 
 

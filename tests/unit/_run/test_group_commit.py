@@ -9,17 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
-from threadkeep._core.engine.thread_entry import (
-    Cause,
-    EntryUpdate,
-    move,
-)
-from threadkeep._run.group_commit import (
-    AT_ONCE,
-    GroupCommit,
-    LoopWriter,
-    Writer,
-)
+from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, move
+from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
@@ -55,6 +46,23 @@ class AwaitedGate(Gate):
     async def commit_many(self, changes):
         await asyncio.sleep(0)
         return super().commit_many(changes)
+
+
+def opened(kind=Gate):
+    """A store whose groups wait for nothing."""
+    store = kind()
+    store.opened.set()
+    return store
+
+
+def failing(name, error):
+    """Fail each group with a change of this thread."""
+
+    def fails(names):
+        if name in names:
+            raise error
+
+    return fails
 
 
 def until(holds):
@@ -123,8 +131,7 @@ def test_changes_that_wait_are_committed_together_in_their_order():
 
 
 def test_what_is_committed_is_let_go_of():
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
     writer.commit(batch(1))
     asyncio.run(awaited(writer, batch(2)))
@@ -140,8 +147,7 @@ def test_a_group_holds_no_more_than_it_may():
 
 @pytest.mark.parametrize("make", [Writer, LoopWriter])
 def test_awaiting_callers_share_a_group(make):
-    store = AwaitedGate() if make is LoopWriter else Gate()
-    store.opened.set()
+    store = opened(AwaitedGate if make is LoopWriter else Gate)
     found = awaited_together(store, [batch(n) for n in range(12)], make)
     assert found == [None] * 12
     names = [name for group in store.groups for name in group]
@@ -163,12 +169,7 @@ def test_each_caller_hears_of_its_own_change(run):
 
 def test_a_group_that_the_store_fails_is_committed_change_by_change():
     store = Gate()
-
-    def fails(names):
-        if "t3" in names:
-            raise BackendError("bad value")
-
-    store.fails = fails
+    store.fails = failing("t3", BackendError("bad value"))
     found = together(store, [batch(n) for n in range(6)])
     assert [type(error) for error in found] == [
         BackendError if n == 3 else type(None) for n in range(6)
@@ -191,14 +192,8 @@ def test_a_store_that_cannot_be_reached_is_asked_once():
 
 @pytest.mark.parametrize("make", [Writer, LoopWriter])
 def test_a_store_that_raises_anything_leaves_no_caller_waiting(make):
-    store = AwaitedGate() if make is LoopWriter else Gate()
-    store.opened.set()
-
-    def fails(names):
-        if "t2" in names:
-            raise ZeroDivisionError
-
-    store.fails = fails
+    store = opened(AwaitedGate if make is LoopWriter else Gate)
+    store.fails = failing("t2", ZeroDivisionError)
     found = awaited_together(store, [batch(n) for n in range(4)], make)
     assert [type(error) for error in found] == [
         BackendError if n == 2 else type(None) for n in range(4)
@@ -242,8 +237,7 @@ def test_several_event_loops_meet_in_one_queue():
 
 def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 10)
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(writer.commit, writes(1))
@@ -255,8 +249,7 @@ def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
 
 def test_awaited_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 10)
-    store = Gate()
-    store.opened.set()
+    store = opened()
 
     async def run():
         writer = Writer(store)
@@ -269,8 +262,7 @@ def test_awaited_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch
 
 
 def test_a_pending_write_outlives_the_loop_of_its_caller():
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
 
     async def leave():
@@ -288,8 +280,7 @@ def test_a_pending_write_outlives_the_loop_of_its_caller():
 
 
 def test_a_loop_that_is_busy_holds_up_no_pending_write():
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
 
     async def compute():
@@ -302,8 +293,7 @@ def test_a_loop_that_is_busy_holds_up_no_pending_write():
 
 
 def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
 
     def interrupt(names):
@@ -323,8 +313,7 @@ def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
 
 def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 0)
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
     writer.commit(writes(1))  # in vain
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
@@ -335,8 +324,7 @@ def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
 
 def test_waits_in_vain_become_ever_rarer(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 0)
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer, waits = Writer(store), []
     note = writer._note_linger
     writer._note_linger = lambda **known: waits.append(known) or note(**known)
@@ -347,8 +335,7 @@ def test_waits_in_vain_become_ever_rarer(monkeypatch):
 
 def test_interrupts_wait_for_nobody(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
-    store = Gate()
-    store.opened.set()
+    store = opened()
     waits = EntryUpdate(moves=(move(Cause.INTERRUPT, "1"),))
     Writer(store).commit(writes(1)._replace(touch=waits))
     assert store.groups == [["t1"]]
@@ -358,8 +345,7 @@ def test_without_a_thread_awaited_changes_are_committed_all_the_same(monkeypatch
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
 
     async def run():
@@ -375,8 +361,7 @@ def test_without_a_thread_awaited_changes_are_committed_all_the_same(monkeypatch
 @pytest.mark.parametrize("make", [Writer, LoopWriter])
 @pytest.mark.parametrize("found", [None, [], [None] * 5])
 def test_results_of_the_wrong_number_are_errors(make, found):
-    store = AwaitedGate() if make is LoopWriter else Gate()
-    store.opened.set()
+    store = opened(AwaitedGate if make is LoopWriter else Gate)
 
     async def answer(changes):
         return found
@@ -388,14 +373,8 @@ def test_results_of_the_wrong_number_are_errors(make, found):
 
 
 def test_a_thread_that_dies_leaves_no_caller_waiting():
-    store = Gate()
-    store.opened.set()
-
-    def fails(names):
-        if "t1" in names:
-            raise SystemExit
-
-    store.fails = fails
+    store = opened()
+    store.fails = failing("t1", SystemExit)
     writer = Writer(store)
 
     async def run():
@@ -408,8 +387,7 @@ def test_a_thread_that_dies_leaves_no_caller_waiting():
 
 
 def test_a_change_that_was_interrupted_while_it_waited_is_left_out(monkeypatch):
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
 
     def interrupted(event, seconds):
@@ -424,8 +402,7 @@ def test_a_change_that_was_interrupted_while_it_waited_is_left_out(monkeypatch):
 
 
 def test_a_loop_that_shuts_down_commits_what_waits():
-    store = AwaitedGate()
-    store.opened.set()
+    store = opened(AwaitedGate)
     writer = LoopWriter(store)
     done = []
 
@@ -448,8 +425,7 @@ def test_a_loop_that_shuts_down_commits_what_waits():
 
 
 def test_the_thread_ends_with_the_writer():
-    store = Gate()
-    store.opened.set()
+    store = opened()
     writer = Writer(store)
     asyncio.run(awaited(writer, batch(0)))
     thread = writer._thread
