@@ -19,7 +19,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial, update_wrapper, wraps
+from functools import partial, update_wrapper
 from inspect import signature
 from queue import Empty, SimpleQueue
 from types import coroutine
@@ -339,10 +339,14 @@ def _described(source: Callable[..., Any], method: M, variant: V) -> tuple[M, V]
     source.__name__ = source.__name__.removeprefix("_")
     # `help` and `inspect` show the result's type without `Operation`.
     known = signature(source)
-    result = str(known.return_annotation).removeprefix("Operation[").removesuffix("]")
-    for made in (method, variant):
+    result = str(known.return_annotation)
+    shown = [result.removeprefix("Operation[").removesuffix("]")] * 2
+    if result.startswith("Iterator["):
+        item = result.removeprefix("Iterator[Operation[Iterable[").removesuffix("]]]")
+        shown = [f"Iterator[{item}]", f"AsyncIterator[{item}]"]
+    for made, annotation in zip((method, variant), shown, strict=True):
         update_wrapper(made, source)
-        vars(made)["__signature__"] = known.replace(return_annotation=result)
+        vars(made)["__signature__"] = known.replace(return_annotation=annotation)
     return method, variant
 
 
@@ -355,22 +359,16 @@ def each_and_aeach(
     items of the previous page.
     """
 
-    @wraps(pages)
     def method(*args: P.args, **options: P.kwargs) -> Iterator[T]:
         for page in pages(*args, **options):
             yield from run(page)
 
-    @wraps(pages)
     async def variant(*args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
         for page in pages(*args, **options):
             for item in await arun(page):
                 yield item
 
-    known = signature(pages)
-    item = str(known.return_annotation).removeprefix("Iterator[Operation[Iterable[").rstrip("]")
-    vars(method)["__signature__"] = known.replace(return_annotation=f"Iterator[{item}]")
-    vars(variant)["__signature__"] = known.replace(return_annotation=f"AsyncIterator[{item}]")
-    return method, variant
+    return _described(pages, method, variant)
 
 
 class Closing:

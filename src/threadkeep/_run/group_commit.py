@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine.model import Batch, Change
 from threadkeep._core.validation import is_count, is_time
@@ -107,12 +107,9 @@ class _Ticket:
             self.settled.set()
 
 
-_C = TypeVar("_C", bound=Change)
-
-
 async def commit_together(
-    changes: Sequence[_C],
-    commit_many: Callable[[Sequence[_C]], Awaitable[object]],
+    changes: Sequence[Change],
+    commit_many: Callable[[Sequence[Any]], Awaitable[object]],
     errors: list[ThreadkeepError | None] | None = None,
 ) -> list[ThreadkeepError | None]:
     """Commit changes as a group; if the group fails, commit each alone. Return their errors.
