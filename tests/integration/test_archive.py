@@ -211,6 +211,8 @@ async def test_awaited(saver: Any, cold: Path) -> None:
     await saver.threads.aarchive("t")
     await saver.adelete_thread("t")
     assert archives(cold) == []
+    assert await saver.aget_tuple(T) is None
+    assert state_of(saver) == "deleted"
     await saver.aclose()
 
 
@@ -310,15 +312,6 @@ def test_a_fork_is_put_aside(saver: Any, cold: Path) -> None:
 
 
 # -- what goes with it, and what leaves it alone ---------------------------------------
-
-
-def test_deleting_removes_the_archive(saver: Any, cold: Path) -> None:
-    say(saver, "one")
-    saver.threads.archive("t")
-    saver.delete_thread("t")
-    assert archives(cold) == []
-    assert saver.get_tuple(T) is None
-    assert state_of(saver) == "deleted"
 
 
 def test_collecting_leaves_archives_alone_until_they_are_due(saver: Any, cold: Path) -> None:
