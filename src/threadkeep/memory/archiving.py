@@ -87,22 +87,21 @@ class Archiving(Archive):
 
     # -- summaries -------------------------------------------------------------------
 
-    def _advance(self, seen: SeenCheckpoint) -> Operation[tuple[Record | None, list[BaseMessage]]]:
-        """Archive the messages that are due; return the record and the messages still in full.
+    def _advance(self, seen: SeenCheckpoint) -> Operation[SeenCheckpoint]:
+        """Archive the messages that are due; return the state after that.
 
         Messages leave only with a summary. The caller waits for one call of a model at most. The
         further calls that a long conversation needs at first are made in the background.
         """
         if not self._is_due(seen):
-            return seen.record, seen.live
+            return seen
         if isinstance(self.summarizer, ExtractiveSummarizer) and not self._is_background:
-            after = yield from self._catch_up(seen, until=bool)  # (never)
-        else:
-            after = yield from self._step(seen, is_asked=not self._is_background)
-            if self._is_due(after) and (self._is_background or after is not seen):
-                catch_up = partial(self._catch_up, after, until=self._background.is_ending)
-                yield from self._background.submit(seen.thread, catch_up)
-        return after.record, after.live
+            return (yield from self._catch_up(seen, until=bool))  # (never)
+        after = yield from self._step(seen, is_asked=not self._is_background)
+        if self._is_due(after) and (self._is_background or after is not seen):
+            catch_up = partial(self._catch_up, after, until=self._background.is_ending)
+            yield from self._background.submit(seen.thread, catch_up)
+        return after
 
     def _catch_up(
         self, seen: SeenCheckpoint, *, until: Callable[[], bool]

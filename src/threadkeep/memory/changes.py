@@ -61,7 +61,7 @@ class LayeredChanges(LayeredView):
             ThreadNotFoundError: the thread does not exist.
             InvalidArgumentError: the thread has no message with such an id.
         """
-        return (yield from self._changed(config, dict.fromkeys(ids_of(ids))))
+        return (yield from self._changed(config, dict.fromkeys(validation.ids("ids", ids))))
 
     remove, aremove = sync_and_async(_remove)
 
@@ -231,10 +231,7 @@ class LayeredChanges(LayeredView):
         seen = yield from self._look(place)
         if seen is None:
             raise ThreadNotFoundError(thread=arguments.place(place).thread)
-        if arguments.place(place).id is None:
-            record, live = yield from self._due(seen)
-            seen = replace(seen, record=record, live=live)
-        return seen
+        return seen if arguments.place(place).id else (yield from self._due(seen))
 
 
 def config_of(config: Place) -> RunnableConfig:
@@ -243,13 +240,6 @@ def config_of(config: Place) -> RunnableConfig:
         return arguments.head(config)
     at = arguments.place(config)
     return {**config, "configurable": {**config["configurable"], "thread_id": at.thread}}
-
-
-def ids_of(ids: Iterable[str]) -> list[str]:
-    """Return validated ids; a single text is refused."""
-    if isinstance(ids, str):
-        raise invalid("ids", ids, "Use a list of ids.")
-    return list(validation.ids("ids", list(ids)))
 
 
 def messages_of(messages: Iterable[Any]) -> list[BaseMessage]:

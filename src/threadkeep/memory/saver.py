@@ -27,7 +27,6 @@ from threadkeep.memory.changes import (
     MessageGroups,
     Place,
     config_of,
-    ids_of,
     messages_of,
 )
 from threadkeep.memory.policy import (
@@ -179,7 +178,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             InvalidArgumentError: a filter is invalid.
         """
         count, places = validation.limit(limit), (_edge(after), _edge(before))
-        chosen = None if ids is None else set(ids_of(ids))
+        chosen = None if ids is None else set(validation.ids("ids", ids))
         seen = yield from self._found(config)
         record = seen.record
         if record is None or not record.stop:
@@ -236,7 +235,7 @@ class LayeredCheckpointSaver(LayeredChanges):
             ThreadNotFoundError: the thread or checkpoint does not exist.
         """
         seen = yield from self._found(config)
-        view = yield from self._view(seen, seen.record, seen.live)
+        view = yield from self._view(seen, seen.record)
         shown = self._messages(view)
         archived = 0 if seen.record is None else seen.record.tokens
         tokens = archived + self.policy.counter(seen.live)

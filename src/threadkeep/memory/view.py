@@ -74,10 +74,9 @@ class LayeredView(Archiving):
         seen = None if found is None else (yield from self._seen(found))
         if found is None or seen is None:
             return found
-        record, live = seen.record, seen.live
-        if arguments.place(config).id is None:
-            record, live = yield from self._due(seen)
-        view = yield from self._view(seen, record, live)
+        is_head = arguments.place(config).id is None
+        after = (yield from self._due(seen)) if is_head else seen
+        view = yield from self._view(after, seen.record)
         others = self._views.get(seen.thread, seen.key) or ()
         views = (view, *(one for one in others if one.mark != view.mark))
         self._views.put(seen.thread, seen.key, views)
@@ -87,18 +86,18 @@ class LayeredView(Archiving):
 
     get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
-    def _due(self, seen: SeenCheckpoint) -> Operation[tuple[Record | None, Messages]]:
-        """Archive the messages of a head that are due; return the record and the others.
+    def _due(self, seen: SeenCheckpoint) -> Operation[SeenCheckpoint]:
+        """Archive the messages of a head that are due; return the state after that.
 
         No messages leave while a task has pending writes, which may refer to them.
         """
         if any(channel == self.channel for _, channel, _ in seen.found.pending_writes or ()):
-            return seen.record, seen.live
+            return seen
         try:
             return (yield from self._advance(seen))
         except Exception:  # noqa: BLE001 - the turn continues, for example on a read-only store
             _log.warning("The layers of thread %r stay as they are.", seen.thread, exc_info=True)
-            return seen.record, seen.live
+            return seen
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """Yield checkpoints, each with its view. See `BaseCheckpointSaver`."""
@@ -116,7 +115,7 @@ class LayeredView(Archiving):
         seen = yield from self._seen(found)
         if seen is None:
             return found
-        return self._shown(seen, (yield from self._view(seen, seen.record, seen.live)))
+        return self._shown(seen, (yield from self._view(seen, seen.record)))
 
     def _look(self, config: RunnableConfig) -> Operation[SeenCheckpoint | None]:
         """Return a checkpoint as it is stored, or None."""
@@ -178,12 +177,11 @@ class LayeredView(Archiving):
         checkpoint: Any = {**found.checkpoint, "channel_values": values}
         return found._replace(checkpoint=checkpoint, metadata=metadata)
 
-    def _view(
-        self, seen: SeenCheckpoint, record: Record | None, live: Sequence[BaseMessage]
-    ) -> Operation[View]:
-        """Return the view of a record and the messages after it."""
+    def _view(self, seen: SeenCheckpoint, stored: Record | None) -> Operation[View]:
+        """Return the view of a record and the messages after it; `stored` is the checkpoint's."""
+        record, live = seen.record, seen.live
         if record is None:
-            return View(seen.live, seen.record)
+            return View(live, stored)
         carried = {str(one.id): one.model_copy() for one in record.kept}
         expanded = [g for g in record.groups if g.status == "open" and g.stop <= record.stop]
         for group in expanded:
@@ -196,7 +194,7 @@ class LayeredView(Archiving):
             for group in record.groups
             if group.status == "summarized"
         }
-        return View(live, seen.record, record, record.key, carried, hidden)
+        return View(live, stored, record, record.key, carried, hidden)
 
     def _messages(self, view: View) -> Messages:
         """The messages of a view, in order."""
@@ -244,9 +242,8 @@ class LayeredView(Archiving):
         checkpoint: Any = {**empty_checkpoint(), "id": at.id or str(uuid6())}
         found = CheckpointTuple(config, checkpoint, {})
         record, live = yield from self._taken_apart(at, given)
-        seen = SeenCheckpoint(found, at.thread, live, record)
-        record, live = yield from self._advance(seen)
-        view = yield from self._view(seen, record, live)
+        seen = yield from self._advance(SeenCheckpoint(found, at.thread, live, record))
+        view = yield from self._view(seen, record)
         present = {one.id: one for one in given}
         return self._messages(replace(view, carried={id: present.get(id) for id in view.carried}))
 
@@ -361,8 +358,9 @@ class LayeredView(Archiving):
             record = yield from self._record(at.thread, mark)
             if record is not None:
                 live = seen.live[record.stop - seen.behind :] if record.stop >= seen.behind else []
-                return (yield from self._view(seen, record, live))
-        return (yield from self._view(seen, seen.record, seen.live))
+                marked = replace(seen, record=record, live=live)
+                return (yield from self._view(marked, seen.record))
+        return (yield from self._view(seen, seen.record))
 
     def _restored(
         self, at: CheckpointRef, view: View, shown: Sequence[BaseMessage]

@@ -134,9 +134,9 @@ def ask(read: Any) -> Generator[Request, Any, Any]:
 _TTL_KEYS = ("refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes")
 
 
-def _checked_later(value: object) -> bool:
-    del value
-    return True
+def _option(help: str) -> Option:
+    """Return an option that `Store` checks, and that has no text form."""
+    return Option(None, help, lambda _: True, "", None)
 
 
 class StoreOptions(TypedDict, total=False):
@@ -144,37 +144,25 @@ class StoreOptions(TypedDict, total=False):
 
     index: Annotated[
         IndexConfig | Mapping[str, Any] | None,
-        Option(
-            None,
+        _option(
             "The fields to search by meaning or words, and the model: see LangGraph's"
             ' `IndexConfig`. In addition: `search`, "semantic" (default), "hybrid" (meaning and'
             ' words) or "text" (only words); `distance_type`, "cosine" (default), "l2" or'
-            ' "inner_product".',
-            _checked_later,
-            "",
-            None,
+            ' "inner_product".'
         ),
     ]
     ttl: Annotated[
         TTLConfig | None,
-        Option(
-            None,
+        _option(
             "Lifetimes of items in minutes: see LangGraph's `TTLConfig`. With"
-            " `sweep_interval_minutes`, a thread removes expired items until the store is closed.",
-            _checked_later,
-            "",
-            None,
+            " `sweep_interval_minutes`, a thread removes expired items until the store is closed."
         ),
     ]
     serde: Annotated[
         SerializerProtocol | None,
-        Option(
-            None,
+        _option(
             "A LangGraph serializer for all values, such as an `EncryptedSerializer`, instead of"
-            " JSON and threadkeep's codec. Filters are then tested on each item of the namespace.",
-            _checked_later,
-            "",
-            None,
+            " JSON and threadkeep's codec. Filters are then tested on each item of the namespace."
         ),
     ]
     history: Annotated[
@@ -190,13 +178,7 @@ class StoreOptions(TypedDict, total=False):
     ]
     group_commit: Annotated[
         GroupCommit | None,
-        Option(
-            None,
-            "Limits for several puts in one transaction, as for a saver.",
-            _checked_later,
-            "",
-            None,
-        ),
+        _option("Limits for several puts in one transaction, as for a saver."),
     ]
 
 

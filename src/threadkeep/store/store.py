@@ -113,8 +113,7 @@ class Store(BaseStore, driver.Closing):
         self._calls = PerLoop(partial(Calls, self._run))
         self._sweeper: Collector | None = None
         self._swept: Future[None] = Future()
-        is_swept = self.ttl_config and self.ttl_config.get("sweep_interval_minutes")
-        if is_swept:
+        if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
             Store.start_ttl_sweeper(self)  # (a subclass may await its own)
 
     @property
@@ -269,9 +268,6 @@ class Store(BaseStore, driver.Closing):
         Returns:
             True if it has stopped.
         """
-        return self._stop_sweeper(timeout)
-
-    def _stop_sweeper(self, timeout: float | None = None) -> bool:
         sweeper = self._sweeper
         if sweeper is None:
             return True
@@ -289,7 +285,7 @@ class Store(BaseStore, driver.Closing):
             between()
             self._store.run(puts.embed_pending(self._engine, between))
         except ClosedError:  # (with its saver)
-            self._stop_sweeper()
+            Store.stop_ttl_sweeper(self)
 
     # -- in addition to LangGraph's ------------------------------------------------------
 
@@ -381,7 +377,7 @@ class Store(BaseStore, driver.Closing):
 
     def _close(self) -> Operation[None]:
         """Stop the sweeper, and close the backend if the store owns it. Idempotent."""
-        yield from driver.external(partial(self._stop_sweeper, _LAST_SECONDS))
+        yield from driver.external(partial(Store.stop_ttl_sweeper, self, _LAST_SECONDS))
         yield from driver.sync_or_async(self._store.close, self._store.aclose)
         if self._is_owned:
             yield from driver.sync_or_async(self._pair.close, self._pair.aclose)
