@@ -55,11 +55,11 @@ class InMemory:
         writes[0] = writes[0]._replace(body=flipped(writes[0].body))
 
     def segment(self, thread: str, log: int, start: int) -> None:
-        segments = self._threads[thread].logs[log].segments
+        segments = self._threads[thread].heap.logs[log].segments
         segments[start] = segments[start]._replace(data=flipped(segments[start].data))
 
     def no_segment(self, thread: str, log: int, start: int) -> None:
-        found = self._threads[thread].logs[log]
+        found = self._threads[thread].heap.logs[log]
         found.drop(start, found.segments[start].count)
 
 
