@@ -3,6 +3,7 @@
 import sqlite3
 
 import pytest
+from kit import sqlite
 
 from threadkeep._core.engine.model import (
     Batch,
@@ -25,7 +26,6 @@ from threadkeep.errors import (
     ConflictError,
     CorruptionError,
     DiskFullError,
-    LockedError,
     SegmentTakenError,
 )
 from threadkeep.testing.records import checkpoint, segment, uid, write
@@ -40,20 +40,8 @@ def backend(tmp_path):
 
 @pytest.fixture
 def statements(backend):
-    """What the writing connection is told, but for looks at the file."""
-    told = []
-
-    def note(text):
-        if not text.startswith("PRAGMA"):
-            told.append(text)
-
-    backend._connections.writer().set_trace_callback(note)
-    return told
-
-
-def together(backend, changes):
-    """Commit the changes as a group: what became of each."""
-    return backend.commit_many(changes)
+    with sqlite.statements(backend) as found:
+        yield found
 
 
 def batch(number, **fields):
@@ -98,7 +86,7 @@ def test_a_group_that_only_adds_rows_takes_no_more(backend, statements):
         Batch(f"t{n}", 1, segments=(segment(10 + n),), checkpoints=(checkpoint(n),))
         for n in range(16)
     ]
-    assert together(backend, group) == [None] * 16
+    assert backend.commit_many(group) == [None] * 16
     assert kinds(statements) == [
         *("BEGIN", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
         *("INSERT tk_checkpoints", "COMMIT"),
@@ -112,12 +100,9 @@ def test_a_seal_in_a_group_is_checked_by_itself(backend, statements):
     taken = seal._replace(segments=(segment(0, 9),), drop_segments=drops[:7])
     before, after = (Batch("t1", 1, segments=(segment(n),)) for n in range(2))
     statements.clear()
-    results = together(backend, [before, taken, seal, after])
-    assert [type(one) for one in results] == [
-        *[type(None)] * 1,
-        SegmentTakenError,
-        *[type(None)] * 2,
-    ]
+    results = backend.commit_many([before, taken, seal, after])
+    none = type(None)
+    assert [type(one) for one in results] == [none, SegmentTakenError, none, none]
     assert statements.count("COMMIT") == 1
     places = [backend.fetch([ReadThread(thread)])[0].segments for thread in ("t0", "t1")]
     assert [[one[:3] for one in some] for some in places] == [[(1, 0, 8)], [(1, 0, 1), (1, 1, 1)]]
@@ -147,13 +132,13 @@ def test_many_rows_are_added_a_part_at_a_time(backend, statements):
 def test_few_texts_do_for_groups_of_any_size(backend, statements):
     for size in range(1, 101):
         group = [Batch(f"t{n}", 1, writes=(write(size),)) for n in range(size)]
-        assert together(backend, group) == [None] * size
+        assert backend.commit_many(group) == [None] * size
     texts = {text.count("(") for text in statements if text.startswith("INSERT INTO tk_writes")}
     assert len(texts) <= 18
 
 
 def test_a_group_is_one_commit(backend, statements):
-    assert together(backend, [batch(n) for n in range(20)]) == [None] * 20
+    assert backend.commit_many([batch(n) for n in range(20)]) == [None] * 20
     assert statements.count("COMMIT") == statements.count("BEGIN IMMEDIATE") == 1
     assert stored(backend) == 20
 
@@ -166,12 +151,9 @@ def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
         batch(60 + n, segments=(segment(1 + n), taken), bump_generation=True) for n in range(3)
     ]
     changes = [batch(n) for n in range(5)]
-    results = together(backend, [*changes[:2], *refused, *changes[2:]])
-    assert [type(result) for result in results] == [
-        *[type(None)] * 2,
-        *[SegmentTakenError] * 3,
-        *[type(None)] * 3,
-    ]
+    results = backend.commit_many([*changes[:2], *refused, *changes[2:]])
+    none = [type(None)]
+    assert [type(one) for one in results] == [*none * 2, *[SegmentTakenError] * 3, *none * 3]
     assert len({id(result) for result in results[2:5]}) == 3  # each caller has its own
     assert statements.count("COMMIT") == 1
     (rows,) = backend.fetch([ReadThread("t")])
@@ -182,7 +164,7 @@ def test_refused_changes_alone_write_nothing(backend, statements):
     backend.commit(batch(50))
     refused = [batch(60 + n, fences=(HeadFence("", None),)) for n in range(3)]
     statements.clear()
-    assert {type(result) for result in together(backend, refused)} == {ConflictError}
+    assert {type(result) for result in backend.commit_many(refused)} == {ConflictError}
     assert statements.count("COMMIT") == 0
 
 
@@ -190,22 +172,12 @@ def test_a_change_that_the_driver_refuses_fails_alone(backend):
     (pages,) = backend._connections.writer().execute("PRAGMA page_count").fetchone()
     backend._connections.writer().execute(f"PRAGMA max_page_count = {pages + 3}")
     huge = batch(9, segments=(segment(0, data=b"x" * 200_000),))
-    results = together(backend, [batch(1), huge, batch(2), Batch("\ud800", 1), batch(3)])
+    results = backend.commit_many([batch(1), huge, batch(2), Batch("\ud800", 1), batch(3)])
     assert [type(result).__name__ for result in results] == [
         *("NoneType", "DiskFullError", "NoneType", "InvalidArgumentError", "NoneType")
     ]
     assert isinstance(results[1], DiskFullError)
     assert stored(backend) == 3
-
-
-def test_a_lock_that_stays_fails_all(backend, tmp_path):
-    other = sqlite3.connect(tmp_path / "threads.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    results = together(backend, [batch(n) for n in range(4)])
-    assert [type(result) for result in results] == [LockedError] * 4
-    assert len({id(result) for result in results}) == 4
-    other.close()
-    backend.commit(batch(1))
 
 
 def test_a_commit_that_fails_fails_all(backend):
@@ -215,7 +187,7 @@ def test_a_commit_that_fails_fails_all(backend):
 
     writer = backend._connections.writer()
     writer.set_authorizer(no_commit)
-    results = together(backend, [batch(n) for n in range(3)])
+    results = backend.commit_many([batch(n) for n in range(3)])
     assert [type(result) for result in results] == [BackendError] * 3
     assert "not authorized" in str(results[0])
     writer.set_authorizer(None)
@@ -225,7 +197,7 @@ def test_a_commit_that_fails_fails_all(backend):
 
 def test_closing_fails_all(backend):
     backend.close()
-    results = together(backend, [batch(n) for n in range(3)])
+    results = backend.commit_many([batch(n) for n in range(3)])
     assert [type(result) for result in results] == [ClosedError] * 3
 
 
@@ -239,7 +211,7 @@ def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend):
     writer = backend._connections.writer()
     writer.execute("UPDATE tk_threads SET updated_at = 'late' WHERE thread = 'damaged'")
     change = Batch("damaged", 1, touch=told)
-    results = together(backend, [batch(1), change, batch(2)])
+    results = backend.commit_many([batch(1), change, batch(2)])
     assert [type(result) for result in results] == [type(None), CorruptionError, type(None)]
     assert stored(backend) == 2
     assert backend.fetch([ReadEntry("t")])[0].state == "active"

@@ -53,6 +53,9 @@ def test_a_lock_that_stays_is_an_error_that_a_retry_may_cure(backend, path):
     assert raised.value.retryable
     assert isinstance(raised.value.__cause__, sqlite3.OperationalError)
     assert str(path) in raised.value.hint
+    results = backend.commit_many([Batch("t", 1) for _ in range(4)])
+    assert [type(result) for result in results] == [LockedError] * 4
+    assert len({id(result) for result in results}) == 4  # each caller has its own
     assert children.numbers(backend) == [1]  # readers are never blocked
     other.execute("ROLLBACK")
     other.close()

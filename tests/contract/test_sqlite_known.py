@@ -4,6 +4,7 @@ import random
 from contextlib import closing
 
 import pytest
+from kit import sqlite
 
 from threadkeep._core.engine.model import (
     HIDDEN,
@@ -44,16 +45,10 @@ def other(backend, tmp_path):
 
 
 def told(backend, call):
-    """The statements of a call on the connection that writes, but for looks at the file."""
-    found = []
-    db = backend._connections.writer()
-    db.set_trace_callback(found.append)
-    try:
+    """The first words of the statements of a call."""
+    with sqlite.statements(backend) as found:
         call()
-    finally:
-        db.set_trace_callback(None)
-    words = [text.split()[0] for text in found]
-    return [word for word in words if word != "PRAGMA"]
+    return [text.split()[0] for text in found]
 
 
 def turn(number, **fields):

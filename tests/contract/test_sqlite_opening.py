@@ -74,19 +74,18 @@ def test_langgraphs_own_database_is_named_and_left_alone(path):
     assert path.read_bytes() == before
 
 
-def test_a_database_of_another_program_is_refused(path):
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("CREATE TABLE customers (name)", "holds customers"),
+        ("PRAGMA application_id = 77", "holds nothing"),
+    ],
+)
+def test_a_database_of_another_program_is_refused(path, statement, says):
     other = sqlite3.connect(path)
-    other.execute("CREATE TABLE customers (name)")
+    other.execute(statement)
     other.close()
-    with pytest.raises(NotOursError, match="holds customers"):
-        SqliteBackend(path)
-
-
-def test_another_programs_empty_database_is_refused(path):
-    other = sqlite3.connect(path)
-    other.execute("PRAGMA application_id = 77")
-    other.close()
-    with pytest.raises(NotOursError):
+    with pytest.raises(NotOursError, match=says):
         SqliteBackend(path)
 
 
@@ -187,17 +186,6 @@ def test_a_name_of_bytes_that_are_no_characters_is_a_path(tmp_path):
 # -- connections in place of paths ---------------------------------------------------
 
 
-def test_a_connection_gives_its_file(path):
-    connection = sqlite3.connect(path)
-    backend = SqliteBackend(connection)
-    connection.close()
-    children.put(backend, 1)
-    backend.close()
-    again = SqliteBackend(path)
-    assert children.numbers(again) == [1]
-    again.close()
-
-
 def test_a_connection_in_a_transaction_is_left_alone(path):
     connection = sqlite3.connect(filled(path))
     connection.execute("CREATE TABLE notes (text)")
@@ -225,17 +213,6 @@ def test_a_closed_connection_gives_nothing():
     connection.close()
     with pytest.raises(OpenError, match="closed"):
         SqliteBackend(connection)
-
-
-def test_a_relative_path_stays_the_same_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    backend = SqliteBackend("threads.db")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    children.put(backend, 1)
-    assert children.numbers(backend) == [1]
-    backend.close()
-    assert list(Path("..").glob("*.db")) == [Path("../threads.db")]
 
 
 # -- connections that are lent -------------------------------------------------------

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from kit import sqlite
 
 from threadkeep._core.engine.model import (
     HIDDEN,
@@ -29,15 +30,9 @@ def backend():
 
 
 def asked(backend, *reads):
-    """The replies, and the statements that they took, but for looks at whether others wrote."""
-    told = []
-    db = backend._connections.writer()
-    db.set_trace_callback(told.append)
-    try:
-        replies = backend.fetch(reads)
-        return replies, [text for text in told if text != "PRAGMA data_version"]
-    finally:
-        db.set_trace_callback(None)
+    """The replies, and the statements that they took."""
+    with sqlite.statements(backend) as told:
+        return backend.fetch(reads), told
 
 
 def fill(backend):
@@ -46,22 +41,24 @@ def fill(backend):
     backend.commit(Batch("t", 1, checkpoints=rows, writes=writes, segments=(segment(0, 3),)))
 
 
-@pytest.mark.parametrize("id", [None, uid(2)])
-def test_a_checkpoint_with_all_that_belongs_to_it_is_one_statement(backend, id):
+@pytest.mark.parametrize(
+    ("id", "found", "writes", "child"),
+    [
+        (None, uid(2), [(1, b"c")], Child(uid(3), 0, 0)),
+        (uid(2), uid(2), [(1, b"c")], Child(uid(3), 0, 0)),
+        (uid(1), uid(1), [(1, b"a"), (2, b"b")], Child(uid(2), 7, 2)),
+    ],
+)
+def test_a_checkpoint_with_all_that_belongs_to_it_is_one_statement(
+    backend, id, found, writes, child
+):
     fill(backend)
     (state,), told = asked(backend, ReadCheckpoint("t", "", id))
     assert len(told) == 1
-    assert state.found.row.id == uid(2)
+    assert state.found.row.id == found
     assert state.found.keyframe == segment(0, 3)
-    assert [row.body for row in state.found.writes] == [b"c"]
-    assert state.found.child == Child(uid(3), 0, 0)
-
-
-def test_writes_come_in_order_beside_a_child(backend):
-    fill(backend)
-    (state,), _ = asked(backend, ReadCheckpoint("t", "", uid(1)))
-    assert [(row.seq, row.body) for row in state.found.writes] == [(1, b"a"), (2, b"b")]
-    assert state.found.child == Child(uid(2), 7, 2)
+    assert [(row.seq, row.body) for row in state.found.writes] == writes
+    assert state.found.child == child
 
 
 def test_writes_without_their_checkpoint_are_no_checkpoint(backend):

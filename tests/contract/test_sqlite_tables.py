@@ -6,6 +6,7 @@ import sqlite3
 import uuid
 
 import pytest
+from kit import sqlite
 
 from threadkeep._core.engine.model import (
     HIDDEN,
@@ -203,11 +204,9 @@ def test_hot_statements_search_by_key(work):
     rows = tuple(checkpoint(n, n - 1) for n in range(1, 50))
     backend.commit(Batch("t", 1, checkpoints=rows, segments=tuple(segment(n) for n in range(50))))
     backend._connections.known.forget()
-    told = []
     db = backend._connections.writer()
-    db.set_trace_callback(told.append)
-    backend.commit(work) if isinstance(work, Batch) else backend.fetch([work])
-    db.set_trace_callback(None)
+    with sqlite.statements(backend) as told:
+        backend.commit(work) if isinstance(work, Batch) else backend.fetch([work])
     statements = [text for text in told if text.lstrip().startswith(_SEARCHING)]
     assert statements
     for statement in statements:

@@ -122,11 +122,9 @@ class AsyncCacheBackend(AsyncBackend):
         """Do nothing."""
 
     async def claim(self, claim: Claim) -> list[bytes]:
-        """See `CacheBackend.claim`."""
         raise NotImplementedError
 
     async def trim(self, trim: TrimEntries) -> int:
-        """See `CacheBackend.trim`."""
         raise NotImplementedError
 
 
@@ -136,11 +134,9 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
     commits_groups = False  # (a server takes the commits of several threads at once)
 
     def claim(self, claim: Claim) -> list[bytes]:
-        """See `CacheBackend.claim`."""
         return finish(self.face.claim(claim))
 
     def trim(self, trim: TrimEntries) -> int:
-        """See `CacheBackend.trim`."""
         return finish(self.face.trim(trim))
 
 

@@ -78,11 +78,9 @@ class AsyncItemBackend(AsyncBackend):
         """Do nothing."""
 
     async def sweep(self, now: int, limit: int) -> int:
-        """See `ItemBackend.sweep`."""
         raise NotImplementedError
 
     async def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`."""
         raise NotImplementedError
 
 

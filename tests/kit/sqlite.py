@@ -1,0 +1,15 @@
+"""What the writing connection of a SQLite backend is told."""
+
+from contextlib import contextmanager
+
+
+@contextmanager
+def statements(backend):
+    """Collect its statements, but for looks at the file."""
+    found = []
+    db = backend._connections.writer()
+    db.set_trace_callback(lambda text: text.startswith("PRAGMA") or found.append(text))
+    try:
+        yield found
+    finally:
+        db.set_trace_callback(None)
