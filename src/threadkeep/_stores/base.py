@@ -201,7 +201,7 @@ class Backend(_Supports, ABC):
         Others may use the store meanwhile. Idempotent; harmless if interrupted.
 
         Args:
-            rewrite: also do what blocks other users of the store.
+            rewrite: also do work that blocks other users of the store.
 
         Raises:
             LockedError: another user of the store prevents it; the hint says how.

@@ -24,7 +24,7 @@ Row: TypeAlias = tuple[bytes | None, bytes | None]
 
 
 class GetEntries(NamedTuple):
-    """Read entries. Reply: a dict of ids to `Row`s, of those that are there and not expired."""
+    """Read entries. Reply: a dict of ids to `Row`s; missing and expired ids are left out."""
 
     ids: tuple[bytes, ...]
     now: int

@@ -1,4 +1,4 @@
-"""Full-text search over archived messages: what all indexes share, and the one in memory.
+"""Full-text search over archived messages: the parts of all indexes, and the index in memory.
 
 An index is derived data: it can be removed, and made again from the records that hold the messages.
 """
@@ -94,7 +94,7 @@ class ArchiveIndex(Protocol):
     ) -> list[Hit]:
         """Return the messages that have all words of a query, which knows no operators.
 
-        With `after`, a position, those below it. A query without words finds nothing.
+        With `after`, only messages at positions below it. A query without words finds nothing.
 
         Raises:
             InvalidArgumentError: the query has too many words.
@@ -104,7 +104,7 @@ class ArchiveIndex(Protocol):
         """Return the messages with these ids; an id that no message has is left out."""
 
     def remove(self, *threads: str) -> None:
-        """Remove threads. Indexes in a database also remove those that a saver deletes."""
+        """Remove threads. An index in a database also removes the threads that a saver deletes."""
 
     def threads(self) -> set[str]:
         """Return the threads with records in the index."""

@@ -1,4 +1,4 @@
-"""Items of long-term stores: base classes of their backends, and what all databases share."""
+"""Items of long-term stores: base classes of their backends, and functions of all databases."""
 
 from __future__ import annotations
 

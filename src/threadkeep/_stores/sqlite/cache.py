@@ -51,7 +51,7 @@ RETURNING 1
 
 
 class SqliteEntries(MadeTables, CacheBackend):
-    """Rows in a table of a saver's file, made where there is none."""
+    """Rows in a table of a saver's file, created at the first use."""
 
     commits_groups = True
 

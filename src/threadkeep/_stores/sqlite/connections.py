@@ -270,7 +270,7 @@ class Connections:
 
 
 class MadeTables:
-    """Base of backends with tables beside those of savers, created at their first use."""
+    """Base of backends with tables beside a saver's, created at their first use."""
 
     content = ""
     """The tables' content, as errors name it."""

@@ -146,7 +146,7 @@ WHERE typeof(thread) <> 'text' OR (state IS NULL AND created_at IS NOT NULL)
 
 
 def found(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
-    """Answer a `ReadDamage`: the findings of each check, up to where damage stops it."""
+    """Answer a `ReadDamage`: the findings of each check until damage stops it."""
     lines: list[str] = []
     for check in (_integrity, _stray_rows, _odd_threads):
         try:

@@ -61,11 +61,7 @@ def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
 
 def find_items(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
     """Answer `FindItems`."""
-    tests: list[str] = []
-    values: list[Any] = []
-    if read.prefix:
-        tests.append(UNDER)
-        values += bounds_of(read.prefix)
+    tests, values = _under(read.prefix)
     if read.after is not None:
         tests.append("(i.ns, i.number) > (?, ?)")
         values += read.after
@@ -83,7 +79,7 @@ def find_items(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
 def _narrow(
     where: Iterable[Condition], now: int | None, tests: list[str], values: list[Any]
 ) -> None:
-    """Add what rows must fulfil."""
+    """Add the conditions of a read and their values."""
     if now is not None:
         tests.append(_ALIVE)
         values.append(now)
@@ -105,7 +101,7 @@ def _test(one: Condition) -> str:
 
 
 def _json_path(path: Iterable[str]) -> str | None:
-    """Return a path as SQLite takes it; None where a label cannot be quoted."""
+    """Return a path in SQLite's form, or None if a label cannot be quoted."""
     labels = list(path)
     if any(set(label) & set('"\\\0') for label in labels):
         return None
@@ -161,7 +157,7 @@ def find_text(db: sqlite3.Connection, read: FindText) -> list[Scored]:
 def scored_items(
     db: sqlite3.Connection, items: Sequence[int], scores: Iterable[float]
 ) -> list[Scored]:
-    """Return items by their numbers, with their scores; those that are not there are left out."""
+    """Return items by their numbers, with their scores. Missing items are left out."""
     query = f"{GET} WHERE i.number = ?"
     rows = [db.execute(query, (item,)).fetchone() for item in items]
     if None in rows:
@@ -170,7 +166,7 @@ def scored_items(
 
 
 def has_vec(db: sqlite3.Connection) -> bool:
-    """Return True if a connection has sqlite-vec, which is loaded where it can be."""
+    """Return True if the connection has sqlite-vec. Loads it if this Python can."""
     with suppress(sqlite3.Error):
         db.execute("SELECT vec_version()")
         return True

@@ -75,7 +75,7 @@ _DISTANCES = {"cosine": "1 - vec_distance_cosine", "l2": "-vec_distance_L2"}
 
 
 class SqliteItems(MadeTables, ItemBackend):
-    """Rows in tables of a saver's file, made where there are none."""
+    """Rows in tables of a saver's file, created at their first use."""
 
     commits_groups = True
     content = "store"
@@ -151,7 +151,7 @@ class SqliteItems(MadeTables, ItemBackend):
                     break
                 size *= 4
         rows = scored_items(db, [item for (_, item), _ in found], [score for _, score in found])
-        if len(rows) < len(found) == read.limit:  # (in place of those that are not there)
+        if len(rows) < len(found) == read.limit:  # (in place of missing items)
             more = read._replace(limit=2 * read.limit - len(rows))
             return self._nearest(db, more)[: read.limit]
         return rows
@@ -297,7 +297,7 @@ def holds_items(db: sqlite3.Connection) -> bool:
 
 
 def copy_items(db: sqlite3.Connection) -> None:
-    """Replace all items of a database by those of the attached one, `backup`."""
+    """Replace all items of a database by the items of the attached one, `backup`."""
     for name, tables in _COPIED.items():
         (is_there,) = db.execute(_IS_MADE, (name,)).fetchone()
         (is_copied,) = db.execute(_IS_MADE.replace("sqlite", "backup.sqlite"), (name,)).fetchone()
@@ -326,7 +326,7 @@ def _check_dims(db: sqlite3.Connection, dims: int) -> None:
 
 
 def _numbers(db: sqlite3.Connection, puts: Sequence[ItemPut]) -> dict[Namespace, int]:
-    """Return the numbers of the puts' namespaces; new ones, but 0 where items are deleted only."""
+    """Return the numbers of the puts' namespaces. A namespace gets one with its first item."""
     paths = {put.namespace: path_of(put.namespace) for put in puts}
     query = "SELECT path, number FROM tk_namespaces WHERE path IN (SELECT value FROM json_each(?))"
     wanted = json.dumps(list(paths.values()), ensure_ascii=False)
@@ -356,7 +356,7 @@ def _check(db: sqlite3.Connection, ns: int, put: ItemPut) -> None:
 
 
 def _keep(db: sqlite3.Connection, ns: int, key: str, earlier: Earlier) -> None:
-    """Add an earlier version, and remove those that are too many."""
+    """Add an earlier version, and remove the oldest ones beyond its limit."""
     insert = "INSERT INTO tk_item_versions VALUES (?, ?, ?, ?, ?, ?, ?)"
     db.execute(insert, (ns, key, *earlier.row))
     remove = """

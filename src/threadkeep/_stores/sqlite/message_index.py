@@ -50,11 +50,11 @@ def has_fts5() -> bool:
 
 
 class SqliteIndex(MadeTables):
-    """Index in tables `threadkeep_memory_*` of a saver's file, made where there are none.
+    """Index in tables `threadkeep_memory_*` of a saver's file, created with the first index.
 
     Args:
         path: the file.
-        busy_timeout: seconds to wait for others who write.
+        busy_timeout: seconds to wait for another process that is writing.
 
     Raises:
         OpenError: and its kinds, if the file cannot be opened.
