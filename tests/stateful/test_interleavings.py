@@ -131,8 +131,7 @@ def load_old(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def list_all(scene: Scene, saver: Saver, name: str) -> Any:
-    listed = loading.begin(arguments.listing(config(), None, None, 20))
-    assert listed is not None
+    listed = arguments.listing(config(), None, None, 20)
     steps = scene.steps(loading.page(saver._engine, listed))
 
     def check(there: Any) -> None:

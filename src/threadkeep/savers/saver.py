@@ -237,7 +237,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             InvalidArgumentError: the limit or an id is invalid.
             CorruptionError: a checkpoint is damaged; it is never skipped silently.
         """
-        at = load.begin(arguments.listing(config, filter, before, limit))
+        at: load.Listing | None = arguments.listing(config, filter, before, limit)
 
         def page(start: load.Listing) -> Operation[Iterable[CheckpointTuple]]:
             nonlocal at

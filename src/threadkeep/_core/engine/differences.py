@@ -7,7 +7,7 @@ unchanged shadow, or by exact comparison of a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -62,10 +62,6 @@ class SeenSequence:
         """Return True if the value is exactly this, and `others` hold, at this instant."""
         shadow = self.shadow.extended(*others) if others else self.shadow
         return shadow.holds_in(value, self.keys, self._items, self.size)
-
-    def same_front(self, items: list[Any]) -> int:
-        """Count the elements at the beginning of `items` that are the very ones seen here."""
-        return min(same_front(self._items, items), self.size)
 
     def behind(self, value: list[Any]) -> list[Any] | None:
         """Return the elements appended to these, or None if `value` does not extend them."""
@@ -197,6 +193,9 @@ class _Comparer:
         self, old: SeenSequence, keys: list[Any] | None, items: list[Any], changed: AbstractSet[int]
     ) -> None:
         self.old, self.keys, self.items, self.changed = old, keys, items, changed
+        self.rows = [(old.items, items)]  # and the keys of dicts: in the last version, and now
+        if keys is not None and old.keys is not None:
+            self.rows.append((old.keys, keys))
         self.start = self._same_front()
         self.behind = self._same_back()
         stop = len(items) - self.behind
@@ -219,9 +218,7 @@ class _Comparer:
         return Comparison(self.keys, self.items, pieces, self.watched, self.start)
 
     def _same_front(self) -> int:
-        at = self.old.same_front(self.items)
-        if self.keys is not None and self.old.keys is not None:
-            at = min(at, same_front(self.old.keys, self.keys))
+        at = min([same_front(old, new) for old, new in self.rows])
         return min(at, min(self.changed, default=at))
 
     def _same_back(self) -> int:
@@ -229,11 +226,8 @@ class _Comparer:
         most = min(most, self.old.size - 1 - max(self.changed, default=-1))
         if most <= 0:
             return 0
-        at = same_front(self.old.items[: -most - 1 : -1], self.items[: -most - 1 : -1])
-        if self.keys is not None and self.old.keys is not None:
-            keys = self.old.keys[: -most - 1 : -1], self.keys[: -most - 1 : -1]
-            at = min(at, same_front(*keys))
-        return at
+        back = slice(None, -most - 1, -1)
+        return min([same_front(old[back], new[back]) for old, new in self.rows])
 
     def _found(self) -> list[int | None]:
         """Return the indexes of the middle elements in the last version, or None."""
@@ -250,12 +244,11 @@ class _Comparer:
     def _anywhere(self, start: int, old_stop: int, stop: int) -> list[int | None]:
         if start == old_stop:  # nothing left to find
             return [None] * (stop - start)
-        names: Sequence[Any] = self.old.items if self.old.keys is None else self.old.keys
-        where = {_name(names[i], self.old): i for i in range(start, old_stop)}
+        old_names, names = self.rows[-1]
+        where = {_name(old_names[i], self.old): i for i in range(start, old_stop)}
         found: list[int | None] = []
         for j in range(start, stop):
-            name = _name(self.items[j] if self.keys is None else self.keys[j], self.old)
-            i = where.pop(name, None)
+            i = where.pop(_name(names[j], self.old), None)
             if i is None and self.keys is None and j < old_stop:
                 i = j  # other objects, as in an edited list that is rebuilt each time
             found.append(i if i is not None and self._is(i, j) else None)
@@ -265,9 +258,8 @@ class _Comparer:
         """Return True if element `j` has the value of element `i` of the last version."""
         if i in self.changed:
             return False
-        if self.keys is not None and self.old.keys is not None:
-            a, b = self.old.keys[i], self.keys[j]
-            if a is not b and not same(a, b):
+        for old, new in self.rows[1:]:
+            if old[i] is not new[j] and not same(old[i], new[j]):
                 return False
         kept = self.old.item(i)
         return kept is self.items[j] or same(kept, self.watched.copies[j - self.start])

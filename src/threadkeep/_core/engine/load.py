@@ -273,13 +273,10 @@ class Page(NamedTuple):
     rest: Listing | None
 
 
-def begin(listing: Listing) -> Listing | None:
-    """Return the listing, or None if it must be empty."""
-    return None if listing.limit is not None and listing.limit <= 0 else listing
-
-
 def page(engine: Engine, listing: Listing) -> Operation[Page]:
     size, limit = listing.size, listing.limit
+    if limit == 0:
+        return Page([], None)
     if limit is not None and not listing.filter:
         size = min(size, limit)
     rows, found = yield from _read_page(engine, listing, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from sys import getrefcount
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -16,13 +17,14 @@ from threadkeep._core.engine.shadow import Shadow
 _LEAST = 128  # entries before the first sweep
 
 
+@dataclass(slots=True, eq=False)
 class LoadEntry:
     """One load, by the id that it returned."""
 
-    __slots__ = ("flags", "id", "run", "seen")
-
-    def __init__(self, id: str, run: int, seen: int, flags: int) -> None:
-        self.id, self.run, self.seen, self.flags = id, run, seen, flags
+    id: str
+    run: int
+    seen: int
+    flags: int
 
     @property
     def ended(self) -> bool:
@@ -177,14 +179,12 @@ class CheckpointSnapshot(NamedTuple):
         return sum([held.weight for held in self.values.values()])
 
 
+@dataclass(slots=True, eq=False)
 class BatchSegments:
     """The segments of one batch, until it is committed."""
 
-    __slots__ = ("committed", "segments")
-
-    def __init__(self) -> None:
-        self.segments: tuple[Segment, ...] = ()
-        self.committed = False
+    segments: tuple[Segment, ...] = ()
+    committed: bool = False
 
     def holding(self, span: Span) -> list[Segment]:
         """Return the segments that hold a part of the span."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from threadkeep._core.engine.logs import Lock, OpenLogs
@@ -16,22 +17,16 @@ from threadkeep._core.engine.snapshots import CheckpointSnapshot, StoredObject, 
 from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
 
 
+@dataclass(slots=True)
 class Counts:
-    """Counters of an engine. Approximate, as several threads may count at the same time.
+    """Counters of an engine. Approximate, as several threads may count at the same time."""
 
-    Attributes:
-        written: bytes stored by saves.
-        saved: estimated bytes saved compared with storing each full state.
-        loads: loads of runs.
-        hits: loads that were lent values of the working set.
-        conflicts: saves refused because another run was faster.
-        retries: saves built again because other writers were faster.
-    """
-
-    __slots__ = ("conflicts", "hits", "loads", "retries", "saved", "written")
-
-    def __init__(self) -> None:
-        self.written = self.saved = self.loads = self.hits = self.conflicts = self.retries = 0
+    written: int = 0  # bytes stored by saves
+    saved: int = 0  # estimated bytes saved compared with storing each full state
+    loads: int = 0  # of runs
+    hits: int = 0  # loads that were lent values of the working set
+    conflicts: int = 0  # saves refused because another run was faster
+    retries: int = 0  # saves built again because other writers were faster
 
 
 _STATES = 6  # checkpoints remembered per thread: the last ones of a run and of a fork

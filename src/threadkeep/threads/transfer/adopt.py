@@ -301,7 +301,7 @@ class _Adoption:
         """Compare each checkpoint as LangGraph's own saver and ours return it."""
         theirs = yield from external(self.source.saver)
         rest = set(keys)
-        at = load.begin(Listing(target))
+        at: Listing | None = Listing(target)
         while at is not None:
             page, at = yield from on(self.store, load.page(self.engine, at))
             for loaded in page:

@@ -211,7 +211,6 @@ def test_two_versions_grow_from_one():
     assert one.behind(["a", "b", "x"]) == ["x"]
     assert other.behind(["a", "b", "x"]) is None
     assert first.behind(["a", "b", "x"]) == ["b", "x"]
-    assert first.same_front(["a", "b"]) == 1
 
 
 def test_what_is_read_is_a_copy():
