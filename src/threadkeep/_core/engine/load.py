@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from threadkeep._core.engine import refs
+from threadkeep._core.engine import model, refs
 from threadkeep._core.engine.context import (
     TOKEN_BITS,
     Engine,
@@ -25,19 +25,6 @@ from threadkeep._core.engine.context import (
     watched_value,
 )
 from threadkeep._core.engine.elements import Elements, gc_paused
-from threadkeep._core.engine.model import (
-    FREE,
-    NESTED,
-    OWN_NS,
-    CheckpointRow,
-    Child,
-    ReadCheckpoint,
-    ReadPath,
-    ScanCheckpoints,
-    Span,
-    StoredCheckpoint,
-    ThreadState,
-)
 from threadkeep._core.engine.operation import (
     CheckpointRef,
     Fetch,
@@ -126,7 +113,7 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
 
 
 def _read(
-    engine: Engine, call: Load, stored: StoredCheckpoint, generation: int
+    engine: Engine, call: Load, stored: model.StoredCheckpoint, generation: int
 ) -> Operation[Loaded]:
     memory = engine.memory(stored.thread)
     ns, row = stored.row.ns, stored.row
@@ -149,7 +136,7 @@ def _read(
         else:
             items = held.seen.items
             values[name] = tuple(items) if held.kind == refs.TUPLE else items
-    flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
+    flags = (model.FREE if call.place.id else 0) | (model.NESTED if call.nested else 0)
     with gc_paused():
         loaded = assemble(engine, stored, read, found, writes, values, flags)
     if call.run:
@@ -187,7 +174,7 @@ def _shadow(held: ChannelValue) -> Shadow:
 
 def assemble(
     engine: Engine,
-    stored: StoredCheckpoint,
+    stored: model.StoredCheckpoint,
     read: Manifest,
     found: Elements,
     writes: Iterable[Write],
@@ -224,7 +211,7 @@ def assemble(
     parent = None
     if row.parent is not None:
         # A sibling (a copy) has the same origin as this checkpoint.
-        parent = LOADS.add(row.parent, row.run, row.seen, FREE)
+        parent = LOADS.add(row.parent, row.run, row.seen, model.FREE)
     return Loaded(
         thread=stored.thread,
         ns=row.ns,
@@ -291,18 +278,18 @@ def page(engine: Engine, listing: Listing) -> Operation[Page]:
 
 def _read_page(
     engine: Engine, listing: Listing, size: int
-) -> Operation[tuple[list[StoredCheckpoint], list[Loaded]]]:
+) -> Operation[tuple[list[model.StoredCheckpoint], list[Loaded]]]:
     """Return a page's rows, and the matching ones with their values."""
     thread, ns, id, before, wanted, limit, after, _ = listing
     simple = {k: v for k, v in wanted.items() if isinstance(v, _SCALARS) and not is_path(k)}
-    scan = ScanCheckpoints(thread, ns, id, before, simple, after, size)
-    previous: list[StoredCheckpoint] | None = None
+    scan = model.ScanCheckpoints(thread, ns, id, before, simple, after, size)
+    previous: list[model.StoredCheckpoint] | None = None
     while True:
-        rows = cast("list[StoredCheckpoint]", (yield from fetch(scan)))
+        rows = cast("list[model.StoredCheckpoint]", (yield from fetch(scan)))
         try:
             matching = []
             for one in rows:
-                if ns is None and one.row.ns.startswith(OWN_NS):
+                if ns is None and one.row.ns.startswith(model.OWN_NS):
                     continue
                 metadata = unpack_metadata(one.row.metadata, one.row.exact, engine.codec)
                 if all(field(metadata, key) == value for key, value in wanted.items()):
@@ -324,10 +311,10 @@ def _read_page(
 
 
 def _of_thread(
-    engine: Engine, thread: str, rows: Sequence[StoredCheckpoint]
+    engine: Engine, thread: str, rows: Sequence[model.StoredCheckpoint]
 ) -> Operation[list[Loaded]]:
-    opened: list[tuple[StoredCheckpoint, Manifest, list[Write]]] = []
-    spans: set[Span] = set()
+    opened: list[tuple[model.StoredCheckpoint, Manifest, list[Write]]] = []
+    spans: set[model.Span] = set()
     known: Keyframes = {}
     for stored in rows:
         with named(stored):
@@ -340,7 +327,7 @@ def _of_thread(
     with gc_paused():
         for stored, read, writes in opened:
             with named(stored):
-                loaded.append(assemble(engine, stored, read, elements, writes, {}, FREE))
+                loaded.append(assemble(engine, stored, read, elements, writes, {}, model.FREE))
     return loaded
 
 
@@ -372,12 +359,12 @@ def delta_history(
 
 
 def _history(
-    engine: Engine, place: CheckpointRef, channels: Sequence[str], target: ThreadState
+    engine: Engine, place: CheckpointRef, channels: Sequence[str], target: model.ThreadState
 ) -> Operation[dict[str, dict[str, Any]]]:
     found = yield from walk(place, dict.fromkeys(channels), target)
     refs = [write.ref for one in found.values() for write in one.writes]
     refs += [one.seed for one in found.values() if one.seed is not None]
-    spans: list[Span] = [span for ref in refs for span in ref.needs]
+    spans: list[model.Span] = [span for ref in refs for span in ref.needs]
     elements, _ = yield from read_elements(engine, place.thread, spans, target.generation)
     result: dict[str, dict[str, Any]] = {}
     for channel, one in found.items():
@@ -389,7 +376,7 @@ def _history(
 
 
 def walk(
-    place: CheckpointRef, channels: dict[str, None], target: ThreadState
+    place: CheckpointRef, channels: dict[str, None], target: model.ThreadState
 ) -> Operation[dict[str, ChannelHistory]]:
     """Walk up the path until each channel has a seed, or to the root.
 
@@ -419,16 +406,16 @@ def walk(
 
 def stretch(
     place: CheckpointRef, at: str, size: int
-) -> Operation[tuple[list[StoredCheckpoint], ThreadState]]:
+) -> Operation[tuple[list[model.StoredCheckpoint], model.ThreadState]]:
     """Return a part of the path, and the thread's state after it was read."""
-    path = ReadPath(place.thread, place.ns, at, size)
-    rows, state = yield Fetch((path, ReadCheckpoint(place.thread, place.ns, at)))
+    path = model.ReadPath(place.thread, place.ns, at, size)
+    rows, state = yield Fetch((path, model.ReadCheckpoint(place.thread, place.ns, at)))
     return rows, state
 
 
 def _gather(
-    below: CheckpointRow,
-    stored: StoredCheckpoint,
+    below: model.CheckpointRow,
+    stored: model.StoredCheckpoint,
     known: Keyframes,
     writes: dict[str, list[Write]],
     seeds: dict[str, Ref | None],
@@ -436,7 +423,7 @@ def _gather(
     """Add an ancestor's value, and its writes that led to the checkpoint below."""
     with named(stored):
         read, _ = read_manifest(stored, known)
-        led = counting(stored.writes, Child(below.id, below.run, below.seen))
+        led = counting(stored.writes, model.Child(below.id, below.run, below.seen))
     for write in reversed(led):
         if write.channel in writes and write.channel not in seeds:
             writes[write.channel].append(write)

@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import refs, thread_summary
+from threadkeep._core.engine import model, refs, thread_summary
 from threadkeep._core.engine.context import (
     KEYFRAME_EVERY,
     RUN_ATTEMPTS,
@@ -30,17 +30,6 @@ from threadkeep._core.engine.context import (
 )
 from threadkeep._core.engine.draft import Draft
 from threadkeep._core.engine.logs import KEYFRAMES, Appender
-from threadkeep._core.engine.model import (
-    FREE,
-    NESTED,
-    Batch,
-    CheckpointRow,
-    HeadFence,
-    ReadThread,
-    ThreadRows,
-    WriteRow,
-    WritesFence,
-)
 from threadkeep._core.engine.operation import (
     CheckpointRef,
     Operation,
@@ -206,15 +195,15 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
     loaded = call.loaded
     if loaded is None:
         return
-    reply = yield from fetch(ReadThread(call.place.thread))
-    rows = cast("ThreadRows", reply)
+    reply = yield from fetch(model.ReadThread(call.place.thread))
+    rows = cast("model.ThreadRows", reply)
     own = [r for r in rows.orphans if (r.ns, r.checkpoint_id) == (call.place.ns, call.place.id)]
     for stored in rows.checkpoints:
         if (stored.row.ns, stored.row.id) == (call.place.ns, call.parent):
             own += [r for r in stored.writes if r.run == loaded.run]
     drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in own)
     if drops:
-        yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
+        yield from commit(model.Batch(call.place.thread, engine.now(), drop_writes=drops))
 
 
 def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
@@ -311,16 +300,16 @@ def _put_batch(
     segments = appender.segments()
     draft.settle(generation)
     reported, loaded, owner = memory.reported, call.loaded, None
-    flags = FREE if call.metadata.get("source") == "fork" else 0
+    flags = model.FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have reported other metadata meanwhile
         reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run continues, and keeps the FREE of its first checkpoint
-        flags, owner = flags | parent.flags & FREE, parent.owner
+        flags, owner = flags | parent.flags & model.FREE, parent.owner
     row = _row(call, loaded, flags, metadata, exact, key, data)
     # A run that named no checkpoint expects to continue from the head.
-    fence = None if ns or flags & FREE else HeadFence(ns, row.parent)
+    fence = None if ns or flags & model.FREE else model.HeadFence(ns, row.parent)
     touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
-    batch = Batch(
+    batch = model.Batch(
         thread=place.thread,
         now=now,
         generation=generation,
@@ -348,7 +337,7 @@ def _row(
     exact: bytes | None,
     key: Keyframe,
     data: bytes,
-) -> CheckpointRow:
+) -> model.CheckpointRow:
     _, ns, own_id = call.place
     run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     above = None if call.parent is None else own_copy(call.parent)
@@ -356,7 +345,7 @@ def _row(
     # (the columns of the row that the checksum covers, in order)
     at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
     fields = (*at, metadata, exact, key.log, key.pos)
-    return CheckpointRow(*fields, seal(data, fields))
+    return model.CheckpointRow(*fields, seal(data, fields))
 
 
 def born(*ids: str | None) -> int | None:
@@ -452,7 +441,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     # (the columns of the row that the checksum covers, in order)
     fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
-    row = WriteRow(*fields, seal(pack_writes([one[:3] for one in made]), fields))
+    row = model.WriteRow(*fields, seal(pack_writes([one[:3] for one in made]), fields))
     waits = False  # a task of the thread's head
     if not ns and INTERRUPT in [channel for channel, _ in call.writes]:
         latest = memory.newest("")
@@ -462,14 +451,14 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
         engine.conflicts == "raise"
         and not ns
         and loaded is not None
-        and not loaded.flags & (FREE | NESTED)
+        and not loaded.flags & (model.FREE | model.NESTED)
     )
-    batch = Batch(
+    batch = model.Batch(
         thread=thread,
         now=now,
         generation=generation,
         born=born(own_id),
-        fences=(WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else (),
+        fences=(model.WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else (),
         segments=segments,
         writes=(row,),
         touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),

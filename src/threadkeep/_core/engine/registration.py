@@ -9,18 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.context import ATTEMPTS, Engine, not_found, unless_hidden
-from threadkeep._core.engine.model import (
-    OWN_NS,
-    Batch,
-    Change,
-    DropThread,
-    ReadThread,
-    RowsFence,
-    SegmentInfo,
-    ThreadRows,
-)
 from threadkeep._core.engine.operation import (
     CheckpointRef,
     Fetch,
@@ -68,11 +58,11 @@ class ThreadSnapshot(NamedTuple):
 
     thread: str
     entry: ThreadEntry | None
-    rows: ThreadRows
-    others: tuple[ThreadRows, ...] = ()
+    rows: model.ThreadRows
+    others: tuple[model.ThreadRows, ...] = ()
 
     @property
-    def rows_fence(self) -> RowsFence:
+    def rows_fence(self) -> model.RowsFence:
         """Holds until a row is added to the thread, or to one that shares its segments."""
         return rows_fence((self.rows, *self.others))
 
@@ -82,7 +72,7 @@ class ThreadSnapshot(NamedTuple):
         return EntryFence(0 if self.entry is None else self.entry.revision)
 
     @property
-    def fences(self) -> tuple[RowsFence, EntryFence]:
+    def fences(self) -> tuple[model.RowsFence, EntryFence]:
         return self.rows_fence, self.entry_fence
 
     @property
@@ -90,7 +80,7 @@ class ThreadSnapshot(NamedTuple):
         """True if segments count for this thread: shared ones do for the first by name."""
         return not any(name < self.thread for name in self.rows.family)
 
-    def segment_bytes(self, without: Iterable[SegmentInfo] = ()) -> int:
+    def segment_bytes(self, without: Iterable[model.SegmentInfo] = ()) -> int:
         """Return the bytes of the segments that count for the thread, except some."""
         if not self.counts_segments:
             return 0
@@ -103,11 +93,11 @@ class ThreadSnapshot(NamedTuple):
         return thread_summary.of_rows(rows.checkpoints, rows.orphans, self.segment_bytes()).size
 
 
-Build: TypeAlias = Callable[[ThreadSnapshot], Operation[tuple[Change | None, T]]]
+Build: TypeAlias = Callable[[ThreadSnapshot], Operation[tuple[model.Change | None, T]]]
 """Builds a change (None if there is nothing to do) and a result from a snapshot."""
 
 
-def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
+def rows_fence(threads: Iterable[model.ThreadRows]) -> model.RowsFence:
     """Return a fence that holds until a row is added to one of these threads."""
     checkpoints = writes = 0
     for rows in threads:
@@ -115,7 +105,7 @@ def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
         checkpoints += len(rows.checkpoints) + tables.count("checkpoints")
         writes += sum([len(s.writes) for s in rows.checkpoints]) + len(rows.orphans)
         writes += tables.count("writes")
-    return RowsFence(checkpoints, writes)
+    return model.RowsFence(checkpoints, writes)
 
 
 def read_snapshot(
@@ -128,12 +118,12 @@ def read_snapshot(
     """
     family: tuple[str, ...] = ()
     while True:
-        reads = [ReadThread(name, skip=skip, stub=stub) for name in (thread, *family)]
+        reads = [model.ReadThread(name, skip=skip, stub=stub) for name in (thread, *family)]
         entry, rows, *others = yield Fetch([ReadEntry(thread), *reads])
         if not skip:
             sound(entry)
         if alone or rows.family == family:
-            found = cast("list[ThreadRows]", others)
+            found = cast("list[model.ThreadRows]", others)
             return ThreadSnapshot(thread, cast("ThreadEntry | None", entry), rows, tuple(found))
         family = rows.family
 
@@ -154,8 +144,8 @@ def optimistic(
         change, result = yield from build((yield from read(thread)))
         if change is not None:
             yield from commit(change)
-            if isinstance(change, DropThread) or (
-                isinstance(change, Batch) and (change.bump_generation or change.drop_segments)
+            if isinstance(change, model.DropThread) or (
+                isinstance(change, model.Batch) and (change.bump_generation or change.drop_segments)
             ):
                 engine.working_set.forget(thread)  # (its memory may hold removed rows)
         return result
@@ -231,7 +221,7 @@ def change(
 
 def _commit(engine: Engine, old: ThreadEntry | None, new: ThreadEntry) -> Operation[ThreadEntry]:
     fence = EntryFence(0 if old is None else old.revision)
-    yield from commit(Batch(new.thread, engine.now(), fences=(fence,), entry=new))
+    yield from commit(model.Batch(new.thread, engine.now(), fences=(fence,), entry=new))
     return (yield from read(new.thread)) or new
 
 
@@ -313,7 +303,7 @@ def for_each(
     done = 0
     while page:
         for entry in page:
-            if threads is None and entry.thread.startswith(OWN_NS):
+            if threads is None and entry.thread.startswith(model.OWN_NS):
                 continue
             yield from visit(entry)
             done += 1
