@@ -90,7 +90,11 @@ def report_of(reported: Reported, touch: EntryUpdate, metadata: Mapping[str, Any
 
 def _said(metadata: Mapping[str, Any], reported: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
-    for key, value in of_run(metadata).items():
+    for key, value in metadata.items():  # (as `of_run`, in half the time, for every save)
+        if key in _OWN_KEYS or type(value) not in _SCALARS:
+            continue
+        if type(key) is not str or key.startswith(_OWN_BEGINNINGS):
+            continue
         if key not in reported or reported[key] != value or type(reported[key]) is not type(value):
             try:
                 found.append(thread_entry.metadata_label(key, value))
