@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from threadkeep._stores.items.records import seal, unseal, without_checksum
 from threadkeep.cache import open_cache
 from threadkeep.store import open_store
 
-from .test_damaged_cells import VALUES
+from .test_damaged_cells import VALUES, attempt
 
 NS = ("users", "1")
 INDEX: Any = {"embed": lambda texts: [[1.0, 2.0] for _ in texts], "dims": 2, "fields": ["text"]}
@@ -104,13 +103,6 @@ def test_vectors_without_an_item_are_left_out(tmp_path: Path) -> None:
             db.execute("UPDATE tk_item_vectors SET item = 9 WHERE item < 3")
         assert {item.namespace[2] for item in store.search(NS, query="text", limit=3)} == set("234")
         assert len(store.search((*NS, "0"), query="text")) == 1  # (as one without a vector)
-
-
-def attempt(function: Callable[[], Any]) -> Any:
-    try:
-        return function()
-    except errors.ThreadkeepError:
-        return None
 
 
 @pytest.mark.drawn(10)

@@ -48,7 +48,7 @@ ConfigOrPair: TypeAlias = RunnableConfig | tuple[str, str | None]
 """A config, or a thread id and a checkpoint id (None for the newest checkpoint)."""
 
 _EMPTY = ChannelEntry(None, None)
-_NOTHING: Any = object()  # stands for the value of a channel without one
+_NOTHING: Any = object()  # the value of a channel without a value
 
 
 class Side(NamedTuple):

@@ -211,7 +211,7 @@ class _Differences:
             for j in range(first, gap.b_stop):
                 places = (*a_at, gap.a_stop), (*b_at, j)
                 self.changes.append(Change("added", *places, after=b[j]))
-            if gap.a_stop < len(a):  # (the pair behind the gap)
+            if gap.a_stop < len(a):  # (the pair after the gap)
                 i, j = gap.a_stop, gap.b_stop
                 self.compare(a[i], b[j], (*a_at, i), (*b_at, j))
 

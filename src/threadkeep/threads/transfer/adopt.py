@@ -342,7 +342,7 @@ def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterato
 
 def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:
     return CorruptionError(
-        f"A checkpoint differs from what LangGraph's own saver returns: {what}.",
+        f"The checkpoint here differs from LangGraph's own: {what}.",
         hint="Does a run continue this thread here? If not, adopt the thread into another store,"
         " and compare.",
         thread=thread,

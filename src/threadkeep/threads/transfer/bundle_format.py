@@ -44,7 +44,7 @@ T = TypeVar("T")
 _THREAD, _PLAIN, _END = b"T", b"P", b"E"
 _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
-_MOST = 1 << 32  # bytes of one thread: bounds what a record makes a reader allocate
+_MOST = 1 << 32  # bytes of one thread: bounds the memory that a reader allocates for a record
 _LEVEL = 3
 _TIMES = 200
 _OBJECT = 80  # most bytes of the object that one byte of MessagePack may stand for
@@ -328,7 +328,7 @@ class Allowance:
         return self._beyond + _TIMES * len(body)
 
     def take(self, body: bytes, needed: int) -> int:
-        """Count a record as read; return the bytes that it may take beside those."""
+        """Count a record as read; return the bytes that it may take beyond `needed`."""
         left = self.most(body) - needed
         self._beyond = min(self._beyond, left)
         return left

@@ -1,4 +1,4 @@
-"""One-way copies of threads between stores, of what the other store lacks.
+"""One-way copies of new and changed threads from one store to another.
 
 After an interruption, the other store shows whole threads, in this or an earlier state, and a
 repeated call continues. A thread that is archived or deleted here meanwhile is compared again, so
@@ -164,7 +164,7 @@ class _Mirror:
         return digests == (yield from digests_in(self.there, own.thread, stub=False))
 
     def _copy(self, own: WholeThread, *, replace: bool) -> Operation[Digests]:
-        """Copy what is missing there of a thread's present state; return its digests."""
+        """Copy a thread's missing rows and segments to the other store; return its digests."""
         whole, expected = yield from self._read(own)
         now = time.time_ns() // 1000
         put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
@@ -186,7 +186,7 @@ def _read_rows(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
 
 
 def _step_for(here: WholeThread, there: WholeThread) -> str:
-    """Choose what to do there: a field of `MirrorReport`, or a key of `_CONFLICTS`.
+    """Choose the step for the other store: a field of `MirrorReport`, or a key of `_CONFLICTS`.
 
     Rows are compared, as a copy has the same bytes.
     """

@@ -113,17 +113,6 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
         raise
 
 
-def _check_tables(columns: dict[str, set[str]]) -> None:
-    if "manifest" in columns.get("checkpoints", ()):
-        raise own_store("This schema")
-    if any(wanted - columns.get(table, set()) for table, wanted in _WANTED.items()):
-        raise NotLangGraphError(
-            "The database has no tables of LangGraph's PostgresSaver (2.0 or newer).",
-            hint="If they are in another schema, name it in the URL: ?schema=NAME."
-            " Tables of ShallowPostgresSaver cannot be read.",
-        )
-
-
 class _PostgresSource(LangGraphSource):
     def __init__(self, db: psycopg.Connection[_Row], server: str, payloads: Payloads) -> None:
         super().__init__(payloads)
@@ -133,7 +122,14 @@ class _PostgresSource(LangGraphSource):
         for row in self._all(_COLUMNS):
             columns.setdefault(row["relname"], set()).add(row["attname"])
         self.end()
-        _check_tables(columns)
+        if "manifest" in columns.get("checkpoints", ()):
+            raise own_store("This schema")
+        if any(wanted - columns.get(table, set()) for table, wanted in _WANTED.items()):
+            raise NotLangGraphError(
+                "The database has no tables of LangGraph's PostgresSaver (2.0 or newer).",
+                hint="If they are in another schema, name it in the URL: ?schema=NAME."
+                " Tables of ShallowPostgresSaver cannot be read.",
+            )
         path = "task_path" if "task_path" in columns["checkpoint_writes"] else "''::text"
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
 

@@ -327,7 +327,7 @@ def put_thread(
     marks: bool = False,
     dry_run: bool = False,
 ) -> Operation[Outcome]:
-    """Put a thread into a store, or what the stored one lacks. Repeat it after an interruption.
+    """Put a thread into a store, or add its missing parts. Repeat it after an interruption.
 
     `now` are microseconds since 1970. With `replace` it replaces a thread with other rows, with
     `marks` a thread with the same rows gets its labels, pin and time to live.
@@ -431,7 +431,7 @@ def _overlapping(segment: Segment, stored: Iterable[SegmentInfo]) -> list[Span]:
 def _batches(
     whole: WholeThread, stored: set[Row], there: ThreadSnapshot, now: int
 ) -> Iterator[Batch]:
-    """Yield what is missing: segments before rows, older checkpoints before younger ones.
+    """Yield the missing parts: segments before rows, older checkpoints before younger ones.
 
     A larger segment replaces small ones, as in sealing. The last batch of a new thread raises the
     generation: a process may still know an expired thread of the same id.
