@@ -63,6 +63,20 @@ class Passing(Backend):
         self.inner.close()
 
 
+class Interrupting(Passing):
+    """Runs a function before each of the first commits."""
+
+    def __init__(self, inner: Any, what: Callable[[], Any], count: int) -> None:
+        super().__init__(inner)
+        self.what, self.left = what, count
+
+    def commit(self, change: Change) -> None:
+        if self.left:
+            self.left -= 1
+            self.what()
+        super().commit(change)
+
+
 class Counted(Backend):
     """Passes everything on to another backend and remembers what was asked."""
 
@@ -407,6 +421,13 @@ def rows_in_memory(saver: Saver) -> Any:
 def fresh(saver: Saver) -> Saver:
     """Another saver on the same backend, which remembers nothing."""
     return Saver(saver._store.backend, conflicts=saver._engine.conflicts)
+
+
+def interrupted(saver: Saver, what: Callable[[], Any], count: int = 1) -> Saver:
+    """Another saver on the same backend, before whose first commits something happens."""
+    other = fresh(saver)
+    use_backend(other, Interrupting(saver._store.backend, what, count))
+    return other
 
 
 def memory_saver(**options: Any) -> Saver:

@@ -7,20 +7,18 @@ import random
 import pytest
 from kit.engine import (
     Chain,
-    Counted,
     checkpoint,
     config,
     exactly,
     fresh,
+    interrupted,
     memory_saver,
-    use_backend,
     values_of,
 )
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep._core.engine.model import ReadSizes, ReadThread
 from threadkeep.errors import ConflictError
-from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention import apply
 
 LONG = "x" * 90
@@ -134,30 +132,14 @@ def test_a_copy_and_its_source_go_apart():
     assert fresh(saver).check().ok
 
 
-def test_pruning_a_thread_that_is_written_all_the_time_gives_up():
-    class Busy(Counted):
-        def commit(self, change):
-            if getattr(change, "bump_generation", False):
-                self.inner.commit(late())
-            super().commit(change)
-
-    backend = Busy()
-    saver = Saver(backend)
-    chain = Chain(saver)
+def test_pruning_a_thread_that_is_written_all_the_time_gives_up(chain):
+    saver, names = chain.saver, iter(range(100))
     chain.put(m=[LONG])
-    names = iter(range(100))
 
-    def late():
-        other = fresh(saver)
-        recorder = use_backend(other, Recorder(backend.inner))
-        other.put_writes(chain.at, [("n", 1)], f"task {next(names)}")
-        return recorder.change
-
-    class Recorder(Counted):
-        def commit(self, change):
-            self.change = change
+    def write():
+        saver.put_writes(chain.at, [("n", 1)], f"task {next(names)}")
 
     with pytest.raises(ConflictError, match="Other writers"):
-        saver.prune(["t"])
+        interrupted(saver, write, 100).prune(["t"])
     assert fresh(saver).check().ok
     assert len(ids(saver)) == 1

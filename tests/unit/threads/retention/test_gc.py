@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import (
     Chain,
-    Passing,
     config,
     counted_saver,
     elements_stored,
     everything,
     exactly,
     fresh,
+    interrupted,
     memory_saver,
-    use_backend,
     values_of,
 )
 from kit.selection import settings_of
@@ -26,7 +25,7 @@ from kit.selection import settings_of
 from threadkeep import Retention
 from threadkeep._core.engine import logs, registration, thread_entry
 from threadkeep._core.engine.lineage import overlap
-from threadkeep._core.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
+from threadkeep._core.engine.model import Batch, ReadThread, SegmentInfo, Span
 from threadkeep._core.engine.refs import covering
 from threadkeep._core.engine.thread_entry import EntryUpdate
 from threadkeep.errors import NewerFormatError
@@ -193,26 +192,6 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- beside others -----------------------------------------------------------------------
 
 
-class Interrupting(Passing):
-    """Backend that runs a function before each of the first commits."""
-
-    def __init__(self, inner: Any, what: Any, count: int) -> None:
-        super().__init__(inner)
-        self.what, self.left = what, count
-
-    def commit(self, change: Any) -> None:
-        if self.left:
-            self.left -= 1
-            self.what()
-        super().commit(change)
-
-
-def interrupted(saver: Any, what: Any, count: int = 1) -> Any:
-    other = fresh(saver)
-    use_backend(other, Interrupting(saver._store.backend, what, count))
-    return other
-
-
 def test_what_comes_meanwhile_stays() -> None:
     saver = memory_saver()
     chain = Chain(saver)
@@ -257,16 +236,7 @@ def test_a_run_that_begins_while_its_thread_is_deleted_goes_on() -> None:
     saver = memory_saver()
     Chain(saver).put(m=[1])
     new = Chain(saver, start=50)
-
-    def between(change: Any) -> None:
-        if isinstance(change, DropThread):
-            new.put(m=["new"])
-        inner(change)
-
-    inner = saver._store.backend.commit
-    other = fresh(saver)
-    use_backend(other, Interrupting(saver._store.backend, None, 0))
-    other._store.backend.commit = between  # type: ignore[method-assign]
+    other = interrupted(saver, lambda: new.put(m=["new"]), 99)
     report = other.threads.gc(Retention(ttl=0.000001))
     assert report.deleted == ()
     assert [one.skipped for one in report.threads] == ["Other writers keep changing this thread."]
