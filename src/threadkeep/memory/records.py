@@ -190,9 +190,9 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
-def place(thread: str, key: str | None = None) -> RunnableConfig:
-    """Return the config of a record, or of the newest one (None)."""
-    configurable = {"thread_id": thread, "checkpoint_ns": NS}
+def place(thread: str, key: str | None = None, ns: str = NS) -> RunnableConfig:
+    """Return the config of a record or checkpoint, or of the newest one (None)."""
+    configurable = {"thread_id": thread, "checkpoint_ns": ns}
     if key is not None:
         configurable["checkpoint_id"] = key
     return {"configurable": configurable}

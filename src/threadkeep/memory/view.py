@@ -314,7 +314,7 @@ class LayeredView(Archiving):
             elif view.stored is view.record:
                 live = view.live
             else:  # (the channel has not changed since: store it as in the parent)
-                seen = yield from self._look(_config(at))
+                seen = yield from self._look(records.place(at.thread, at.id, at.ns))
                 live = [] if seen is None else seen.live
         pointer = view.record if is_new else view.stored
         values = dict(checkpoint["channel_values"])
@@ -351,7 +351,7 @@ class LayeredView(Archiving):
                 return view.mark in marks, sum(one.id in ids for one in view.live) - len(view.live)
 
             return max(views, key=likeness)
-        seen = yield from self._look(_config(at))
+        seen = yield from self._look(records.place(at.thread, at.id, at.ns))
         if seen is None:
             return _NOTHING
         for mark in marks:
@@ -488,8 +488,3 @@ def _pointer(found: CheckpointTuple) -> str | None:
 def _name_of(marker: BaseMessage) -> str:
     """Return the key of the record or group that a message of memory represents."""
     return str(marker.id).split(":")[1]
-
-
-def _config(at: CheckpointRef) -> RunnableConfig:
-    configurable = {"thread_id": at.thread, "checkpoint_ns": at.ns, "checkpoint_id": at.id}
-    return {"configurable": configurable}

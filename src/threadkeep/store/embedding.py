@@ -248,7 +248,7 @@ class Embedder(ResetInChild):
         if isinstance(vectors, EmbeddingError):
             raise vectors
         try:
-            packed = self._all_packed(texts, vectors)
+            packed = self._packed(texts, vectors)
         except EmbeddingError:
             self._failed += 1
             raise
@@ -257,7 +257,7 @@ class Embedder(ResetInChild):
                 self._known.put(_key(kind, text), vector)
         return dict(zip(texts, packed, strict=True))
 
-    def _all_packed(self, texts: Sequence[str], vectors: Any) -> list[bytes]:
+    def _packed(self, texts: Sequence[str], vectors: Any) -> list[bytes]:
         try:
             found = [array("f", vector) for vector in vectors]
         except (TypeError, ValueError, OverflowError) as error:
@@ -266,20 +266,15 @@ class Embedder(ResetInChild):
             raise EmbeddingError(f"The model returned {len(found)} vectors for {len(texts)} texts.")
         if not all(found):
             raise EmbeddingError("The model returned an empty vector.")
-        return [self._packed(numbers) for numbers in found]
-
-    def _packed(self, numbers: array[float]) -> bytes:
-        if len(numbers) != self._dims:
-            raise invalid(
-                "dims",
-                self._dims,
-                f"Use {len(numbers)}: the model's vectors have as many dimensions.",
-            )
-        if not isfinite(sum(numbers)):
-            raise EmbeddingError("The model returned a vector with NaN or infinity.")
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        return numbers.tobytes()
+        for numbers in found:
+            if len(numbers) != self._dims:
+                hint = f"Use {len(numbers)}: the model's vectors have as many dimensions."
+                raise invalid("dims", self._dims, hint)
+            if not isfinite(sum(numbers)):
+                raise EmbeddingError("The model returned a vector with NaN or infinity.")
+            if sys.byteorder == "big":
+                numbers.byteswap()
+        return [numbers.tobytes() for numbers in found]
 
 
 def _key(kind: bytes, text: str) -> bytes:

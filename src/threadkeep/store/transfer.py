@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -129,7 +129,11 @@ def import_items(
         return (yield from _copied(stack, engine, source, index=index))
     imported, exported = 0, None
     with file_errors(source), (yield from external(lambda: source.open("rb"))) as file:
-        _check((yield from external(file.readline)), source)
+        if _parsed((yield from external(file.readline))) != _FORMAT:
+            raise InvalidArgumentError(
+                f"{source} is not a file of exported items, or a newer release wrote it.",
+                hint="Use a file that export_items wrote.",
+            )
         while exported is None and (lines := (yield from external(partial(_some, file)))):
             exported = _count(lines[-1])
             rows = lines if exported is None else lines[:-1]
@@ -149,27 +153,20 @@ def import_items(
 
 def _count(line: bytes) -> int | None:
     """Return the number of items in the last line of a file, or None for another line."""
-    try:
-        found = orjson.loads(line).get("items")
-    except (ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) else None
+    found = _parsed(line)
+    count = found.get("items") if isinstance(found, dict) else None
+    return count if isinstance(count, int) else None
+
+
+def _parsed(line: bytes) -> Any:
+    """Return the JSON of a line, or None if it has none."""
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(line)
+    return None
 
 
 def _some(file: BinaryIO) -> list[bytes]:
     return [line for line in islice(file, _PAGE) if line.strip()]
-
-
-def _check(line: bytes, path: Path) -> None:
-    try:
-        is_known = orjson.loads(line) == _FORMAT
-    except orjson.JSONDecodeError:
-        is_known = False
-    if not is_known:
-        raise InvalidArgumentError(
-            f"{path} is not a file of exported items, or a newer release wrote it.",
-            hint="Use a file that export_items wrote.",
-        )
 
 
 def _put(line: bytes, number: int, path: Path) -> ItemPut:
