@@ -54,8 +54,11 @@ _RAISED = (InvalidArgumentError, ClosedError, NotSetUpError)  # mistakes of the 
 _log = logging.getLogger("threadkeep")
 
 
-def _is_limit(value: object) -> bool:
-    return is_count(value, 1) and value <= LONGEST  # type: ignore[operator] # it is a count
+def _limit(default: int, help: str) -> Option:
+    def is_valid(value: Any) -> bool:
+        return is_count(value, 1) and value <= LONGEST
+
+    return Option(default, help, is_valid, "Use a number of 1 or more.", None)
 
 
 class CacheOptions(TypedDict, total=False):
@@ -85,22 +88,16 @@ class CacheOptions(TypedDict, total=False):
     ]
     max_bytes: Annotated[
         int,
-        Option(
+        _limit(
             256 * 2**20,
             "Approximate limit of the bytes of values; the least recently used are evicted.",
-            _is_limit,
-            "Use a number of 1 or more.",
-            None,
         ),
     ]
     max_entries: Annotated[
         int,
-        Option(
+        _limit(
             100_000,
             "Approximate limit of the number of entries; the least recently used are evicted.",
-            _is_limit,
-            "Use a number of 1 or more.",
-            None,
         ),
     ]
 
@@ -348,16 +345,13 @@ class NodeCache(BaseCache[Any], Closing):
 
     def _close(self) -> Operation[None]:
         """Close the cache, and its backend if the cache owns it. Idempotent."""
-        yield from on(self._store, self._write_last_uses())
+        with suppress(ThreadkeepError):
+            yield from on(self._store, self._write_uses(_now()))
         yield from sync_or_async(self._store.close, self._store.aclose)
         if self._owned is not None:
             yield from sync_or_async(self._owned.close, self._owned.aclose)
 
     close, aclose = sync_and_async(_close)
-
-    def _write_last_uses(self) -> Operation[None]:
-        with suppress(ThreadkeepError):
-            yield from self._write_uses(_now())
 
 
 def _flat(value: Any) -> list[Any] | None:
