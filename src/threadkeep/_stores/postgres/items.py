@@ -62,17 +62,10 @@ class AsyncPostgresItems(AsyncItemBackend):
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `ItemBackend`: puts that cannot be refused are one transaction."""
         together = merged(changes) if len(changes) > 1 else None
-        if together is not None:
-            await self.commit(together)
-            return [None] * len(changes)
-        return [await self._refusal(change) for change in changes]
-
-    async def _refusal(self, change: records.ItemChange) -> ThreadkeepError | None:
-        try:
-            await self.commit(change)
-        except ThreadkeepError as error:
-            return error
-        return None
+        if together is None:
+            return await super().commit_many(changes)
+        await self.commit(together)
+        return [None] * len(changes)
 
     async def sweep(self, now: int, limit: int) -> int:
         return await self._drop("", "", Int8(now), Int8(limit))

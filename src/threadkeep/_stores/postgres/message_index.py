@@ -13,7 +13,7 @@ from psycopg_pool import ConnectionPool
 from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, ArchiveIndex, Edits, Hit, indexed, wanted
 from threadkeep._stores.postgres.connections import open_pool, settings_of
-from threadkeep._stores.postgres.migrations import KEY
+from threadkeep._stores.postgres.migrations import KEY, said
 from threadkeep._stores.postgres.statement import mapped_errors
 from threadkeep._stores.process_forks import PerProcess
 
@@ -126,9 +126,9 @@ class PostgresIndex(ArchiveIndex):
             try:
                 return add()
             except psycopg.errors.UndefinedTable:
-                literal = "'" + self._schema.replace("'", "''") + "'"
+                tables = self._sql(_TABLES).replace("{key}", said(KEY, self._schema).sql)
                 with self._pool.get().connection() as db:
-                    db.execute(self._sql(_TABLES).replace("{key}", KEY.format(literal=literal)))
+                    db.execute(tables)
                 return add()
 
     def _add(self, record: tuple[str, str], messages: tuple[Any, ...], after: str | None) -> bool:

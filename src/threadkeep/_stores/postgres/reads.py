@@ -217,16 +217,13 @@ ORDER BY s.log, s.start
 
 def _segments(read: model.ReadSegments) -> Query:
     thread = pack_text(read.thread)
-    logs, starts, stops = ([Int8(n) for n in column] for column in _transposed(read.spans))
+    columns = tuple(zip(*read.spans, strict=True)) or ((), (), ())
+    logs, starts, stops = ([Int8(n) for n in column] for column in columns)
     generation = None if read.generation is None else Int8(read.generation)
     values = (logs, starts, stops, *[thread] * 4, generation, generation, thread)
     return Query(
         (Statement(_SEGMENTS, values),), lambda results: [model.Segment(*r) for r in results[0]]
     )
-
-
-def _transposed(rows: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[int]]:
-    return tuple(zip(*rows, strict=True)) or ((), (), ())
 
 
 # -- scans ---------------------------------------------------------------------------

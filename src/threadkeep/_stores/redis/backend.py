@@ -137,15 +137,12 @@ class AsyncRedisBackend(Server, AsyncBackend):
         results: list[ThreadkeepError | None] = []
         with self.mapped_errors():
             await self.sent([one for change in changes for one in self._make_sound(change)])
-            for alone, run in groupby(changes, self._goes_alone):
-                if alone:
-                    results += [await self._commit_alone(change) for change in run]
-                else:
+            for is_batch, run in groupby(changes, lambda change: type(change) is model.Batch):
+                if is_batch and not self.is_cluster:
                     results += await self._commit_batches(list(run))
+                else:
+                    results += [await self._commit_alone(change) for change in run]
         return results
-
-    def _goes_alone(self, change: model.Change) -> bool:
-        return self.is_cluster or not isinstance(change, model.Batch)
 
     async def _commit_batches(self, batches: Sequence[Any]) -> list[ThreadkeepError | None]:
         by_thread: dict[str, list[model.Batch]] = {}

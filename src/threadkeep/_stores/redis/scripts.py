@@ -187,7 +187,8 @@ def _fence(fence: model.Fence, batch: model.Batch) -> tuple[Word, ...]:
 # -- reads -----------------------------------------------------------------------------
 
 _MOST_SPANS = 1_000  # in one question: Lua's stack holds about 8,000 words
-_USES = {"head", "one", "path", "segments", "page", "rows"}
+USES = {"head", "one", "path", "segments", "page", "rows"}
+"""Questions of programs that use a thread, so `ttl_refresh_on_read` applies."""
 
 
 class Question(NamedTuple):
@@ -195,11 +196,6 @@ class Question(NamedTuple):
 
     name: str
     words: tuple[Word, ...] = ()
-
-    @property
-    def is_use(self) -> bool:
-        """True if a program uses the thread (so `ttl_refresh_on_read` applies)."""
-        return self.name in _USES
 
 
 class Inquiry(NamedTuple):

@@ -28,7 +28,7 @@ from redis import exceptions
 from threadkeep._stores.base import Meaning, ScrubReport, store_error
 from threadkeep._stores.redis.clients import ClientSource, RedisSettings
 from threadkeep._stores.redis.rows import index_of, keys_of, unpack_text
-from threadkeep._stores.redis.scripts import Question, RedisCommand, call
+from threadkeep._stores.redis.scripts import USES, Question, RedisCommand, call
 from threadkeep._stores.servers import REFUSALS, Retrying
 from threadkeep.errors import (
     BackendError,
@@ -286,7 +286,7 @@ class Server(Retrying[ClientSource]):
         return [found for (found,) in answers]
 
     def _reading(self, thread: str, questions: Sequence[Question]) -> RedisCommand:
-        used = any(question.is_use for question in questions)
+        used = any(question.name in USES for question in questions)
         refresh = int(self._settings.options["ttl_refresh_on_read"] and used)
         words = [word for q in questions for word in (q.name, len(q.words), *q.words)]
         return call("read", keys_of(self.prefix, thread), (refresh, *words))

@@ -111,7 +111,8 @@ def plan(schema: str) -> Plan:
         )
     for migration in known:
         if migration.version not in done:
-            yield from _apply(schema, migration)
+            body = _APPLY.replace("{version}", str(migration.version))
+            yield from locked(schema, body.replace("{sql}", migration.sql))
 
 
 def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
@@ -147,11 +148,6 @@ def _not_ours(schema: str, tables: Mapping[str, Collection[str]]) -> NotOursErro
         f"Schema {schema} has tables of another program with our names: {names}.",
         hint="They were not changed. Use another schema for threadkeep: ?schema=NAME.",
     )
-
-
-def _apply(schema: str, migration: Migration) -> Plan:
-    body = _APPLY.replace("{version}", str(migration.version)).replace("{sql}", migration.sql)
-    yield from locked(schema, body)
 
 
 def locked(schema: str, body: str, declarations: str = "") -> Plan:
