@@ -1,4 +1,4 @@
--- A change of cached results. KEYS[1] is what the keys of entries begin with, ARGV[1] the change.
+-- A change of cached results. KEYS[1] is the prefix of the entries' keys, ARGV[1] the change.
 -- See cache.py for the keys; times and lifetimes are in milliseconds.
 
 local base, used = KEYS[1], KEYS[1] .. 'used'

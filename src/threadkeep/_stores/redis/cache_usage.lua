@@ -1,6 +1,6 @@
 
--- Counts of cached results: their number, with those that have expired until a trim, and bytes.
--- KEYS[1] is what the keys of entries begin with.
+-- Counts of cached results: their number, and bytes. Expired ones count until a trim.
+-- KEYS[1] is the prefix of the entries' keys.
 local used = KEYS[1] .. 'used'
 local count = redis.call('ZCARD', used)
 return {count, bytes_of(count, redis.call('ZRANDMEMBER', used, most), function(id)

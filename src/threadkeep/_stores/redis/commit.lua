@@ -1,6 +1,6 @@
--- Batches of one thread, in order, each all or nothing: everything of one is checked before any of
--- it is written, as a script cannot be undone. See `scripts.py` for the arguments, `model.Batch` for
--- the rules. The answer has one for each.
+-- Batches of one thread, in order, each all or nothing. A script cannot be undone, so each batch is
+-- checked completely before any of it is written. See `scripts.py` for the arguments, `model.Batch`
+-- for the rules. The answer has an element for each batch.
 
 local function read_drops()
     local drops, is_dropped = {}, {}
@@ -13,8 +13,8 @@ local function read_drops()
     return drops, is_dropped
 end
 
--- 'new', 'known' (the very same is stored) or 'taken'. Stored segments never overlap: the
--- first that ends before ours ends the search.
+-- Return 'new', 'known' (the same segment is stored) or 'taken'. Stored segments never overlap, so
+-- the search ends at the first segment that ends before this one.
 local function standing(segment, data, is_dropped)
     local log, start = string.sub(segment, 1, 8), string.sub(segment, 9, 16)
     local first, size = '(' .. log .. string.sub(segment, 17), 2
@@ -37,7 +37,8 @@ local function standing(segment, data, is_dropped)
     end
 end
 
--- Arguments: '1' if segments of the batch overlap each other, then places and data in turn.
+-- Arguments: '1' if segments of the batch overlap each other, then their places and data
+-- alternately.
 local function read_segments(is_dropped)
     local clash, segments = take() == '1', {}
     for _ = 1, tonumber(take()) do
@@ -76,7 +77,7 @@ local function hide_checkpoints()
     end
 end
 
--- Arguments: which key a member is of, and the member as it is.
+-- Arguments: of each member, the name of its table, and the member itself.
 local function drop_unreadable()
     local keys = {checkpoints = ROWS, writes = WRITES, children = CHILDREN, segments = PLACES}
     for _ = 1, tonumber(take()) do
@@ -104,7 +105,7 @@ local function commit()
     end
 
     begin()
-    -- What frees memory comes first: a full server lets a script go on that has begun.
+    -- Free memory first: a full server lets a script continue that has begun to write.
     for _, segment in ipairs(drops) do
         redis.call('ZREM', PLACES, segment)
         redis.call('HDEL', DATA, string.sub(segment, 1, 16))
@@ -127,12 +128,12 @@ local function commit()
     return done(news(before))
 end
 
--- Arguments: how many batches, then of each how many words it takes, and these.
+-- Arguments: the number of batches, then for each batch the number of its words, and the words.
 local answers = {}
 for number = 1, tonumber(take()) do
     local last = tonumber(take()) + cursor
     CREATED, BIRTH, GONE = redis.call('EXISTS', THREAD) == 0, nil, {}
     answers[number] = commit()
-    cursor = last  -- (what was refused has not taken all)
+    cursor = last  -- (a refused batch has not taken all of its words)
 end
 return answers

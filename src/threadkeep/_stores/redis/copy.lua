@@ -1,7 +1,7 @@
--- Put another thread's rows, as DUMP gave them, in the place of this one's. Arguments: which
--- copy this is, the dumps in the order of the keys, '' where there is none, the time, and what
--- of the other's entry is this one's too: its size, and, if it has one ('1'), its state, where an
--- interrupt waits, its ttl, and its labels.
+-- Replace this thread's rows by another thread's, as DUMP returned them. Arguments: the mark of
+-- this copy, the dumps in the order of the keys ('' for a missing key), the time, the other
+-- thread's size, and if it has an entry '1' with its state, its `waits_at`, its ttl and its labels,
+-- else '0'.
 
 local copy = take()
 local refused = refusal(copy)

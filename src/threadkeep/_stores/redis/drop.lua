@@ -1,6 +1,6 @@
--- Remove everything of a thread and leave a tombstone. Arguments: what is expected (rows.lua),
--- the tombstone's time, '1' and an entry (writing.lua), or '0', '1' and the rows that take its
--- place, or '0'.
+-- Remove all rows of a thread and leave a tombstone. Arguments: the expectations (rows.lua), the
+-- tombstone's time, '1' and an entry (writing.lua) or '0', '1' and the rows that replace the thread
+-- or '0'.
 
 local refusal = check_thread() or check_fences()
 if refusal then
@@ -27,7 +27,7 @@ end
 if take() == '1' then
     put_entry()
 end
-if take() == '1' then  -- what takes its place
+if take() == '1' then  -- the rows that replace it
     for _ = 1, tonumber(take()) do
         local segment, data = take(), take()
         put_segment(segment, data)

@@ -1,6 +1,6 @@
--- Begin a thread with some rows of another, and all of its segments, as DUMP gave them. Arguments:
--- which fork this is, checkpoints with the members that make them children, writes, the dumps of
--- places and data ('' where there is none), the entry (see writing.lua), its size.
+-- Create a thread from some rows of another and all of its segments, as DUMP returned them.
+-- Arguments: the mark of this fork, checkpoints and their members of the children's set, writes,
+-- the dumps of places and data ('' for a missing key), the entry (see writing.lua), its size.
 
 local fork = take()
 local refused = refusal(fork)

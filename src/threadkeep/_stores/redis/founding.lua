@@ -1,22 +1,22 @@
--- Beginning of scripts that fill a thread with another's rows, behind writing.lua.
+-- Beginning of the scripts that fill a thread with another thread's rows, after writing.lua.
 
--- The reply where that is not to be done, else nil. `mark` is which copy or fork this is.
+-- Return the reply if nothing is to be done, else nil. `mark` identifies the copy or fork.
 local function refusal(mark)
     if redis.call('EXISTS', ROWS) == 1 then
-        -- The answer may have been lost: the same one again is done already.
+        -- This is a retry if the mark is the same: it was made, and the answer was lost.
         return {redis.call('HGET', THREAD, 'copy') == mark and 'again' or 'exists'}
     end
     return lacks_index() and {'unknown'} or nil
 end
 
--- Bring the thread into being, with nothing in it; gives the state that it had.
+-- Create the thread without rows; return its previous state.
 local function found()
     begin()
     redis.call('DEL', ROWS, CHILDREN, WRITES, PLACES, DATA)
     return state_now()
 end
 
--- Fill keys, from this one to the last, with dumps as DUMP gave them, '' where there is none.
+-- Fill the keys from `first` to the last with the results of DUMP; '' is a missing key.
 local function restore(first)
     for number = first, 6 do
         local dump = take()
@@ -26,7 +26,7 @@ local function restore(first)
     end
 end
 
--- Say that all rows are there: not before they are, as the mark answers for them from now on.
+-- Set the mark. From now on a retry counts as done, so all rows must be stored before.
 local function finish(mark)
     redis.call('HINCRBY', THREAD, 'generation', 1)
     redis.call('HSET', THREAD, 'copy', mark)

@@ -1,9 +1,10 @@
--- A page of items, from one state: members of the order, and what a hash has of each, under its
--- field (ARGV[1] is 17) or its place (1 to 16).
+-- A page of items, from one state: members of the order, and the value of each in a hash. The
+-- value's key is the part of the member from ARGV[1] to ARGV[2]: its field (17, -1) or its place
+-- (1, 16).
 --
--- ARGV[3] and ARGV[4] are limit and offset, ARGV[5] the member to begin behind or ''. Then 'in' and
--- numbers of namespaces ('' for all), or 'under', the bounds of paths and the most namespaces to
--- look through: if there are more, nothing is read, and the answer is nil.
+-- ARGV[3] and ARGV[4] are limit and offset, ARGV[5] the member to begin after, or ''. Then follow
+-- 'in' and numbers of namespaces ('' for all), or 'under', the bounds of paths and the most
+-- namespaces to read: if there are more, nothing is read, and the answer is nil.
 
 local first, last, left, offset, after = unpack(ARGV, 1, 5)
 left, offset = tonumber(left), tonumber(offset)
@@ -25,7 +26,7 @@ local function numbers_under(low, high, most)
     return found
 end
 
--- The members of a namespace, from behind the offset on.
+-- Return the members of a namespace after the offset.
 local function members_in(number)
     local low, high = '[' .. number, number == '' and '+' or '(' .. number .. '\255'
     if after ~= '' then

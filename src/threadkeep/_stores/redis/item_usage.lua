@@ -1,6 +1,6 @@
 
--- Counts of items: their number, the expired (by ARGV[2]) and the waiting ones, and bytes of values,
--- earlier versions and vectors. KEYS: items, versions, vectors, expiring, waiting.
+-- Counts of items: all, expired at ARGV[2], waiting for vectors; and the bytes of values, of
+-- earlier versions and of vectors. KEYS: items, versions, vectors, expiring, waiting.
 local function of_hash(key)
     local fields = redis.call('HRANDFIELD', key, most)
     return bytes_of(redis.call('HLEN', key), fields, function(field)

@@ -1,7 +1,7 @@
--- A change of items, all or nothing: everything is checked before anything is written, as a script
--- cannot be undone. See store/redis.py for the keys, the rows and the arguments.
+-- A change of items, all or nothing. A script cannot be undone, so everything is checked before
+-- anything is written. See item_rows.py for the keys, the rows and the arguments.
 --
--- The first write of a put is a command that a full server refuses; what removes is never refused.
+-- The first write of a put is a command that a full server refuses. Removals are never refused.
 
 local COUNTER, SPACES, ITEMS, ORDER, EXPIRING, WAITING = unpack(KEYS, 1, 6)
 local DIMS, VECTORS, WORDS, VERSIONS = unpack(KEYS, 7)
@@ -20,7 +20,7 @@ local function has(flags, flag)
     return bit.band(flags, flag) ~= 0
 end
 
--- Remove what is beside an item's row.
+-- Remove an item from all keys except its row and the order.
 local function unindex(field, row)
     local place, flags = place_of(row), flags_of(row)
     if has(flags, HAS_VECTORS) then
@@ -43,7 +43,7 @@ local function remove(field, row)
     call('ZREM', ORDER, place_of(row) .. field)
 end
 
--- Remove earlier versions from behind `skip` on; return how many there were.
+-- Remove earlier versions, except the newest `skip`; return the number removed.
 local function drop_versions(low, high, skip, limit)
     local found = call('ZREVRANGEBYLEX', VERSIONS, high, low, 'LIMIT', skip, limit)
     if #found > 0 then
@@ -56,7 +56,7 @@ local function drop_versions_of(field, skip)
     while drop_versions('[' .. field .. '\0', '(' .. field .. '\1', skip, 1000) == 1000 do end
 end
 
--- `path` ends with a NUL, behind which fields have another one.
+-- `path` ends with a NUL; in fields, another NUL follows.
 local function holds_nothing(path, number)
     local items = call(
         'ZRANGEBYLEX', ORDER, '[' .. number, '(' .. number .. '\255', 'LIMIT', 0, 1)
@@ -78,7 +78,7 @@ end
 local PUT = '>' .. string.rep('I4c0', 13)
 local EMBED = '>' .. string.rep('I4c0', 4)
 
--- Arguments from behind the first on, each with the size of its parts before them.
+-- Return the arguments from the third on, each split into its parts; a size precedes each part.
 local function parts_of(format)
     local found = {}
     for at = 3, #ARGV do
@@ -87,7 +87,7 @@ local function parts_of(format)
     return found
 end
 
--- Return the dimensions of the stored vectors, if they are not these.
+-- Return the dimensions of the stored vectors if they differ from `dims`.
 local function other_dims(dims)
     local stored = call('EXISTS', VECTORS) == 1 and call('GET', DIMS)
     return stored and stored ~= dims and tonumber(stored)
@@ -121,8 +121,8 @@ local function put_item(put, old, number)
     end
 end
 
--- A change that is refused answers with -1 if an item has another version, with -1 and minus the
--- dimensions of the stored vectors if it has vectors of other ones.
+-- A refused change returns -1 if an item has another version, or -1 minus the dimensions of the
+-- stored vectors if its vectors have other dimensions.
 local CHANGES = {}
 
 function CHANGES.put()
@@ -210,8 +210,8 @@ function CHANGES.sweep(now, limit)
     return #fields
 end
 
--- Remove some items of a namespace. Where no more are left, the namespace and the versions of
--- items that were deleted before go as well. Answers with their number, and 1 if some are left.
+-- Remove some items of a namespace; after the last one, also the namespace and the versions of
+-- items that were deleted before. Returns the number of removed items, and 1 if some are left.
 function CHANGES.erase(space, limit)
     local path, number, count = sub(space, 1, -9), sub(space, -8), tonumber(limit)
     local members = call(

@@ -1,5 +1,6 @@
--- Answers about one thread, all of one state. ARGV[1] is '1' if the thread is to live on from
--- now; then, for each read, its name, how many arguments it has, and these. See `reads.py`.
+-- Answers about one thread, all from one state. ARGV[1] is '1' to restart the thread's ttl. Then
+-- follow, for each read, its name, the number of its arguments, and the arguments. See
+-- `scripts.py`.
 
 local cursor = 1
 
@@ -13,7 +14,7 @@ local function state()
     return found[1] or '0', found[2] or '0'
 end
 
--- Keyframes of one reply: places and data in turn, each once.
+-- Keyframes of one reply: places and data alternately, each once.
 local function new_keyframes()
     return {flat = {}, known = {}}
 end
@@ -32,7 +33,7 @@ local function keyframe_of(member, at, keyframes)
     return segment
 end
 
--- A checkpoint, its keyframe's place, its first child of a greater id, its writes.
+-- Return a checkpoint, its keyframe's place, its first child with a greater id, and its writes.
 local function stored(member, keyframes)
     local place, at = place_of(member)
     local id = string.sub(place, string.find(place, '\0', 1, true) + 1)
@@ -42,7 +43,7 @@ local function stored(member, keyframes)
     return {member, keyframe_of(member, at, keyframes), child or '', under(WRITES, place)}
 end
 
--- Return true if a filter may let this one through: it has exact metadata, or each of the texts.
+-- Return true if a checkpoint may match a filter: it has exact metadata, or each of the texts.
 local function may_match(member, at, texts)
     if string.sub(member, at + 40, at + 40) == '1' then
         return true
@@ -103,7 +104,7 @@ function READS.one(place)
     return {generation, deleted_at, found, keyframes.flat}
 end
 
--- Arguments: places. Those that are not there are left out.
+-- Arguments: places. Missing checkpoints are left out.
 function READS.rows(...)
     local keyframes, found = new_keyframes(), {}
     for _, place in ipairs({...}) do
@@ -130,7 +131,7 @@ function READS.path(ns, id, limit)
     return {found, keyframes.flat}
 end
 
--- Arguments: log, start and stop of each span. Places and data in turn.
+-- Arguments: log, start and stop of each span. Returns places and data alternately.
 function READS.segments(generation, ...)
     local spans, found, known = {...}, {}, {}
     if generation ~= '' and generation ~= (state()) then
@@ -157,7 +158,7 @@ function READS.segments(generation, ...)
     return found
 end
 
--- Arguments: the namespace, bounds of ids, the limit, texts that a filter looks for.
+-- Arguments: the namespace, bounds of ids, the limit, the texts of a filter.
 function READS.page(ns, upper, lower, limit, ...)
     local keyframes, found = new_keyframes(), {}
     local highest, lowest = bounds(ns, upper, lower)
@@ -190,7 +191,7 @@ function READS.places(which, upper, lower, limit, ...)
     return found
 end
 
--- Everything but the segments' data.
+-- All rows, without the segments' data.
 function READS.thread()
     local generation, deleted_at = state()
     local keyframes, keys, sizes = new_keyframes(), {}, {}
@@ -207,8 +208,8 @@ function READS.thread()
     return {generation, deleted_at, rows, keys, keyframes.flat, writes, places, sizes}
 end
 
--- The same without looking into any row: without keyframes, with what makes checkpoints children,
--- and with data (its place and itself in turn) that no segment has.
+-- The same without unpacking any row: without keyframes, but with the set of children, and with the
+-- data of no segment (its field and itself alternately).
 function READS.bare()
     local generation, deleted_at = state()
     local sizes, known, stray = {}, {}, {}
@@ -229,7 +230,7 @@ function READS.bare()
         redis.call('ZRANGEBYLEX', CHILDREN, '-', '+'), places, sizes, stray}
 end
 
--- 1 if the thread is there, then its numbers of checkpoints, writes, segments and data.
+-- 1 if the thread exists, then its numbers of checkpoints, writes, segments and data.
 function READS.counts()
     return {
         redis.call('EXISTS', THREAD), redis.call('ZCARD', ROWS), redis.call('ZCARD', WRITES),
@@ -247,7 +248,7 @@ function READS.runs()
     return {redis.call('EXISTS', THREAD), found}
 end
 
--- Bytes of rows, of segments, and of all that the keys take.
+-- Bytes of rows, of segments, and of all keys in memory.
 function READS.bytes()
     local rows, segments, memory = 0, 0, 0
     for _, key in ipairs({ROWS, WRITES}) do
@@ -264,13 +265,13 @@ function READS.bytes()
     return {rows, segments, memory}
 end
 
--- The thread's own row as it is; nothing where the thread is not there.
+-- The thread's own row; empty if the thread does not exist.
 function READS.entry()
     return redis.call('HGETALL', THREAD)
 end
 
--- Checkpoints and writes as they are, the segments as dumps, and the thread's own row; nothing
--- where the thread is not there.
+-- The thread's own row, its checkpoints and writes, and its segments as dumps; empty if the thread
+-- does not exist.
 function READS.whole()
     if redis.call('EXISTS', THREAD) == 0 then
         return {}
@@ -281,7 +282,7 @@ function READS.whole()
         redis.call('DUMP', DATA) or ''}
 end
 
--- All rows as they are, for another thread, and the thread's own; nothing where there are none.
+-- All rows as dumps, for another thread, and the thread's own row; empty without rows.
 function READS.dump()
     local dumps, any = {}, false
     for number = 2, 6 do

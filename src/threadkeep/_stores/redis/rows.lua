@@ -1,4 +1,4 @@
--- Expectations of a change and the rows that it puts, behind writing.lua. Expectations are checked
+-- Expectations of a change and the rows that it puts, after writing.lua. Expectations are checked
 -- before anything is written. Arguments: `born` and the generation ('' for none), then the fences.
 
 -- Return true if decimal text `one` is at most `other`, which is positive.
@@ -24,7 +24,7 @@ local function check_thread()
     return nil
 end
 
--- Arguments: namespace, the first member that counts, the batch's own places.
+-- Arguments: the namespace, the bound after which members count, the batch's own places.
 local function check_head()
     local ns, first, own = take(), take(), {}
     for _ = 1, tonumber(take()) do
@@ -47,7 +47,7 @@ local function check_head()
     end
 end
 
--- Arguments: the checkpoint's place, the first seq that counts, the run whose rows do not.
+-- Arguments: the checkpoint's place, the first seq that counts, the run whose writes do not count.
 local function check_writes()
     local place, first, run = take(), take(), take()
     local newer = redis.call(
@@ -91,7 +91,7 @@ local function check_fences()
     return nil
 end
 
--- Rows of a batch, or of what takes a thread's place.
+-- Rows of a batch, or the rows that replace a thread.
 
 local function put_segment(segment, data)
     redis.call('ZADD', PLACES, 0, segment)

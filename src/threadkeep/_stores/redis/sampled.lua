@@ -1,5 +1,5 @@
 
--- Bytes of all elements, by those of a random sample of ARGV[1] of them.
+-- Estimated bytes of all elements, from a random sample of ARGV[1] of them.
 local most = tonumber(ARGV[1])
 local function bytes_of(count, sample, length)
     local bytes = 0

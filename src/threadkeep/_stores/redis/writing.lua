@@ -1,8 +1,7 @@
--- Beginning of all scripts that write, behind common.lua: the thread, and its registry entry.
+-- Beginning of all scripts that write, after common.lua: the thread, and its registry entry.
 --
--- ARGV[1] is the thread's id; ARGV[2] '1' if the index of threads has it (it cannot lie in
--- one slot with every thread of a cluster); ARGV[3] the ttl in milliseconds or ''.
--- KEYS[7] is the index, where this server holds everything.
+-- ARGV[1] is the thread's id; ARGV[2] is '1' if the index of threads has the id; ARGV[3] is the ttl
+-- in milliseconds, or ''. KEYS[7] is the index, except on a cluster, where it is in another slot.
 
 local cursor = 3
 
@@ -13,15 +12,15 @@ end
 
 local CREATED = redis.call('EXISTS', THREAD) == 0
 
--- Return true if the thread would be there and its id not in the index, if something crashed now.
+-- Return true if the script would create a thread that is not in the index.
 local function lacks_index()
     return CREATED and not KEYS[7] and ARGV[2] ~= '1'
 end
 
 local BIRTH
 
--- Bring the thread into being, if it is not there: the first thing that is written. Its
--- generation begins at a moment that no earlier life of it has had (see server.py).
+-- Create the thread if it does not exist: the first write of a script. Its first generation is the
+-- server's time, which no earlier thread of this id has had (see server.py).
 local function begin()
     if CREATED then
         local now = redis.call('TIME')
@@ -30,7 +29,7 @@ local function begin()
     end
 end
 
--- The last thing that a script does; `news` is for the index.
+-- Return the answer of a script, its last step; `news` is for the index.
 local function done(news)
     if ARGV[3] ~= '' then
         redis.call('HSET', THREAD, 'ttl', ARGV[3])
@@ -43,10 +42,10 @@ local function done(news)
     return {CREATED and 'created' or 'changed', generation, unpack(news)}
 end
 
--- The registry in the thread's own hash. An entry is there where there is a state; a label lies in
--- the field 'l:' and its beginning. See rows.py for the arguments.
+-- The registry in the thread's own hash. A thread with a state has an entry. The field of a label
+-- is 'l:' and its prefix. See rows.py for the arguments.
 
-local GONE = {}  -- terms of the index that the thread has no more
+local GONE = {}  -- terms of the index that no longer apply to the thread
 
 local function state_now()
     return redis.call('HGET', THREAD, 'state') or ''
@@ -56,7 +55,7 @@ local function has_entry(state)
     return state ~= '' and state ~= 'deleted'
 end
 
--- A field of a value that may be none: '' or '=' and the value.
+-- Set a field, or remove it: '' for none, else '=' and the value.
 local function set_or_remove(field, value)
     if value == '' then
         redis.call('HDEL', THREAD, field)
@@ -65,7 +64,7 @@ local function set_or_remove(field, value)
     end
 end
 
--- Return true if the first text is the smaller one, byte by byte.
+-- Return true if the first text is smaller, byte by byte.
 local function precedes(one, other)
     for at = 1, math.min(#one, #other) do
         local a, b = string.byte(one, at), string.byte(other, at)
@@ -130,8 +129,9 @@ local function put_entry()
     end
 end
 
--- Arguments: the states that it moves from, each between '|', the one it moves to, the
--- checkpoint, whether an interrupt waits there, whether it counts where one waits already.
+-- Arguments: the states from which the move starts, each between '|', the new state, the
+-- checkpoint, '1' if an interrupt waits there, '1' if the move also counts at the checkpoint that
+-- waits already.
 local function carry_out_move(at)
     local sources, target, checkpoint, waits, same = take(), take(), take(), take(), take()
     local state = state_now()
@@ -175,7 +175,7 @@ local function touch()
     end
 end
 
--- Put what a change tells the registry.
+-- Update the registry by a change.
 local function tell_registry()
     if take() == '1' then
         put_entry()
@@ -185,7 +185,7 @@ local function tell_registry()
     end
 end
 
--- News for the index: the state before and now, the times, and the terms that are gone.
+-- Return the news for the index: the states before and now, the times, the terms to remove.
 local function news(before)
     local times = redis.call('HMGET', THREAD, 'created_at', 'updated_at')
     local told = {before, state_now(), times[1] or '', times[2] or ''}
