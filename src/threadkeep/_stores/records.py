@@ -7,7 +7,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter, gt, lt
 from typing import TypeGuard
 
@@ -138,6 +138,12 @@ class Log:
             self.drop(other.start, other.count)
         self.put(segment)
         return gone
+
+
+def overlap(segments: Iterable[model.Segment]) -> bool:
+    """Return True if two segments of a thread have a position in common."""
+    ordered = sorted(segments, key=attrgetter("log", "start"))
+    return any(a.log == b.log and a.stop > b.start for a, b in pairwise(ordered))
 
 
 def add(logs: dict[int, Log], segments: Iterable[model.Segment]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeGuard
 
@@ -22,7 +21,7 @@ from threadkeep._stores.postgres.statement import (
     pack_metadata,
     pack_optional,
 )
-from threadkeep._stores.records import only_adds, pack_text
+from threadkeep._stores.records import only_adds, overlap, pack_text
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]
@@ -340,19 +339,13 @@ def _adds_rows(change: model.Change) -> TypeGuard[model.Batch]:
 def _overlap(batches: Sequence[model.Batch]) -> bool:
     """Return True if two batches write the same checkpoint, or the same positions of a log."""
     checkpoints = [(batch.thread, row.ns, row.id) for batch in batches for row in batch.checkpoints]
-    if len(set(checkpoints)) < len(checkpoints):
+    put: dict[str, list[model.Segment]] = {}
+    owners = {}
+    for number, batch in enumerate(batches):
+        put.setdefault(batch.thread, []).extend(batch.segments)
+        owners.update({(batch.thread, one.log, one.start): number for one in batch.segments})
+    if len(set(checkpoints)) < len(checkpoints) or any(map(overlap, put.values())):
         return True
-    put = sorted(
-        [
-            (batch.thread, one.log, one.start, one.start + one.count, number)
-            for number, batch in enumerate(batches)
-            for one in batch.segments
-        ]
-    )
-    for (thread, log, _, stop, _), (other, its_log, start, *_) in pairwise(put):
-        if start < stop and thread == other and log == its_log:
-            return True
-    owners = {(thread, log, start): number for thread, log, start, _, number in put}
     return any(
         owners.get((batch.thread, log, start), number) != number
         for number, batch in enumerate(batches)

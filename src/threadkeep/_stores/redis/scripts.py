@@ -11,13 +11,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pkgutil import get_data
 from typing import Any, NamedTuple, TypeVar
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry
-from threadkeep._stores.records import with_writes
+from threadkeep._stores.records import overlap, with_writes
 from threadkeep._stores.redis.rows import (
     Word,
     damaged_row,
@@ -100,8 +99,7 @@ def _batch_words(batch: model.Batch) -> Iterator[Word]:
     segments = sorted(set(batch.segments))
     yield from _expected(batch)
     yield from _counted([(pack_place(*at),) for at in batch.drop_segments])
-    overlap = any(a.log == b.log and a.stop > b.start for a, b in pairwise(segments))
-    yield int(overlap)
+    yield int(overlap(segments))
     yield from _added(batch, segments)
     yield from _counted([(place(*key),) for key in batch.drop_checkpoints])
     yield from _counted(

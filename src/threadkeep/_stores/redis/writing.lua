@@ -1,7 +1,8 @@
 -- Beginning of all scripts that write, after common.lua: the thread, and its registry entry.
 --
--- ARGV[1] is the thread's id; ARGV[2] is '1' if the index of threads has the id; ARGV[3] is the ttl
--- in milliseconds, or ''. KEYS[7] is the index, except on a cluster, where it is in another slot.
+-- ARGV[1] is the thread's id; ARGV[2] is '1' if the index of threads has the id, or is not kept;
+-- ARGV[3] is the ttl in milliseconds, or ''. KEYS[7] is the index, unless it is not kept or, on a
+-- cluster, is in another slot.
 
 local cursor = 3
 
