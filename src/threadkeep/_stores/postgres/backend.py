@@ -12,17 +12,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
-from threadkeep._stores.postgres import PostgresOptions, changes, maintenance, reads
-from threadkeep._stores.postgres.connections import (
-    NEWEST_STATE,
-    ONE_STATE,
-    Database,
-    Given,
-    OwnAsyncPools,
-    OwnPool,
-    PostgresSettings,
-    settings_of,
-)
+from threadkeep._stores.postgres import PostgresOptions, changes, connections, maintenance, reads
+from threadkeep._stores.postgres.connections import Database, PostgresSettings
 from threadkeep._stores.postgres.statement import Statement, refusal
 from threadkeep._stores.postgres.threads import item_usage, make_sound
 from threadkeep._stores.sync_bridge import BlockingFace
@@ -68,7 +59,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         statement = changes.together(many)
         if statement is None:
             return False
-        ((row,),) = await self.answered([statement], NEWEST_STATE)
+        ((row,),) = await self.answered([statement], connections.NEWEST_STATE)
         return bool(row[0])
 
     async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
@@ -82,7 +73,7 @@ class AsyncPostgresBackend(Database, AsyncBackend):
         damaged = [batch.thread for batch in batches if batch.drop_unreadable]
         statements = [*map(make_sound, damaged), *statements]
         losses: list[Exception] = []
-        answers = await self.answered(statements, NEWEST_STATE, losses)
+        answers = await self.answered(statements, connections.NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = []
         for change, rows in zip(many, answers[-len(many) :], strict=True):
             refused = refusal(rows, change)
@@ -100,7 +91,8 @@ class AsyncPostgresBackend(Database, AsyncBackend):
 
     async def identity(self) -> str:
         """Name the schema uniquely among all servers. See `Backend.identity`."""
-        ((row,),) = await self.answered([Statement(_IDENTITY, (self.schema,))], ONE_STATE)
+        statement = Statement(_IDENTITY, (self.schema,))
+        ((row,),) = await self.answered([statement], connections.ONE_STATE)
         return "-".join(map(str, row))
 
     async def item_usage(self, now: int) -> ItemUsage:
@@ -143,10 +135,11 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         if not isinstance(database, str):
             super().__init__(_backend_over(database, ConnectionPool, Connection, options))
             return
-        self.settings = settings = settings_of(database, **options)
-        loops = OwnAsyncPools(settings)
+        self.settings = settings = connections.settings_of(database, **options)
+        loops = connections.OwnAsyncPools(settings)
         native = AsyncPostgresBackend(loops, settings)
-        super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
+        blocking = AsyncPostgresBackend(connections.OwnPool(settings), settings)
+        super().__init__(blocking, native, loops)
 
     def message_index(self) -> PostgresIndex | None:
         """See `Backend.message_index`: None if the connections are the program's own."""
@@ -185,4 +178,4 @@ def _backend_over(
     info = getattr(given, "info", None)
     conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
     settings = PostgresSettings(conninfo if isinstance(conninfo, str) else "", options)
-    return AsyncPostgresBackend(Given(given), settings)
+    return AsyncPostgresBackend(connections.Given(given), settings)

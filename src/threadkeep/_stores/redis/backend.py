@@ -16,38 +16,10 @@ from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.options import described, from_url
 from threadkeep._stores.records import check_ends
-from threadkeep._stores.redis import RedisThreadOptions, threads
-from threadkeep._stores.redis.clients import (
-    AWAITED,
-    BLOCKING,
-    ClientSource,
-    GivenClient,
-    OwnAsyncClients,
-    OwnClient,
-    RedisSettings,
-)
-from threadkeep._stores.redis.rows import (
-    Word,
-    beginning_of_keys,
-    cache_base,
-    copy_words,
-    generation_of,
-    identity_of,
-    item_key,
-    keys_of,
-    revision_of,
-    sound_fields,
-)
-from threadkeep._stores.redis.scripts import (
-    Inquiry,
-    Question,
-    RedisCommand,
-    batch_words,
-    call,
-    drop_words,
-    fork_words,
-    inquiry,
-)
+from threadkeep._stores.redis import RedisThreadOptions, clients, rows, scripts, threads
+from threadkeep._stores.redis.clients import ClientSource, RedisSettings
+from threadkeep._stores.redis.rows import Word
+from threadkeep._stores.redis.scripts import Question, RedisCommand, call
 from threadkeep._stores.redis.server import DAMAGED, NEVER, Generations, Server, refusal, scrub
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import CorruptionError, ThreadkeepError, invalid
@@ -83,7 +55,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         """Answer each read, in order; a thread's reads see one state. See `Backend.fetch`."""
         with self.mapped_errors():
-            found = {at: inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
+            found = {at: scripts.inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
             replies = await self._answered({at: asked for at, asked in found.items() if asked})
             for at, read in enumerate(reads):
                 if at not in replies:
@@ -104,7 +76,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
             return read._replace(generation=NEVER if stored is None else stored)
         return read
 
-    async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
+    async def _answered(self, inquiries: dict[int, scripts.Inquiry]) -> dict[int, Any]:
         """Return the reply to each read; the script runs once for each thread."""
         by_thread: dict[str, list[int]] = {}
         for at, asked in inquiries.items():
@@ -150,7 +122,8 @@ class AsyncRedisBackend(Server, AsyncBackend):
             by_thread.setdefault(batch.thread, []).append(self._expecting(batch))
         told = [call for batch in batches for call in self._beforehand(batch)]
         calls = [
-            self._writing("commit", batch_words(own), thread) for thread, own in by_thread.items()
+            self._writing("commit", scripts.batch_words(own), thread)
+            for thread, own in by_thread.items()
         ]
         answers = (await self.sent([*told, *calls, *told]))[len(told) :]
         found = {thread: iter(answer) for thread, answer in zip(by_thread, answers, strict=False)}
@@ -160,8 +133,8 @@ class AsyncRedisBackend(Server, AsyncBackend):
         """Yield calls that replace damaged fields of a thread's own row by safe values."""
         for row in change.drop_unreadable if isinstance(change, model.Batch) else ():
             if row.table == model.THREADS and isinstance(change, model.Batch):
-                key = keys_of(self.prefix, change.thread)[0]
-                for name, value in sound_fields(change, row).items():
+                key = rows.keys_of(self.prefix, change.thread)[0]
+                for name, value in rows.sound_fields(change, row).items():
                     yield RedisCommand(
                         ("HDEL", key, name) if value is None else ("HSET", key, name, value)
                     )
@@ -222,22 +195,22 @@ class AsyncRedisBackend(Server, AsyncBackend):
         one instant, the target is checked and written at another.
         """
         if isinstance(change, model.Batch):
-            return "commit", [*batch_words([self._expecting(change)])]
+            return "commit", [*scripts.batch_words([self._expecting(change)])]
         if isinstance(change, model.DropThread):
-            return "drop", [*drop_words(self._expecting(change))]
+            return "drop", [*scripts.drop_words(self._expecting(change))]
         is_fork = isinstance(change, model.ForkThread)
         (found,) = await self.ask([(change.source, Question("whole" if is_fork else "dump"))])
         mark = secrets.token_hex(16)
         if isinstance(change, model.ForkThread):
-            stored = generation_of(found[0]) if found else 0
+            stored = rows.generation_of(found[0]) if found else 0
             generation = self._generations.name(change.source, stored)
-            check_ends(change, generation, revision_of(found[0] if found else ()))
-            return "fork", (mark, *fork_words(change, found))
+            check_ends(change, generation, rows.revision_of(found[0] if found else ()))
+            return "fork", (mark, *scripts.fork_words(change, found))
         if not found:
             return None
         dumps, row = found
-        check_ends(change, 0, revision_of(row))
-        return "copy", (mark, *dumps, *copy_words(change, row))
+        check_ends(change, 0, rows.revision_of(row))
+        return "copy", (mark, *dumps, *rows.copy_words(change, row))
 
     async def _made(
         self, change: model.Change, name: str, words: Sequence[Word], *, in_index: bool = False
@@ -252,7 +225,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     def _writing(
         self, name: str, words: Iterable[Word], thread: str, *, in_index: bool = False
     ) -> RedisCommand:
-        keys = keys_of(self.prefix, thread)
+        keys = rows.keys_of(self.prefix, thread)
         in_index = in_index or not self._settings.indexed
         if self._settings.indexed and not self.is_cluster:
             keys.append(self.index)
@@ -264,7 +237,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
         Scans the names of all keys of the server.
         """
-        cursor, pattern = 0, f"{beginning_of_keys(self.prefix, beginning)}*"
+        cursor, pattern = 0, f"{rows.beginning_of_keys(self.prefix, beginning)}*"
         with self.mapped_errors():
             while True:
                 scan = RedisCommand(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
@@ -286,7 +259,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     async def identity(self) -> str:
         """Return the identity of the threads under this prefix. See `Backend.identity`."""
-        key = identity_of(self.prefix)
+        key = rows.identity_of(self.prefix)
         with self.mapped_errors():
             made = RedisCommand(("SET", key, secrets.token_hex(16), "NX"))
             _, found = await self.sent([made, RedisCommand(("GET", key))])
@@ -294,10 +267,10 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     async def item_usage(self, now: int) -> ItemUsage:
         names = ("items", "versions", "vectors", "expiring", "waiting")
-        keys = [item_key(self.prefix, name) for name in names]
+        keys = [rows.item_key(self.prefix, name) for name in names]
         calls = [
             call("item_usage", keys, (SAMPLED_ITEMS, now)),
-            call("cache_usage", [cache_base(self.prefix)], (SAMPLED_ITEMS,)),
+            call("cache_usage", [rows.cache_base(self.prefix)], (SAMPLED_ITEMS,)),
         ]
         with self.mapped_errors():
             counts, (entries, held) = await self.sent(calls)
@@ -315,7 +288,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         await self._source.close()
 
 
-def _reply(asked: Inquiry, answers: Sequence[Any]) -> Any:
+def _reply(asked: scripts.Inquiry, answers: Sequence[Any]) -> Any:
     """Return the reply. Raises CorruptionError if rows are damaged."""
     try:
         return asked.reply(answers)
@@ -344,16 +317,16 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
             given = cast("RedisThreadOptions", in_url | options)
             super().__init__(*_over_own_clients(RedisSettings(url, given)))
         else:
-            client = GivenClient(server, BLOCKING)
+            client = clients.GivenClient(server, clients.BLOCKING)
             super().__init__(AsyncRedisBackend(client, RedisSettings("", options)))
 
 
 def _over_own_clients(
     settings: RedisSettings,
-) -> tuple[AsyncRedisBackend, AsyncRedisBackend, OwnAsyncClients]:
+) -> tuple[AsyncRedisBackend, AsyncRedisBackend, clients.OwnAsyncClients]:
     """Return the backend twice: on blocking clients and on async clients."""
-    generations, loops = Generations(), OwnAsyncClients(settings)
-    blocking = AsyncRedisBackend(OwnClient(settings), settings, generations)
+    generations, loops = Generations(), clients.OwnAsyncClients(settings)
+    blocking = AsyncRedisBackend(clients.OwnClient(settings), settings, generations)
     return blocking, AsyncRedisBackend(loops, settings, generations), loops
 
 
@@ -362,8 +335,10 @@ def opened(server: Any, **options: Unpack[RedisThreadOptions]) -> RedisBackend |
 
     With an async client of redis-py, only async calls can use the backend.
     """
-    if isinstance(server, AWAITED):
-        return AsyncRedisBackend(GivenClient(server, AWAITED), RedisSettings("", options))
+    if isinstance(server, clients.AWAITED):
+        return AsyncRedisBackend(
+            clients.GivenClient(server, clients.AWAITED), RedisSettings("", options)
+        )
     return RedisBackend(server, **options)
 
 
