@@ -39,14 +39,19 @@ def programs():
     return folder
 
 
-@pytest.fixture
-def store():
-    """The URL of a schema that holds a thread."""
-    make(SCHEMA)
+def filled(layout):
+    """The URL of a schema that was made so, and holds a thread."""
+    make(SCHEMA, layout)
     store = f"{url()}?schema={SCHEMA}"
     with open_saver(store) as saver:
         Chain(saver, "a").put(m=["x" * 90], n=1)
     return store
+
+
+@pytest.fixture
+def store():
+    """The URL of a schema that holds a thread."""
+    return filled(plain)
 
 
 @pytest.fixture
@@ -160,15 +165,6 @@ def test_an_interrupted_dump_leaves_no_file(store, tmp_path):
 
 
 # -- partitions --------------------------------------------------------------------------
-
-
-def filled(layout):
-    """The URL of a schema that was made so, and holds a thread."""
-    make(SCHEMA, layout)
-    store = f"{url()}?schema={SCHEMA}"
-    with open_saver(store) as saver:
-        Chain(saver, "a").put(m=["x" * 90], n=1)
-    return store
 
 
 def kinds():
