@@ -49,14 +49,6 @@ class TestMonthlyPartitions(Variant):
         return self.new_backend(folder)
 
 
-class TestAsyncMonthlyPartitions(Variant):
-    def new_backend(self, folder):
-        return awaited(PostgresBackend(url_for(folder, monthly), max_size=8))
-
-    def reopen(self, folder):
-        return self.new_backend(folder)
-
-
 class TestHashPartitions(Variant):
     """All tables by a hash of the thread's id, as plain DDL makes them."""
 
