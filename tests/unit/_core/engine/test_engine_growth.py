@@ -62,84 +62,68 @@ def grown():
     return Grown()
 
 
-def test_append(grown):
-    value = []
+def items(count):
+    return [item(i) for i in range(count)]
+
+
+def append_to_the_same_list(value, i, rng):
+    value.append(HumanMessage(f"{i} {LONG}", id=str(i)))
+    return value
+
+
+def edit_in_the_middle(value, i, rng):
+    at = rng.randrange(len(value))
+    return [*value[:at], item(1000 + i), *value[at + 1 :]]
+
+
+def change_in_place(value, i, rng):
+    value[rng.randrange(len(value))]["id"] = 1000 + i
+    return value
+
+
+def remove(value, i, rng):
+    at = rng.randrange(len(value))
+    return [*value[:at], *value[at + 1 :]]
+
+
+def reorder(value, i, rng):
+    value = list(value)
+    value.insert(rng.randrange(len(value)), value.pop(rng.randrange(len(value))))
+    return value
+
+
+def grow_a_dict(value, i, rng):
+    value[f"call {i}"] = f"{i} {LONG}"
+    return value
+
+
+# The change of a step, the value before the first step, and the most bytes of a late step.
+CHANGES = {
+    "append": (lambda value, i, rng: [*value, item(i)], list, 400),
+    "append to the same list": (append_to_the_same_list, list, 400),
+    "edit in the middle": (edit_in_the_middle, lambda: items(500), 1200),
+    "change in place": (change_in_place, lambda: items(500), 1200),
+    "remove": (remove, lambda: items(1500), 1200),
+    "window": (lambda value, i, rng: [*value[1:], item(1000 + i)], lambda: items(100), 400),
+    "reorder": (reorder, lambda: items(300), 1200),
+    "one of 500 in a dict": (
+        lambda value, i, rng: {**value, f"file {rng.randrange(500)}.py": f"new {i} {LONG}" * 3},
+        lambda: {f"file {i}.py": f"{i} {LONG}" * 3 for i in range(500)},
+        1500,
+    ),
+    "a dict that grows": (grow_a_dict, dict, 400),
+    "tuple": (lambda value, i, rng: (*value, (i, f"{i} {LONG}")), tuple, 400),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_step_costs_what_it_changes(grown, kind):
+    change, first, most = CHANGES[kind]
+    value, rng = first(), random.Random(1)
     for i in range(STEPS):
-        value = [*value, item(i)]
+        value = change(value, i, rng)
         grown.put(value)
-    grown.check_flat(400)
-
-
-def test_append_to_the_same_list(grown):
-    value = []
-    for i in range(STEPS):
-        value.append(HumanMessage(f"{i} {LONG}", id=str(i)))
-        grown.put(value)
-    grown.check_flat(400)
-
-
-def test_edit_in_the_middle(grown):
-    value = [item(i) for i in range(500)]
-    rng = random.Random(1)
-    for i in range(STEPS):
-        value = list(value)
-        value[rng.randrange(len(value))] = item(1000 + i)
-        grown.put(value)
-    grown.check_flat(1200)
-
-
-def test_changes_in_place(grown):
-    value = [item(i) for i in range(500)]
-    rng = random.Random(2)
-    for i in range(STEPS):
-        value[rng.randrange(len(value))]["id"] = 1000 + i
-        grown.put(value)
-    grown.check_flat(1200)
-
-
-def test_removals(grown):
-    value = [item(i) for i in range(1500)]
-    rng = random.Random(3)
-    for _ in range(STEPS):
-        value = list(value)
-        del value[rng.randrange(len(value))]
-        grown.put(value)
-    grown.check_flat(1200)
-
-
-def test_window(grown):
-    value = [item(i) for i in range(100)]
-    for i in range(STEPS):
-        value = [*value[1:], item(1000 + i)]
-        grown.put(value)
-    grown.check_flat(400)
-
-
-def test_reorder(grown):
-    value = [item(i) for i in range(300)]
-    rng = random.Random(4)
-    for _ in range(STEPS):
-        value = list(value)
-        value.insert(rng.randrange(len(value)), value.pop(rng.randrange(len(value))))
-        grown.put(value)
-    grown.check_flat(1200)
-
-
-def test_dict_where_one_of_500_changes(grown):
-    value = {f"file {i}.py": f"{i} {LONG}" * 3 for i in range(500)}
-    rng = random.Random(5)
-    for i in range(STEPS):
-        value = {**value, f"file {rng.randrange(500)}.py": f"new {i} {LONG}" * 3}
-        grown.put(value)
-    grown.check_flat(1500)
-
-
-def test_dict_that_grows(grown):
-    value = {}
-    for i in range(STEPS):
-        value[f"call {i}"] = f"{i} {LONG}"
-        grown.put(value)
-    grown.check_flat(400)
+    grown.check_flat(most)
 
 
 def test_text_of_a_megabyte_edited_at_one_place(grown):
@@ -173,14 +157,6 @@ def test_set(grown):
     grown.check()
     # A set is one value, stored as a patch of an earlier one, and occasionally whole.
     assert grown.mean(1, len(grown.added)) < 250
-
-
-def test_tuple(grown):
-    value = ()
-    for i in range(STEPS):
-        value = (*value, (i, f"{i} {LONG}"))
-        grown.put(value)
-    grown.check_flat(400)
 
 
 def test_nested_values(grown):
