@@ -323,21 +323,15 @@ class SpeechlessError(Exception):
         raise RuntimeError
 
 
-def test_a_decode_that_fails_is_named(own) -> None:
-    own.register(m.Plain, encode=lambda plain: plain.a, decode=lambda a: {}[a])
-    codec = NativeCodec(own)
-    with pytest.raises(CorruptionError, match=r"registered for codec_models\.Plain"):
-        codec.decode(codec.encode([m.Plain(1)]))
-
-
-@pytest.mark.parametrize("error", [OSError, SpeechlessError])
-def test_a_decode_that_fails_in_any_way_is_named(own, error) -> None:
+@pytest.mark.parametrize("error", [KeyError, OSError, SpeechlessError])
+def test_a_decode_that_fails_is_named(own, error) -> None:
     def fail(_: object) -> None:
         raise error
 
     own.register(m.Plain, encode=lambda plain: plain.a, decode=fail)
     codec = NativeCodec(own)
-    with pytest.raises(CorruptionError, match=error.__name__) as caught:
+    told = rf"registered for codec_models\.Plain .*{error.__name__}"
+    with pytest.raises(CorruptionError, match=told) as caught:
         codec.decode(codec.encode([m.Plain(1)]))
     assert isinstance(caught.value.__cause__, error)
 
