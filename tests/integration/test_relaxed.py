@@ -33,6 +33,7 @@ from threadkeep.errors import (
     LostSavesError,
     StaleThreadError,
     ThreadDeletedError,
+    ThreadkeepError,
     UnreachableError,
 )
 from threadkeep.savers.saver import Saver
@@ -308,18 +309,6 @@ def test_nothing_is_built_on_what_was_lost(store: Store, saver: Saver) -> None:
     assert saver.check().ok
 
 
-def test_a_deleted_thread_stays_deleted(store: Store, saver: Saver) -> None:
-    graph_id = str(uuid6())
-    chain = talk(saver, 2)
-    saver.put_writes({**config(checkpoint_id=graph_id)}, [("n", 1)], "task")
-    Saver(store).delete_thread("t")
-    with pytest.raises(LostSavesError) as caught:
-        saver.flush()
-    assert isinstance(caught.value.__cause__, ThreadDeletedError | StaleThreadError)
-    assert shown(saver) == []
-    assert chain.number == 2
-
-
 def test_an_ordinary_saver_may_write_to_the_same_thread(store: Store, saver: Saver) -> None:
     """Neither goes on with the other's logs, so that nothing can be taken."""
     talk(saver, 3)
@@ -507,19 +496,6 @@ def test_a_store_that_is_down_is_asked_once() -> None:
     saver.close()
 
 
-def test_what_is_refused_for_a_moment_is_kept(store: Store, saver: Saver) -> None:
-    """A program's own transaction is open on the connection, say."""
-    talk(saver, 3)
-
-    def refused(_changes: Any) -> None:
-        raise InvalidArgumentError("The given connection is in the middle of a transaction.")
-
-    look, store._look = store._look, refused  # type: ignore[method-assign]
-    queue_of(saver).flush_quietly()
-    store._look = look  # type: ignore[method-assign]
-    assert shown(saver) == expected(3)
-
-
 async def test_those_who_wait_for_a_store_hold_up_nobody_else(tmp_path: Path) -> None:
     async with open_backend("postgres", tmp_path, write_behind=SELDOM) as saver:
         for number in range(40):
@@ -651,11 +627,23 @@ def test_an_interrupted_close_can_be_done_again(
     assert shown(Saver(store)) == expected(3)
 
 
-def test_a_failure_that_is_mended_is_not_told(store: Store, saver: Saver) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreachableError("The store is down."),
+        InvalidArgumentError("The given connection is in the middle of a transaction."),
+    ],
+)
+def test_a_failure_that_is_mended_is_not_told(
+    store: Store, saver: Saver, error: ThreadkeepError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_changes: Any) -> None:
+        raise error
+
     talk(saver, 3)
-    store.down = True
-    queue_of(saver).flush_quietly()
-    store.down = False
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_look", refused)
+        queue_of(saver).flush_quietly()
     queue_of(saver).flush_quietly()
     assert shown(saver) == expected(3)
 
