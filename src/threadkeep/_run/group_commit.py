@@ -231,6 +231,11 @@ class _Queue:
         finally:  # after an interrupt, some changes may be committed
             self._settle(group[: len(errors)], errors)
 
+    async def commit_all(self) -> None:
+        """Commit until the queue is empty."""
+        while self.waiting(1):
+            await self.commit_next()
+
     def fail(self, error: BaseException) -> None:
         """Fail all changes."""
         group = self.waiting()
@@ -312,8 +317,7 @@ class Writer(ResetInChild):
     def _commit_all(self) -> None:
         """Commit until the queue is empty."""
         with self._turn:
-            while self._queue.waiting(1):
-                finish(self._queue.commit_next())
+            finish(self._queue.commit_all())
 
     # -- the thread --------------------------------------------------------------------
 
@@ -356,8 +360,11 @@ class Writer(ResetInChild):
                 with self._turn:
                     self._queue.fail(error)
                 return
-            if (is_idle or self._closing) and self._ended():
-                return
+            if is_idle or self._closing:
+                with self._starting:
+                    if self._wakes.empty():
+                        self._thread = None
+                        return
 
     # -- lingering ---------------------------------------------------------------------
 
@@ -390,13 +397,6 @@ class Writer(ResetInChild):
         else:
             self._skipped //= 2
 
-    def _ended(self) -> bool:
-        """End the thread unless it was woken; return True if it ended."""
-        with self._starting:
-            if self._wakes.empty():
-                self._thread = None
-            return self._thread is None
-
 
 class LoopWriter:
     """Group commit of an async backend in one event loop: a task commits the queue."""
@@ -420,17 +420,13 @@ class LoopWriter:
 
     async def _run(self) -> None:
         try:
-            await self._commit_all()
+            await self._queue.commit_all()
         except asyncio.CancelledError:
             # The loop is shutting down, but callers may still wait. Repeating a group is harmless.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_SECONDS):
-                    await self._commit_all()
+                    await self._queue.commit_all()
         finally:  # no caller may wait forever
             if self._queue.waiting(1):
                 message = "Event loop closed before the commit was confirmed; it may be stored."
                 self._queue.fail(ClosedError(message))
-
-    async def _commit_all(self) -> None:
-        while self._queue.waiting(1):
-            await self._queue.commit_next()
