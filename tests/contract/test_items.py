@@ -77,7 +77,7 @@ def memory(options, _):
 
 @contextmanager
 def sqlite(options, folder):
-    backend = SqliteBackend(str(folder / "items.db"))
+    backend = SqliteBackend(str(folder / "items.db"), synchronous="normal")
     yield backend.items(options)
     backend.close()
 

@@ -144,9 +144,3 @@ def test_no_error_about_a_hot_store_shows_a_password(url):
     with pytest.raises(InvalidArgumentError, match="Invalid hot: ") as raised:
         open_hot(url)
     assert PASSWORD not in str(raised.value)
-
-
-@pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:"])
-def test_unknown_options_are_refused(url):
-    with pytest.raises(InvalidArgumentError, match="'timeout'"):
-        open_backend(url, timeout=3)

@@ -137,12 +137,6 @@ def test_few_texts_do_for_groups_of_any_size(backend, statements):
     assert len(texts) <= 18
 
 
-def test_a_group_is_one_commit(backend, statements):
-    assert backend.commit_many([batch(n) for n in range(20)]) == [None] * 20
-    assert statements.count("COMMIT") == statements.count("BEGIN IMMEDIATE") == 1
-    assert stored(backend) == 20
-
-
 def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
     backend.commit(batch(50, segments=(segment(0),)))
     statements.clear()

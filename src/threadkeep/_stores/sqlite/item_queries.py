@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,11 @@ _COLUMNS = (
     "n.path, i.key, i.value, i.created, i.updated, i.version, i.ns, i.number, i.ttl, i.expires"
 )
 GET = f"SELECT {_COLUMNS} FROM tk_namespaces n JOIN tk_items i ON i.ns = n.number"
+_GET_MANY = f"""
+SELECT {_COLUMNS} FROM json_each(?) j
+CROSS JOIN tk_namespaces n ON n.path = json_extract(j.value, '$[0]')
+CROSS JOIN tk_items i ON i.ns = n.number AND i.key = json_extract(j.value, '$[1]')
+"""
 UNDER = "i.ns IN (SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?)"
 _BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.ns = i.ns AND v.item = i.number)"
 _ALIVE = "(i.expires IS NULL OR i.expires > ?)"
@@ -53,8 +59,14 @@ def row_of(row: Sequence[Any]) -> ItemRow:
 
 def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
     """Answer `GetItems`."""
-    query = f"{GET} WHERE n.path = ? AND i.key = ?"
-    found = [db.execute(query, (path_of(ns), key)).fetchone() for ns, key in read.keys]
+    keys = [(path_of(namespace), key) for namespace, key in read.keys]
+    if len(keys) == 1 or any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
+        query = f"{GET} WHERE n.path = ? AND i.key = ?"
+        found = [db.execute(query, key).fetchone() for key in keys]
+    else:
+        rows = db.execute(_GET_MANY, (json.dumps(keys, ensure_ascii=False),))
+        by_key = {(row[0], row[1]): row for row in rows}
+        found = [by_key.get(key) for key in keys]
     items = [None if row is None else row_of(row) for row in found]
     return [row if row and row.is_there(read.now) else None for row in items]
 

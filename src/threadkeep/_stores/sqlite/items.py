@@ -100,7 +100,7 @@ class SqliteItems(MadeTables, ItemBackend):
     # -- reads ---------------------------------------------------------------------------
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        return self._connections.answered(reads, self._reply, begin=_takes_several(reads))
+        return self._connections.answered(reads, self._reply, begin=len(reads) > 1)
 
     def _reply(self, db: sqlite3.Connection, read: ItemRead) -> Any:
         match read:
@@ -274,11 +274,6 @@ class SqliteItems(MadeTables, ItemBackend):
                 AND NOT EXISTS (SELECT 1 FROM tk_item_versions WHERE ns = ?1)"""
         db.executemany(emptied, {(ns,) for ns, _ in keys})
         return len(rows)
-
-
-def _takes_several(reads: Sequence[Any]) -> bool:
-    """Return True if reads take several statements, and so need one snapshot."""
-    return len(reads) != 1 or (isinstance(reads[0], GetItems) and len(reads[0].keys) > 1)
 
 
 def _make(db: sqlite3.Connection, names: Iterable[str]) -> None:

@@ -291,10 +291,9 @@ def copy_entry(db: sqlite3.Connection, source: int, target: int, change: CopyThr
 
 # -- counts of the store -------------------------------------------------------------
 
-_MOST = LARGEST  # (of counts)
 _IS_USED = f"""t.state IN {WITH_CHECKPOINTS} AND substr(t.thread, 1, {len(OWN_NS)}) <> '{OWN_NS}'
     AND typeof(t.thread) = 'text' AND typeof(t.updated_at) = 'integer'
-    AND coalesce(t.size, 0) BETWEEN -{_MOST} AND {_MOST}"""
+    AND coalesce(t.size, 0) BETWEEN -{LARGEST} AND {LARGEST}"""
 TOTALS = f"""
 SELECT (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size),
     count(*), coalesce(sum(t.size), 0),
