@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -188,7 +188,7 @@ class ThreadEntries:
             search = lazy.registry.search(self._engine, "thread", _LARGEST_PAGE, cursor, filters)
             found = yield from on(self._store, search)
             cursor, is_last = found.cursor, found.cursor is None
-            return cast("Iterable[ThreadInfo]", found.threads)
+            return found.threads
 
         while not is_last:
             yield page()
