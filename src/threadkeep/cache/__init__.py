@@ -39,7 +39,7 @@ class RedisCacheOptions(CacheOptions, RedisOptions, total=False):
 
 
 class OpenCacheOptions(CacheOptions, DatabaseOptions, total=False):
-    """Options of `open_cache`: those of caches, and of all databases."""
+    """Options of `open_cache`: options of caches, and of all databases."""
 
 
 @listed(OpenCacheOptions)
@@ -48,7 +48,7 @@ def open_cache(url: str, **options: Unpack[OpenCacheOptions]) -> NodeCache:
 
     Args:
         url: as `threadkeep.open_saver` takes it; the store may be a saver's.
-        **options: those of caches, and those of the URL's database. The default of `synchronous`
+        **options: options of caches, and of the URL's database. The default of `synchronous`
             is "normal" here.
 
     Raises:

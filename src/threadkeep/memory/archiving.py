@@ -143,7 +143,7 @@ class Archiving(Archive):
     def _made_by_others(
         self, seen: SeenCheckpoint, newest: CheckpointTuple | None
     ) -> Operation[SeenCheckpoint]:
-        """Return the state after the thread's newest record, if that archives just what is due."""
+        """Return the state after the thread's newest record, if it archives only due messages."""
         own = seen.record
         key = None if own is None else own.key
         record = None if newest is None else records.from_tuple(newest)

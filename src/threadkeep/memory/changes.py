@@ -46,7 +46,7 @@ class LayeredChanges(LayeredView):
         """
         given = messages_of(messages)
         if not all(one.id for one in given):
-            raise invalid("messages", given, "Use messages with the ids of those to replace.")
+            raise invalid("messages", given, "Give each message the id that it replaces.")
         return (yield from self._changed(config, {str(one.id): one for one in given}))
 
     edit, aedit = sync_and_async(_edit)

@@ -106,7 +106,7 @@ class LayeredCheckpointSaver(LayeredChanges):
 
         Args:
             config: the thread's id, or a config that names it.
-            messages: all messages, or those that `load` returned followed by new ones, in any form
+            messages: all messages, or the view from `load` followed by new messages, in any form
                 that `convert_to_messages` takes: messages, dicts, pairs of role and text.
 
         Returns:

@@ -148,7 +148,7 @@ def digest(messages: Messages, previous: Summary | None, max_chars: int) -> extr
 
 
 def with_lists(content: str, found: extract.Digest, previous: Summary | None) -> Summary:
-    """Return a summary with the lists of the previous one, then those of a digest."""
+    """Return a summary whose lists are the previous summary's, followed by the digest's."""
     lists: dict[str, Any] = {
         name: (*getattr(previous, name, ()), *getattr(found, name)) for name in LISTS
     }

@@ -53,7 +53,7 @@ class RedisStoreOptions(StoreOptions, RedisOptions, total=False):
 
 
 class OpenStoreOptions(StoreOptions, DatabaseOptions, total=False):
-    """Options of `open_store`: those of stores, and of all databases."""
+    """Options of `open_store`: options of stores, and of all databases."""
 
 
 @listed(OpenStoreOptions)
@@ -62,7 +62,7 @@ def open_store(url: str, **options: Unpack[OpenStoreOptions]) -> Store:
 
     Args:
         url: as `threadkeep.open_saver` takes it.
-        **options: those of stores, and those of the URL's database.
+        **options: options of stores, and of the URL's database.
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
@@ -139,7 +139,7 @@ class PostgresStore(Store):
 
         Args:
             conn_string: the URL.
-            pipeline: has no effect: calls are pipelined where it helps.
+            pipeline: has no effect: calls are pipelined if that helps.
             pool_config: `min_size` and `max_size` of the pool, as LangGraph takes them.
             **options: as for `PostgresStore`.
         """

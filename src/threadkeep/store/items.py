@@ -170,7 +170,7 @@ class StoreOptions(TypedDict, total=False):
         Option(
             0,
             "Earlier versions of an item to keep, for `versions`. Use the same number in all"
-            " stores that write to the database: a put without it discards what it replaces.",
+            " stores that write to the database: a put without it discards the replaced version.",
             lambda value: is_count(value, 0),
             "Use a number of versions, 0 or more.",
             None,

@@ -172,7 +172,7 @@ def _words(index: Index, texts: Iterable[str]) -> str | None:
 
 
 def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None) -> Operation[int]:
-    """Embed pending items, except those that the model refuses; return the number embedded.
+    """Embed pending items, except items that the model refuses; return the number embedded.
 
     `between` is called after each page, and may raise.
 
