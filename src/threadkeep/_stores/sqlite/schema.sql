@@ -1,4 +1,4 @@
--- Tables and views. `id_text(...)` and `time_text(...)` are written out by schema.py.
+-- Tables and views. `id_text(...)` and `time_text(...)` are written out by opening.py.
 CREATE TABLE tk_threads (
     number INTEGER PRIMARY KEY,
     thread TEXT NOT NULL UNIQUE,
