@@ -120,7 +120,7 @@ def place(thread: object, ns: object = "", checkpoint: object = None) -> Checkpo
 
 
 def mapping(what: str, value: object, at: CheckpointRef) -> Mapping[Any, Any]:
-    if not is_mapping(value):
+    if type(value) is not dict and not is_mapping(value):  # (each save asks several times)
         raise _invalid(what, value, "Use a dict.", at)
     return value
 
