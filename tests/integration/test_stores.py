@@ -657,6 +657,14 @@ def test_a_text_is_no_namespace(opened, tmp_path):
             call()
 
 
+def test_a_single_call_is_refused_before_others_share_its_batch(opened, monkeypatch):
+    store = opened()
+    monkeypatch.setattr(type(store), "batch", lambda *_: pytest.fail("It was sent."))
+    for call in (store.get, store.delete):
+        with pytest.raises(InvalidNamespaceError):
+            call(("a.b",), "k")
+
+
 @pytest.mark.parametrize("label", ["a\0b", "a.b", ""])
 def test_labels_that_are_refused_everywhere(opened, tmp_path, label):
     store = opened()

@@ -206,7 +206,8 @@ class Store(BaseStore, driver.Closing):
         self, namespace: Namespace, key: str, *, if_version: int | None = None
     ) -> Operation[None]:
         """Delete an item, if it exists. See `put` for `if_version`."""
-        return self._change(PutOp(namespace, str(key), None, ttl=None), if_version)
+        op = PutOp(operations.checked(namespace), str(key), None, ttl=None)
+        return self._change(op, if_version)
 
     put, aput = driver.sync_and_async(_put)
     delete, adelete = driver.sync_and_async(_delete)
