@@ -162,7 +162,7 @@ def test_what_was_rolled_back_is_forgotten(backend, monkeypatch, error):
 
     backend.commit(turn(1))
     with monkeypatch.context() as patched:
-        patched.setattr(additions._Run, "store", fails)
+        patched.setattr(additions._Additions, "store", fails)
         with pytest.raises((KeyboardInterrupt, Exception)):
             backend.commit(turn(2, segments=(segment(1),), writes=(write(1),)))
     assert head(backend) == (uid(1), [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -152,6 +153,16 @@ def _ours(path: Path, names: set[str]) -> set[str]:
         wholes = [".".join(parts[:stop]) for stop in range(len(parts), 0, -1)]
         found.update([whole for whole in wholes if whole in names][:1])
     return found - {_name(path)}
+
+
+def test_no_two_classes_have_one_name():
+    names = [
+        node.name
+        for path in MODULES
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_no_module_is_overlooked():

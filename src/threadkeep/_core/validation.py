@@ -147,9 +147,9 @@ def ids(what: str, values: object) -> list[str]:
     return [text(what, str(each)) for each in _several(what, values)]
 
 
-def each_thread(what: str, values: object) -> list[str]:
+def each_thread(thread_ids: object) -> list[str]:
     """Return the ids of several threads. See `thread_id`."""
-    return [thread_id(each) for each in _several(what, values)]
+    return [thread_id(each) for each in _several("thread_ids", thread_ids)]
 
 
 def thread_ids(threads: object) -> list[str] | None:
@@ -158,7 +158,7 @@ def thread_ids(threads: object) -> list[str] | None:
         return None
     if isinstance(threads, str | Mapping):
         return [thread_id(threads)]
-    return list(dict.fromkeys(each_thread("thread_ids", threads)))
+    return list(dict.fromkeys(each_thread(threads)))
 
 
 def _several(what: str, values: object) -> Iterable[object]:

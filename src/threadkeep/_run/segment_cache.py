@@ -56,7 +56,7 @@ class Fresh(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Thread:
+class _CachedThread:
     generation: int
     logs: dict[int, Log] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class SegmentCache(ResetInChild):
     def _reset(self) -> None:
         self._lock = threading.Lock()
         how = self._how
-        self._threads: Lru[str, _Thread] = Lru(how.threads, how.bytes, how.ttl, self._clock)
+        self._threads: Lru[str, _CachedThread] = Lru(how.threads, how.bytes, how.ttl, self._clock)
 
     def find(self, read: ReadSegments) -> list[Segment]:
         """Return the cached segments that overlap the spans."""
@@ -88,7 +88,7 @@ class SegmentCache(ResetInChild):
         with self._lock:
             cached = self._threads.get(thread)
             if cached is None or cached.generation != generation:
-                cached = self._threads.put(thread, _Thread(generation))
+                cached = self._threads.put(thread, _CachedThread(generation))
             gone: list[Segment] = []
             for log, start, count in drops:
                 dropped = cached.logs[log].drop(start, count) if log in cached.logs else None

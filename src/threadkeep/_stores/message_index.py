@@ -125,7 +125,7 @@ class _Message(NamedTuple):
     words: str  # with a space before and after each
 
 
-class _Thread:
+class _IndexedThread:
     def __init__(self) -> None:
         self.records: set[str] = set()
         self.messages: list[_Message] = []  # in order
@@ -146,12 +146,12 @@ class ScanIndex(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = Lock()
-        self._threads: OrderedDict[str, _Thread] = OrderedDict()
+        self._threads: OrderedDict[str, _IndexedThread] = OrderedDict()
 
     @contextmanager
-    def _thread(self, thread: str) -> Iterator[_Thread]:
+    def _thread(self, thread: str) -> Iterator[_IndexedThread]:
         with self._lock:
-            yield self._threads.get(thread) or _Thread()
+            yield self._threads.get(thread) or _IndexedThread()
             if thread in self._threads:
                 self._threads.move_to_end(thread)
 

@@ -35,7 +35,7 @@ class BackupFormat(NamedTuple):
     magic: bytes
 
 
-class Database(NamedTuple):
+class DatabaseKind(NamedTuple):
     """Kind of database. Its folder in `_stores` has its name.
 
     The folder has `OPTIONS`, a `TypedDict` with the database's options, and a module `backend`,
@@ -60,24 +60,24 @@ class Database(NamedTuple):
 
 
 DATABASES = {
-    "sqlite": Database(
+    "sqlite": DatabaseKind(
         "SQLite",
         ("sqlite",),
         ("sqlite:///relative.db", "sqlite:////absolute.db", "sqlite:///:memory:"),
         BackupFormat("sqlite", "a SQLite database", b"SQLite format 3\0"),
     ),
-    "postgres": Database(
+    "postgres": DatabaseKind(
         "PostgreSQL",
         ("postgresql", "postgres"),
         ("postgresql://user@host/database",),
         BackupFormat("postgres", "an archive of pg_dump", b"PGDMP"),
     ),
-    "redis": Database(
+    "redis": DatabaseKind(
         "Redis",
         ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"),
         ("redis://host:6379/0", "redis+cluster://host:6379"),
     ),
-    "memory": Database("Memory", ("memory",), ("memory://",), in_process=True),
+    "memory": DatabaseKind("Memory", ("memory",), ("memory://",), in_process=True),
 }
 PLAIN = "sqlite"
 """Database of a path, which has no scheme."""

@@ -78,7 +78,10 @@ def check_ends(
 
 
 def only_adds(change: model.Change) -> TypeGuard[model.Batch]:
-    """Return True for a batch that only adds rows and replaces segments."""
+    """Return True for a batch that only adds rows and replaces segments.
+
+    Segments that are sealed into larger ones are replaced: no reader sees it.
+    """
     return type(change) is model.Batch and not (
         change.fences
         or change.drop_checkpoints

@@ -112,7 +112,7 @@ class Maintenance(Closing):
             ThreadExistsError: the target has checkpoints.
             InvalidArgumentError: an id is invalid.
         """
-        source, target = validation.each_thread("thread_ids", (source_thread_id, target_thread_id))
+        source, target = validation.each_thread((source_thread_id, target_thread_id))
         return on(self._store, lazy.forks.copy_thread(self._engine, source, target))
 
     copy_thread, acopy_thread = sync_and_async(_copy_thread)
@@ -127,7 +127,7 @@ class Maintenance(Closing):
         Raises:
             InvalidArgumentError: another strategy, or the ids are invalid.
         """
-        ids = validation.each_thread("thread_ids", thread_ids)
+        ids = validation.each_thread(thread_ids)
         return on(self._store, lazy.apply.prune(self._engine, ids, strategy))
 
     prune, aprune = sync_and_async(_prune)

@@ -15,7 +15,7 @@ import pytest
 import threadkeep
 from threadkeep import cache, sessions, store
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.open import DATABASES, Database, DatabaseOptions, open_url
+from threadkeep._stores.open import DATABASES, DatabaseKind, DatabaseOptions, open_url
 from threadkeep._stores.options import Option, described, from_url, shown_default, variable
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisThreadOptions
@@ -259,7 +259,7 @@ def opened(monkeypatch):
     folder.OPTIONS, backend.opened = RoomOptions, open_room
     monkeypatch.setitem(sys.modules, folder.__name__, folder)
     monkeypatch.setitem(sys.modules, f"{folder.__name__}.backend", backend)
-    monkeypatch.setitem(DATABASES, "room", Database("Room", ("room",), ("room://here",)))
+    monkeypatch.setitem(DATABASES, "room", DatabaseKind("Room", ("room",), ("room://here",)))
     return found
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from threadkeep._core.engine.model import Batch, Change, Read, ReadCheckpoint
+from threadkeep._core.engine.model import Change, Read, ReadCheckpoint
 from threadkeep._core.engine.operation import Commit, CommitMany, External, Fetch, Operation, fetch
 from threadkeep._core.policies import WriteBehind
 from threadkeep._run.driver import CHANGES, Runner
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit
 from threadkeep._run.write_behind.queue import BatchQueue, Threads
-from threadkeep._run.write_behind.rebase import only_adds
+from threadkeep._stores.records import only_adds
 
 
 class WriteThroughLayer:
@@ -80,7 +80,7 @@ class WriteBehindLayer(WriteThroughLayer):
         return [None] * len(request.changes)
 
     def _commit(self, change: Change) -> Operation[None]:
-        if not (isinstance(change, Batch) and only_adds(change)):
+        if not only_adds(change):
             yield self._in_turn(partial(self.queue.carry_out, change, named=True))
         elif not self.queue.try_add(change):
             yield self._in_turn(partial(self.queue.add, change))

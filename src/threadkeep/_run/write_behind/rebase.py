@@ -53,21 +53,6 @@ from threadkeep.errors import (
 _Place = tuple[int, int, int]  # log, start, count
 
 
-def only_adds(batch: Batch) -> bool:
-    """Return True if the batch may be queued: it has no conditions and removes nothing visible.
-
-    Merging small segments into larger ones is not visible.
-    """
-    return not (
-        batch.fences
-        or batch.drop_checkpoints
-        or batch.drop_writes
-        or batch.hide_checkpoints
-        or batch.bump_generation
-        or batch.entry
-    )
-
-
 def joined(batches: Sequence[Batch]) -> Batch:
     """Merge batches of a thread into one, under the first generation that they name.
 

@@ -13,7 +13,7 @@ from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadT
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.postgres import PostgresOptions, changes, connections, maintenance, reads
-from threadkeep._stores.postgres.connections import Database, PostgresSettings
+from threadkeep._stores.postgres.connections import PostgresDatabase, PostgresSettings
 from threadkeep._stores.postgres.statement import Statement, refusal
 from threadkeep._stores.postgres.threads import item_usage, make_sound
 from threadkeep._stores.sync_bridge import BlockingFace
@@ -32,7 +32,7 @@ WHERE d.datname = current_database()
 """
 
 
-class AsyncPostgresBackend(Database, AsyncBackend):
+class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
     """Rows in a PostgreSQL database, over connections that are awaited."""
 
     counts_for_all = True

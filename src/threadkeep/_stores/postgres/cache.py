@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from threadkeep._stores import caches
-from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, Database
+from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, PostgresDatabase
 from threadkeep._stores.postgres.statement import Statement, array
 from threadkeep.errors import ThreadkeepError
 
@@ -71,7 +71,7 @@ class PostgresEntries(caches.AsyncCacheBackend):
 
     commits_groups = True
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:

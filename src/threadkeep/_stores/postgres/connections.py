@@ -361,7 +361,7 @@ class Given(ConnectionSource):
 # -- a database ------------------------------------------------------------------------
 
 
-class Database(Retrying[ConnectionSource]):
+class PostgresDatabase(Retrying[ConnectionSource]):
     """A database over one source of connections; calls are retried if a failure passes."""
 
     def __init__(self, source: ConnectionSource, settings: PostgresSettings) -> None:

@@ -17,7 +17,7 @@ from threadkeep import errors
 from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, records
 from threadkeep._stores.items.records import Namespace
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import NEWEST_STATE, Database
+from threadkeep._stores.postgres.connections import NEWEST_STATE, PostgresDatabase
 from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
 from threadkeep._stores.postgres.statement import Array, Rows, Statement, array, pack_optional
 from threadkeep._stores.records import pack_text
@@ -36,7 +36,7 @@ class AsyncPostgresItems(AsyncItemBackend):
 
     commits_groups = True
 
-    def __init__(self, database: Database, options: records.SearchOptions) -> None:
+    def __init__(self, database: PostgresDatabase, options: records.SearchOptions) -> None:
         self._database = database
         self._options = options
 

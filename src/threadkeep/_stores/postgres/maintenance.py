@@ -24,7 +24,7 @@ from psycopg.rows import tuple_row
 from threadkeep import errors
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import Database, settings_of
+from threadkeep._stores.postgres.connections import PostgresDatabase, settings_of
 from threadkeep._stores.postgres.statement import NO_RIGHT, Statement, mapped_errors
 
 _TABLES = (
@@ -86,7 +86,7 @@ _NOTES = (
 )
 
 
-async def scrub(database: Database, *, rewrite: bool) -> ScrubReport:
+async def scrub(database: PostgresDatabase, *, rewrite: bool) -> ScrubReport:
     """See `Backend.scrub`."""
     if rewrite:
         await _wait_for_older_transactions(database)
@@ -99,7 +99,7 @@ async def scrub(database: Database, *, rewrite: bool) -> ScrubReport:
     return ScrubReport((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
 
 
-async def _rewrite(database: Database) -> ScrubReport:
+async def _rewrite(database: PostgresDatabase) -> ScrubReport:
     try:
         _, warnings = await database.send_alone(_REWRITE)
     except psycopg.errors.ActiveSqlTransaction as error:
@@ -120,7 +120,7 @@ async def _rewrite(database: Database) -> ScrubReport:
     return ScrubReport(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))
 
 
-async def _is_allowed(database: Database, statement: Statement) -> bool:
+async def _is_allowed(database: PostgresDatabase, statement: Statement) -> bool:
     try:
         _, warnings = await database.send_alone(statement)
     except psycopg.Error as error:
@@ -130,7 +130,7 @@ async def _is_allowed(database: Database, statement: Statement) -> bool:
     return not warnings
 
 
-async def _wait_for_older_transactions(database: Database) -> None:
+async def _wait_for_older_transactions(database: PostgresDatabase) -> None:
     ((now,),), _ = await database.send_alone(_NOW)
     behind = Statement(_BEHIND, (now, now), keep=False)
     older: dict[str, str] = dict((await database.send_alone(_RUNNING))[0])

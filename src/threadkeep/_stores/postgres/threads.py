@@ -30,7 +30,7 @@ from threadkeep._core.engine.usage import (
     hours_of,
 )
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import ONE_STATE, Database
+from threadkeep._stores.postgres.connections import ONE_STATE, PostgresDatabase
 from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
 from threadkeep._stores.records import pack_text, unpack_text
 
@@ -383,7 +383,7 @@ def usage(read: ReadUsage) -> Query:
     return Query(statements, reply)
 
 
-async def item_usage(database: Database, now: int) -> ItemUsage:
+async def item_usage(database: PostgresDatabase, now: int) -> ItemUsage:
     """Count items and cached results. See `Backend.item_usage`."""
     ((*pages, has_vectors),), *_ = await database.answered([_TABLE_PAGES], ONE_STATE)
     shares = [min(1.0, _SAMPLED_PAGES / max(number, 1)) for number in pages]

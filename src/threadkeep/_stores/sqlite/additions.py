@@ -138,7 +138,7 @@ def add(
     """
     questions = [question for batch in batches for question in _questions(known, batch)]
     damaged = _learn(db, known, questions) if questions else ()
-    run = _Run(db, known)
+    run = _Additions(db, known)
     refusals = [
         wrong_types("tk_threads", batch.thread) if batch.thread in damaged else run.take(batch)
         for batch in batches
@@ -223,7 +223,7 @@ def _is_sound(columns: Sequence[Any]) -> bool:
 # -- a run of batches ------------------------------------------------------------------
 
 
-class _Run:
+class _Additions:
     """The rows that a run of batches adds. Everything that the checks need is in `known`."""
 
     def __init__(self, db: sqlite3.Connection, known: Known) -> None:

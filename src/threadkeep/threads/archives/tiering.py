@@ -84,11 +84,11 @@ def tier(
     dry_run: bool,
 ) -> Operation[TierReport]:
     """See `Threads.tier`."""
-    names = None if threads is None else validation.each_thread("thread_ids", threads)
+    names = None if threads is None else validation.each_thread(threads)
     if tiering is not None and not isinstance(tiering, Tiering):
         raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
     cold = None if dry_run else (yield from _cold(store, "move threads"))
-    run = _Run(store.beneath(), cold, engine, tiering or store.tiering or Tiering())
+    run = _Round(store.beneath(), cold, engine, tiering or store.tiering or Tiering())
     examined = yield from registration.for_each(
         names, run.visit, "threads tiered", progress, partial(on, run.store)
     )
@@ -103,7 +103,7 @@ def tier(
 
 
 @dataclass(slots=True)
-class _Run:
+class _Round:
     """One round over a store."""
 
     store: Runner

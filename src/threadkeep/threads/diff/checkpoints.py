@@ -93,16 +93,22 @@ def diff(
     before: ConfigOrPair | CheckpointRef,
     after: ConfigOrPair | CheckpointRef,
 ) -> Operation[StateDiff]:
-    """Compare two checkpoints, of one thread or of two, channel by channel in order of names."""
-    places = place_of(before), place_of(after)
-
-    def read(states: list[ThreadState]) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
-        a, b = map(partial(_side, engine), places, states)
-        return a, b, (yield from _pairs(engine, a, b))
-
-    a, b, pairs = yield from on(store, _read_stable(places, read))
+    """Compare two checkpoints, of one thread or of two."""
+    a, b, pairs = yield from on(store, compare(engine, place_of(before), place_of(after)))
     # (a large difference would block an event loop for too long)
     return (yield from external(partial(_state_diff, engine, a, b, pairs)))
+
+
+def compare(
+    engine: Engine, before: CheckpointRef, after: CheckpointRef
+) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
+    """Read two checkpoints, and both values of each channel, sorted by name."""
+
+    def read(states: list[ThreadState]) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
+        a, b = _side(engine, before, states[0]), _side(engine, after, states[1])
+        return a, b, (yield from _pairs(engine, a, b))
+
+    return _read_stable((before, after), read)
 
 
 def _read_stable(

@@ -128,7 +128,7 @@ def gc(
 ) -> Operation[GcReport]:
     """See `Threads.gc`."""
     own = policies.EVERYTHING if policy is None else check_policy(policy)
-    run = _Run(engine, own, dry_run=dry_run)
+    run = _Collection(engine, own, dry_run=dry_run)
     examined = yield from registration.for_each(threads, run.visit, "threads collected", progress)
     if threads is None and own.max_count is not None:
         yield from run.delete_excess(own.max_count)
@@ -136,7 +136,7 @@ def gc(
 
 
 @dataclass(slots=True)
-class _Run:
+class _Collection:
     """One collection of a store."""
 
     engine: Engine
