@@ -10,6 +10,7 @@ from psycopg.types.numeric import Int8
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.usage import ReadUsage
+from threadkeep._core.texts import is_unicode
 from threadkeep._stores.postgres import threads
 from threadkeep._stores.postgres.statement import (
     Query,
@@ -277,7 +278,7 @@ def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]
 def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Yield a condition for each metadata key whose value PostgreSQL compares as Python does."""
     for key, value in wanted.items():
-        if not _is_unicode(key) or not _is_unicode(value):
+        if not all(is_unicode(one) for one in (key, value) if isinstance(one, str)):
             # (jsonb holds no such text; a row with `exact` may)
             if value is not None:
                 yield "false", []
@@ -288,13 +289,6 @@ def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[st
             if alike:
                 term = " OR ".join(["c.metadata @> %s::jsonb"] * len(alike))
                 yield f"({term})", [pack_json(json.dumps({key: one})) for one in alike]
-
-
-def _is_unicode(value: object) -> bool:
-    try:
-        return not isinstance(value, str) or value.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def _alike(value: object) -> Iterator[object]:
