@@ -1,23 +1,33 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed.
 
-Savers: SqliteSaver, PostgresSaver, RedisSaver and MemorySaver, each for sync and async programs;
-AsyncSqliteSaver, AsyncPostgresSaver, AsyncRedisSaver and InMemorySaver are other names of them.
-`open_saver(url)` opens one by its URL, `open_all(url)` with a store and a cache on its connections.
+Savers, each for sync and async programs: SqliteSaver, PostgresSaver, RedisSaver and MemorySaver.
+AsyncSqliteSaver, AsyncRedisSaver and InMemorySaver are other names of them; of AsyncPostgresSaver
+you await `setup`. `open_saver(url)` opens one by its URL, `open_all(url)` with a store and a cache
+on its connections. Options: Compression, GroupCommit, ReadCache, Retention, Tiering (with HotTier,
+WarmTier and ColdTier), WriteBehind.
 
-Options of savers: Compression, GroupCommit, ReadCache, Retention, Tiering (with HotTier, WarmTier
-and ColdTier), WriteBehind.
+Long-term memory: `open_store(url)`, SqliteStore, PostgresStore, RedisStore and InMemoryStore
+(MemoryStore), all of the class Store, with LocalEmbeddings; AsyncSqliteStore, AsyncPostgresStore
+and AsyncRedisStore, whose `setup` is awaited.
 
-In front of a saver: LayeredCheckpointSaver, Layers and summarizers, LayeredMemoryMiddleware (long
-conversations), StreamingCheckpointSaver, `stream_saved` and `astream_saved` (streamed answers).
+Results of nodes: `open_cache(url)`, SqliteCache, PostgresCache, RedisCache and InMemoryCache
+(MemoryCache), all of the class NodeCache.
 
-Beside a saver: `open_store`, SqliteStore, PostgresStore, RedisStore and InMemoryStore (long-term
-memory), `open_cache`, SqliteCache, PostgresCache, RedisCache and InMemoryCache (results of nodes),
-CheckpointManager and AutoSaver (state of other workflows), Monitor, Thresholds, `observe` and
-`advise` (metrics, traces, alerts).
+Long conversations: LayeredCheckpointSaver with Layers and a summarizer (ChatModelSummarizer,
+CallableSummarizer or ExtractiveSummarizer), LayeredMemoryMiddleware, IntegratedCheckpointManager,
+`add_messages`.
 
-Values of your own classes: `register`, `register_module`. To write a backend: Backend,
-AsyncBackend, Saver, `threadkeep.backends` and `threadkeep.testing`. All errors:
-`threadkeep.errors`.
+Streamed answers: `stream_saved`, `astream_saved`, StreamingCheckpointSaver.
+
+State of other workflows: CheckpointManager with CheckpointConfig, AutoSaver, `checkpointed`,
+SQLiteCheckpointStore, MemoryCheckpointStore.
+
+Monitoring: Monitor with Thresholds and Alert, `observe`, `stats`, `astats`, `advise`, `aadvise`.
+
+Values of your own classes: `register`, `register_module`. Damaged data: `read_quarantine`. Order of
+versions: `compare_versions`. To write a backend: Backend, AsyncBackend, Saver,
+`threadkeep.backends` and `threadkeep.testing`. All errors: `threadkeep.errors`. Classes of results,
+for annotations, are in `threadkeep.threads` and the package of their subject.
 """
 
 from importlib import import_module as _import
@@ -53,6 +63,7 @@ from threadkeep.savers.savers import (
 if _CHECKING:
     from threadkeep.cache import (
         InMemoryCache,
+        MemoryCache,
         NodeCache,
         PostgresCache,
         RedisCache,
@@ -63,17 +74,20 @@ if _CHECKING:
         CallableSummarizer,
         ChatModelSummarizer,
         ExtractiveSummarizer,
+        IntegratedCheckpointManager,
         LayeredCheckpointSaver,
         Layers,
     )
     from threadkeep.memory import LayeredMemoryMiddleware as LayeredMemoryMiddleware
     from threadkeep.memory import add_messages as add_messages
-    from threadkeep.monitor import Alert, Monitor, Thresholds, advise, observe
+    from threadkeep.monitor import Alert, Monitor, Thresholds, aadvise, advise, astats, observe
     from threadkeep.monitor import stats as stats
     from threadkeep.opening import open_all
     from threadkeep.sessions import AutoSaver as AutoSaver
     from threadkeep.sessions import CheckpointConfig as CheckpointConfig
     from threadkeep.sessions import CheckpointManager as CheckpointManager
+    from threadkeep.sessions import MemoryCheckpointStore as MemoryCheckpointStore
+    from threadkeep.sessions import SQLiteCheckpointStore as SQLiteCheckpointStore
     from threadkeep.sessions import checkpointed as checkpointed
     from threadkeep.store import (
         AsyncPostgresStore,
@@ -81,6 +95,7 @@ if _CHECKING:
         AsyncSqliteStore,
         InMemoryStore,
         LocalEmbeddings,
+        MemoryStore,
         PostgresStore,
         RedisStore,
         SqliteStore,
@@ -113,10 +128,13 @@ __all__ = [
     "InMemoryCache",
     "InMemorySaver",
     "InMemoryStore",
+    "IntegratedCheckpointManager",
     "LayeredCheckpointSaver",
     "Layers",
     "LocalEmbeddings",
+    "MemoryCache",
     "MemorySaver",
+    "MemoryStore",
     "Monitor",
     "NodeCache",
     "PostgresCache",
@@ -138,7 +156,9 @@ __all__ = [
     "WarmTier",
     "WriteBehind",
     "__version__",
+    "aadvise",
     "advise",
+    "astats",
     "astream_saved",
     "compare_versions",
     "observe",
@@ -152,14 +172,16 @@ __all__ = [
 ]
 
 _LATER = {  # modules that are imported when one of their names is first used
-    "cache": "InMemoryCache NodeCache PostgresCache RedisCache SqliteCache open_cache",
-    "memory": "CallableSummarizer ChatModelSummarizer ExtractiveSummarizer LayeredCheckpointSaver"
-    " LayeredMemoryMiddleware Layers add_messages",
-    "monitor": "Alert Monitor Thresholds advise observe stats",
+    "cache": "InMemoryCache MemoryCache NodeCache PostgresCache RedisCache SqliteCache open_cache",
+    "memory": "CallableSummarizer ChatModelSummarizer ExtractiveSummarizer"
+    " IntegratedCheckpointManager LayeredCheckpointSaver LayeredMemoryMiddleware Layers"
+    " add_messages",
+    "monitor": "Alert Monitor Thresholds aadvise advise astats observe stats",
     "opening": "open_all",
-    "sessions": "AutoSaver CheckpointConfig CheckpointManager checkpointed",
+    "sessions": "AutoSaver CheckpointConfig CheckpointManager MemoryCheckpointStore"
+    " SQLiteCheckpointStore checkpointed",
     "store": "AsyncPostgresStore AsyncRedisStore AsyncSqliteStore InMemoryStore LocalEmbeddings"
-    " PostgresStore RedisStore SqliteStore Store open_store",
+    " MemoryStore PostgresStore RedisStore SqliteStore Store open_store",
     "streaming": "StreamingCheckpointSaver astream_saved stream_saved",
     "threads": "read_quarantine",
 }

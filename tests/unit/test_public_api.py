@@ -120,6 +120,13 @@ def test_names_and_signatures_are_those_that_were_agreed_on():
     assert snapshot() == FILE.read_text(), __doc__
 
 
+def test_help_lists_every_name_by_subject():
+    names = {name for name in dir(threadkeep) if not name.startswith("_")}
+    names -= {name for name in names if inspect.ismodule(getattr(threadkeep, name))}
+    listed = set(re.findall(r"\w+", threadkeep.__doc__ or ""))
+    assert names - listed == set()
+
+
 def test_each_method_of_threads_has_an_async_variant():
     cls = import_module("threadkeep.threads").Threads
     names = {name for name in dir(cls) if not name.startswith("_")}

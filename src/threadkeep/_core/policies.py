@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from threadkeep._core.engine.cold_references import LEAST, OFFLOAD_OVER
 from threadkeep._core.langgraph_internals import is_internal
@@ -40,6 +40,15 @@ class ReadCache:
             raise invalid("bytes", self.bytes, "Use a number of bytes, 1 or more.")
         if self.ttl is not None and not is_time(self.ttl):
             raise invalid("ttl", self.ttl, "Use seconds, more than 0, or None.")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse the calls of a graph that was compiled with these limits as its node cache."""
+        if name in ("get", "aget"):
+            raise InvalidArgumentError(
+                "A ReadCache limits a saver's cache of reads; it stores no results of nodes.",
+                hint="Use compile(cache=threadkeep.open_cache(url)).",
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

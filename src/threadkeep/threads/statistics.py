@@ -284,7 +284,7 @@ def _measured_stats(
         sizes: list[float] = [getattr(one, name) * one.weight for one in threads]
         return round(sum(sizes))
 
-    return _stats(
+    return _complete(
         now,
         found,
         [(channel, one.weight) for one, some in measured for channel in some],
@@ -296,7 +296,7 @@ def _measured_stats(
     )
 
 
-def _stats(
+def _complete(
     now: int, found: StoreUsage, channels: Iterable[tuple[ChannelStats, float]], **fields: Any
 ) -> Stats:
     """Make statistics; each channel has the weight of its thread."""
@@ -336,7 +336,7 @@ def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
 # -- any saver ---------------------------------------------------------------------------
 
 
-def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operation[Stats]:
+def _stats(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operation[Stats]:
     """Return the statistics of any saver.
 
     A threadkeep saver returns its own, `saver.stats()`. For another saver, the first 1,000
@@ -373,7 +373,8 @@ def of_saver(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operati
     return counts.stats(datetime.now(UTC))
 
 
-stats, astats = driver.sync_and_async(of_saver)
+stats, astats = driver.sync_and_async(_stats)
+of_saver = _stats
 
 
 class _Listed:
@@ -441,6 +442,6 @@ class _Listed:
         read = ReadUsage(now, now - IDLE_DAYS * DAY, MOST)
         found = usage_of(read, 0, threads, recent, (note,) if self._is_full else ())
         parts = {"pending_writes": self._pending}
-        return _stats(
+        return _complete(
             now, found, self._channels, bytes_on_disk=None, compression_saved=0, parts=parts
         )
