@@ -68,7 +68,7 @@ bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BA
 	@$(if $(servers_$(BACKEND)),scripts/services --only $(servers_$(BACKEND))) $(python) -m bench \
 		$(if $(BACKEND),--backend '$(BACKEND)') $(if $(SUITE),--suite '$(SUITE)') $(if $(DATA),--data '$(DATA)') $(ARGS)
 
-lock: ## Write requirements/ anew: UPGRADE=1 takes the newest versions
+lock: ## Write requirements/ again: UPGRADE=1 takes the newest versions
 	@scripts/lock
 
 clean: ## Remove everything that make has made

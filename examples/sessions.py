@@ -1,4 +1,4 @@
-"""A workflow that is not LangGraph's: saved as it goes, interrupted, and resumed.
+"""Save, interrupt and resume a workflow that does not use LangGraph.
 
     python examples/sessions.py [FILE]
 

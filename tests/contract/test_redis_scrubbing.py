@@ -58,7 +58,7 @@ def test_a_server_without_files_is_told_of():
         fill(saver)
         report = saver.threads.erase("x")
         assert report.cleared[-1] == "the server's memory"
-        assert any("saved by hand" in line for line in report.remains)
+        assert any("Snapshots are disabled" in line for line in report.remains)
         assert remnants(server.folder, MARKER) == {}
 
 

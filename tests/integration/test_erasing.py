@@ -382,7 +382,7 @@ def test_a_store_that_cannot_scrub_is_told_of() -> None:
     _chat(saver, turns=1)
     report = saver.threads.erase("thread")
     assert report.ok
-    assert report.remains[0] == "Mute does not say what its files hold of removed rows."
+    assert report.remains[0] == "Mute cannot report removed rows left in its files."
 
 
 def test_the_error_has_the_report() -> None:

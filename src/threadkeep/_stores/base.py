@@ -265,7 +265,7 @@ def no_room(backend: object, what: str) -> InvalidArgumentError:
 
 def _unknown_remains(backend: object) -> ScrubReport:
     name = type(backend).__name__
-    return ScrubReport(remains=(f"{name} does not say what its files hold of removed rows.",))
+    return ScrubReport(remains=(f"{name} cannot report removed rows left in its files.",))
 
 
 Meaning: TypeAlias = tuple[type[ThreadkeepError], str]

@@ -161,7 +161,7 @@ typedef struct {
     const Word *end;
 } Expected;
 
-/* A `visitproc`: 0 to go on, 1 where another object is met than expected. */
+/* A `visitproc`: 0 to continue, 1 if the object is not the expected one. */
 static int
 meet(PyObject *object, void *argument)
 {
@@ -351,8 +351,8 @@ row_of(Shadow **row, Py_ssize_t count)
     return (PyObject *)shadow;
 }
 
-/* Put a leaf, which it takes over, behind others, joined with what it belongs together with: large
- * ones less often, so that growing is cheap. How many there are then; -1 for an error. */
+/* Append a leaf (takes ownership) and merge neighbours, large ones less often, so that growing is
+ * cheap. Returns the count, or -1 on error. */
 static Py_ssize_t
 sink(Shadow **row, Py_ssize_t count, Shadow *leaf)
 {

@@ -1,9 +1,9 @@
 /* A manifest as a difference to its keyframe, and a look at a checkpoint's names and versions
  * (refs.py and validation.py have the same in Python).
  *
- * Invariants: no code of the program runs (but for the comparison of a dict's unusual keys), as
- * nothing is compared but plain text, numbers and None; where there is anything else, the Python is
- * to answer; every other answer is that of the Python.
+ * Invariants: no code of the program runs (except the comparison of a dict's unusual keys): only
+ * plain text, numbers and None are compared, and other types are left to the Python version. All
+ * answers are those of the Python version.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -43,7 +43,7 @@ push_name(PyObject *wire, PyObject *numbers, PyObject *name)
     return failed ? failed : PyList_Append(wire, number == NULL ? name : number);
 }
 
-/* Number of names of a dict that are not in the other; what the dict has for them goes to `wire`. */
+/* Count the names of a dict that are not in the other; append their values to `wire`. */
 static int
 count_gone(PyObject *dict, PyObject *other, PyObject *wire)
 {

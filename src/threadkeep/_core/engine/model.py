@@ -227,8 +227,8 @@ class ThreadRows(NamedTuple):
 
     Checkpoints (hidden ones included) are ordered by ns, then id, each with its own writes; orphans
     are writes whose checkpoint is missing. `family` holds the other threads that share the
-    segments, in ascending order: they may need what this thread does not. `unreadable` holds the
-    rows that a read with `skip` left out.
+    segments, in ascending order: they may need segments that this thread does not use.
+    `unreadable` holds the rows that a read with `skip` left out.
     """
 
     generation: int

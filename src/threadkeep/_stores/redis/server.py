@@ -341,7 +341,7 @@ _CLUSTER = (
     "The append-only files and snapshots of the cluster's nodes, until they are rewritten: run"
     " BGREWRITEAOF and BGSAVE on each node."
 )
-_NO_SNAPSHOTS = "A snapshot saved by hand, as Redis is configured to save none: run BGSAVE."
+_NO_SNAPSHOTS = "Snapshots are disabled, so an old manual one may remain: run BGSAVE."
 
 
 # By command: the file that it rewrites, and the field of INFO with the outcome.

@@ -112,9 +112,9 @@ CREATE INDEX thread_labels_by_label ON {schema}.thread_labels (label, thread_id)
 -- Segments that several threads share: a fork starts with the segments of its origin, uncopied.
 --
 -- segments.thread_id names a heap: the thread's own id, or the heap in its row, which has a row
--- here as long as several threads share it. Whoever commits to such a thread locks the thread
--- first, then the heap: so one at a time adds and removes segments. A removal makes all of them
--- stale: a thread's generation is its own plus that of its heap.
+-- here as long as several threads share it. A commit to one of these threads
+-- locks the thread, then the heap: only one commit at a time adds and removes segments. A removal
+-- makes all of these threads stale: a thread's generation is its own plus its heap's.
 CREATE TABLE {schema}.heaps (
     heap text COLLATE "C" NOT NULL,
     generation bigint NOT NULL DEFAULT 0,
@@ -122,11 +122,11 @@ CREATE TABLE {schema}.heaps (
 );
 COMMENT ON TABLE {schema}.heaps IS 'segments that several threads share';
 
--- What is refused is an answer, not an error: others in the same transaction are left alone,
--- and a conflict that a program expects is no line in the server's log (see failures.py).
+-- A refusal is an answer, not an error: it does not affect other batches of the transaction, and an
+-- expected conflict adds no line to the server's log (see failures.py).
 
--- Microseconds since 1970 as a time. (A number times an interval goes by way of a double: whole
--- seconds and the rest apart are exact for all times that there are.)
+-- Microseconds since 1970 as a time. (A number times an interval is computed as a double;
+-- whole seconds and the rest, multiplied separately, are exact for all times.)
 CREATE FUNCTION {schema}.time_of(micros bigint)
 RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
     SELECT timestamptz 'epoch' + micros / 1000000 * interval '1 second'
@@ -299,8 +299,8 @@ BEGIN
     ELSIF expected_generation <> thread.its_generation THEN
         refusal := 'stale';
     END IF;
-    -- What is stored already is done again only because its answer was lost: then checkpoints
-    -- that came after it are no reason to refuse it.
+    -- A batch that is stored already is a retry after a lost answer: newer checkpoints are no
+    -- reason to refuse it.
     is_retry := fence_kinds IS NOT NULL AND checkpoint_ids IS NOT NULL AND NOT EXISTS (
         SELECT FROM unnest(checkpoint_namespaces, checkpoint_ids, checkpoint_manifests)
             own (ns, id, manifest)
@@ -695,7 +695,7 @@ CREATE FUNCTION {schema}.commit_batches(
     borns bigint[],
     generations bigint[],
     times bigint[],
-    touch_sizes bigint[],  -- NULL: nothing is told of the batch
+    touch_sizes bigint[],  -- NULL: the batch does not update its entry
     touch_times bigint[],
     label_batches bigint[],
     label_beginnings text[],
@@ -739,8 +739,8 @@ CREATE FUNCTION {schema}.commit_batches(
     write_paths text[],
     write_bodies bytea[])
 RETURNS boolean LANGUAGE plpgsql
--- (Planned anew for the arrays of each call, a small group would cost twice as much. Statements are
--- written so that threads are looked up one by one, whatever the planner thinks of them.)
+-- (Planning each call for its arrays would double the cost of a small group. The statements look up
+-- threads one by one, whatever the planner estimates.)
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     made text[];
@@ -856,7 +856,7 @@ BEGIN
             o (batch, ns, id, run, seen, task, path, body, n);
     END IF;
 
-    -- Of nearly all threads only times and sizes change; the others are told one by one.
+    -- Most threads change only in time and size; handle the others one by one.
     SELECT array_agg(DISTINCT the_threads[m.batch]) INTO moving
     FROM (
         SELECT o.batch FROM unnest(move_batches, move_sources) o (batch, sources)

@@ -10,8 +10,8 @@ CREATE TABLE {schema}.store_namespaces (
 );
 COMMENT ON COLUMN {schema}.store_namespaces.path IS 'its labels, each with a period behind it';
 
--- A value that is JSON is there twice: as its very text, which jsonb would not give back (floats,
--- the order of keys) and of which earlier versions are patches, and as jsonb, for filters.
+-- A JSON value is stored twice: as its exact text, which jsonb does not keep (floats, the order of
+-- keys), and as jsonb, for filters. Earlier versions are patches of the text.
 CREATE TABLE {schema}.store_items (
     namespace bigint NOT NULL,
     key text COLLATE "C" NOT NULL,

@@ -95,7 +95,7 @@ DECLARE
             LIKE {schema}.checkpoints INCLUDING ALL EXCLUDING INDEXES);
         EXECUTE 'ALTER TABLE ' || {literal} || '.checkpoints_default OWNER TO ' || its_owner;
     END IF;
-    -- Nobody may add a row to it that a new month's partition would have to hold.
+    -- Prevent inserts of rows that belong to a new month's partition.
     LOCK TABLE {schema}.checkpoints_default IN ACCESS EXCLUSIVE MODE;
 
 -- name: is_missing
