@@ -24,7 +24,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     ThreadStatus,
     metadata_label,
-    move,
+    transition,
 )
 from threadkeep._run.group_commit import LoopWriter
 from threadkeep._stores.postgres import changes
@@ -62,7 +62,7 @@ def begin(backend):
     """Threads in several states: with segments, sharing them, deleted."""
     for thread in ("a", "b", "\0c"):
         rows = {"segments": (segment(0), segment(1, 2)), "checkpoints": (checkpoint(1),)}
-        touch = EntryUpdate(10, at=NOW, moves=(move(Cause.SAVE, uid(1)),))
+        touch = EntryUpdate(10, at=NOW, transitions=(transition(Cause.SAVE, uid(1)),))
         backend.commit(Batch(thread, NOW, **rows, touch=touch))
     entry = ThreadEntry("fork", ThreadStatus.FORKED, NOW, NOW, origin=("a", uid(1)))
     backend.commit(ForkThread("a", "fork", NOW, 0, (("", uid(1)),), (), entry))
@@ -75,8 +75,10 @@ def drawn(draw):
     thread = draw.choice([*THREADS, f"new {draw.randrange(1000)}"])
     cause = draw.choice([Cause.SAVE, Cause.SAVE_INSIDE, Cause.INTERRUPT])
     labels = (metadata_label("user", draw.randrange(3)),) * (draw.random() < 0.2)
-    moves = (move(cause, uid(number)),)
-    touch = EntryUpdate(number, at=draw.choice([None, NOW + number]), labels=labels, moves=moves)
+    transitions = (transition(cause, uid(number)),)
+    touch = EntryUpdate(
+        number, at=draw.choice([None, NOW + number]), labels=labels, transitions=transitions
+    )
     place = draw.choice([0, *range(3, 60)])
     segments = (segment(place, data=b"%d" % draw.choice([place, place, place, 0])),)
     drops = ()

@@ -20,7 +20,7 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.engine.thread_entry import (
     Cause,
     EntryUpdate,
-    move,
+    transition,
 )
 from threadkeep._stores.postgres import changes, reads
 from threadkeep._stores.postgres.backend import PostgresBackend
@@ -184,7 +184,7 @@ def rows_read(db):
 def groups_batch(thread, number):
     rows = {"segments": (segment(number),), "checkpoints": (checkpoint(50_000 + number),)}
     writes = (write(50_000 + number), write(50_000 + number))
-    touch = EntryUpdate(9, moves=(move(Cause.SAVE, uid(50_000 + number)),))
+    touch = EntryUpdate(9, transitions=(transition(Cause.SAVE, uid(50_000 + number)),))
     return Batch(thread, NOW, 0, NOW, **rows, writes=writes, touch=touch)
 
 

@@ -16,7 +16,7 @@ from threadkeep._core.engine.thread_entry import (
     Cause,
     EntryUpdate,
     ReadEntry,
-    move,
+    transition,
 )
 from threadkeep._stores.sqlite import changes
 from threadkeep._stores.sqlite.backend import SqliteBackend
@@ -67,7 +67,7 @@ def kinds(statements):
 def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
     segments = (segment(1), segment(2))
     writes = (write(1), write(2), write(1))
-    touch = EntryUpdate(9, at=5, moves=(move(Cause.SAVE, uid(1)),))
+    touch = EntryUpdate(9, at=5, transitions=(transition(Cause.SAVE, uid(1)),))
     backend.commit(batch(1, born=1, generation=0, segments=segments, writes=writes, touch=touch))
     assert kinds(statements) == [
         *("BEGIN", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
@@ -199,7 +199,7 @@ def test_closing_fails_all(backend):
 
 
 def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend):
-    told = EntryUpdate(1, at=7, moves=(move(Cause.SAVE, uid(1)),))
+    told = EntryUpdate(1, at=7, transitions=(transition(Cause.SAVE, uid(1)),))
     for thread in ("t", "damaged"):
         backend.commit(Batch(thread, 1, touch=told))
     writer = backend._connections.writer()

@@ -19,7 +19,7 @@ from threadkeep._core.engine.thread_entry import (
     Cause,
     EntryUpdate,
     ThreadEntry,
-    move,
+    transition,
 )
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.sqlite import additions, known
@@ -304,7 +304,9 @@ def a_batch(dice):
     if dice.random() < 0.3:
         fields["drop_segments"] = tuple((log, n, dice.choice([1, 3])) for n in range(start))
     if dice.random() < 0.3:
-        fields["touch"] = EntryUpdate(5, at=number, moves=(move(Cause.SAVE, uid(number)),))
+        fields["touch"] = EntryUpdate(
+            5, at=number, transitions=(transition(Cause.SAVE, uid(number)),)
+        )
     if dice.random() < 0.1:
         fields["generation"] = dice.randint(0, 2)
     if dice.random() < 0.2:

@@ -25,8 +25,8 @@ from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
     ThreadEntry,
     metadata_label,
-    move,
     tag_label,
+    transition,
 )
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
@@ -60,8 +60,8 @@ def shell(tmp_path):
     )
     entry = ThreadEntry("asked", "active", NOW, NOW, 0, labels, True, 60_000_000, ("chat", uid(1)))
     backend.commit(Batch("asked", NOW, entry=entry))
-    waits = (move(Cause.INTERRUPT, uid(3)),)
-    backend.commit(Batch("asked", NOW, touch=EntryUpdate(12, at=NOW + 1, moves=waits)))
+    waits = (transition(Cause.INTERRUPT, uid(3)),)
+    backend.commit(Batch("asked", NOW, touch=EntryUpdate(12, at=NOW + 1, transitions=waits)))
     backend.close()
     shell = sqlite3.connect(path)
     shell.row_factory = sqlite3.Row

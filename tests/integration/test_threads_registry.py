@@ -96,7 +96,9 @@ def test_waiting_means_what_langgraph_means(saver: Any) -> None:
         assert _known(saver, "one").has_interrupt is bool(found)
         assert sum(len(one.waiting) for one in tree.checkpoints.values()) == len(found)
         rows = saver._store.run(fetch(ReadThread("one")))
-        assert (thread_summary.of_rows(rows.checkpoints, (), 0).moves[-1].waits) is bool(found)
+        assert (thread_summary.of_rows(rows.checkpoints, (), 0).transitions[-1].waits) is bool(
+            found
+        )
         return len(found)
 
     graph.invoke({"said": ["well?"]}, config)

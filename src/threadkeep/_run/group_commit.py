@@ -98,7 +98,7 @@ class _Ticket:
         change = self.change
         if type(change) is not Batch or change.checkpoints or not change.writes:
             return False
-        return change.touch is None or not change.touch.moves
+        return change.touch is None or not change.touch.transitions
 
     def settle(self, error: ThreadkeepError | None) -> None:
         self.error = error

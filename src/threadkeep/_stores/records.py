@@ -215,14 +215,14 @@ def first_entries(read: SearchThreads, entries: Iterable[ThreadEntry]) -> list[T
     return first(read.limit, entries, key=place)
 
 
-def allows(move: StateTransition, state: str | None, waits_at: str | None) -> bool:
-    """Return True if an entry in this state makes the move: no later interrupt waits."""
-    if (state or "") not in move.sources:
+def allows(transition: StateTransition, state: str | None, waits_at: str | None) -> bool:
+    """Return True if an entry in this state makes the transition: no later interrupt waits."""
+    if (state or "") not in transition.sources:
         return False
     return (
         waits_at is None
-        or waits_at < move.checkpoint
-        or (move.same and waits_at == move.checkpoint)
+        or waits_at < transition.checkpoint
+        or (transition.same and waits_at == transition.checkpoint)
     )
 
 

@@ -17,7 +17,7 @@ from threadkeep._core.engine.model import (
     ReadThread,
     Segment,
 )
-from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, metadata_label, move
+from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, metadata_label, transition
 from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
@@ -142,14 +142,18 @@ class GroupContract(Contract):
                 generation=0,
                 checkpoints=(checkpoint(1),),
                 writes=(write(1, body=b"1"), write(1, body=b"2")),
-                touch=EntryUpdate(5, at=NOW, labels=(user,), moves=(move(Cause.SAVE, uid(1)),)),
+                touch=EntryUpdate(
+                    5, at=NOW, labels=(user,), transitions=(transition(Cause.SAVE, uid(1)),)
+                ),
             ),
             batch(
                 segment(1),
                 born=NOW - 1,
                 generation=0,
                 writes=(write(1),),
-                touch=EntryUpdate(7, at=NOW + 9, moves=(move(Cause.INTERRUPT, uid(1)),)),
+                touch=EntryUpdate(
+                    7, at=NOW + 9, transitions=(transition(Cause.INTERRUPT, uid(1)),)
+                ),
             ),
             batch(thread="between"),
             batch(generation=0, checkpoints=(checkpoint(1, manifest=b"again"),)),
@@ -163,8 +167,8 @@ class GroupContract(Contract):
         entry = self.known()
         assert entry[1:6] == ("suspended", NOW, NOW + 9, 12, (user,))
         assert entry.waits_at == uid(1)
-        over = (move(Cause.SAVE, uid(1)), move(Cause.SAVE, uid(2)))
-        assert self.group(batch(touch=EntryUpdate(1, whole=True, moves=over))) == [None]
+        over = (transition(Cause.SAVE, uid(1)), transition(Cause.SAVE, uid(2)))
+        assert self.group(batch(touch=EntryUpdate(1, whole=True, transitions=over))) == [None]
         entry = self.known()
         assert (entry.state, entry.size, entry.waits_at) == ("active", 1, None)
 

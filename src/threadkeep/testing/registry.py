@@ -18,10 +18,10 @@ from threadkeep._core.engine.thread_entry import (
     ThreadQuery,
     mark_label,
     metadata_label,
-    move,
     record_label,
     settle,
     tag_label,
+    transition,
 )
 from threadkeep.errors import ConflictError
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
@@ -43,9 +43,10 @@ ORDERS: dict[Order, tuple[str, str]] = {
 }
 
 
-# Moves by the number of their checkpoint: it is saved, or interrupted.
+# Transitions by the number of their checkpoint: it is saved, or interrupted.
 SAVED, INTERRUPTED = (
-    [move(cause, uid(number)) for number in range(10)] for cause in (Cause.SAVE, Cause.INTERRUPT)
+    [transition(cause, uid(number)) for number in range(10)]
+    for cause in (Cause.SAVE, Cause.INTERRUPT)
 )
 
 
@@ -61,10 +62,10 @@ class RegistryContract(Contract):
         return self.known().revision
 
     def touch(
-        self, *moves: StateTransition, thread: str = THREAD, now: int = NOW, **fields: Any
+        self, *transitions: StateTransition, thread: str = THREAD, now: int = NOW, **fields: Any
     ) -> None:
         """Commit a batch that only touches the entry."""
-        self.put(thread=thread, now=now, touch=EntryUpdate(moves=moves, **fields))
+        self.put(thread=thread, now=now, touch=EntryUpdate(transitions=transitions, **fields))
 
     def register(self, thread: str, at: int = NOW, **fields: Any) -> None:
         """Set the entry of a thread."""
@@ -78,15 +79,15 @@ class RegistryContract(Contract):
         read = SearchThreads(query, order, descending=True, after=None, limit=100)
         return [entry.thread for entry in self.one(read._replace(**fields))]
 
-    # -- moves -----------------------------------------------------------------------
+    # -- transitions -----------------------------------------------------------------
 
     def test_a_save_makes_an_entry(self) -> None:
-        """The first move registers its thread, with the touch's time, else the batch's."""
+        """The first transition registers its thread, with the touch's time, else the batch's."""
         self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=2))
         assert self.entry() is None
         assert self.found() == []
         assert self.count() == 0
-        self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=5, moves=(SAVED[1],)))
+        self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=5, transitions=(SAVED[1],)))
         assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW, 7)
         assert self.revision() > 0
         self.touch(SAVED[1], thread="thread-2", at=NOW - 5)
@@ -105,9 +106,9 @@ class RegistryContract(Contract):
         assert self.revision() == before
 
     def test_an_interrupt_waits_for_an_answer_or_a_later_checkpoint(self) -> None:
-        """An interrupt waits until an answer or a later checkpoint, in any order of moves."""
+        """An interrupt waits until an answer or a later checkpoint, in any order of transitions."""
         one = [SAVED[1], INTERRUPTED[1]]
-        for number, (moves, waits_at) in enumerate(
+        for number, (transitions, waits_at) in enumerate(
             (
                 ([*one], 1),
                 ([*one, SAVED[1]], 1),
@@ -117,11 +118,11 @@ class RegistryContract(Contract):
             )
         ):
             thread = f"t{number}"
-            for each in moves:
+            for each in transitions:
                 self.touch(each, thread=thread)
             entry = ThreadEntry(thread, "suspended" if waits_at else "active", NOW, NOW)
             expected = entry._replace(waits_at=uid(waits_at) if waits_at else None)
-            assert self.told(thread) == expected, moves
+            assert self.told(thread) == expected, transitions
 
     def test_the_rows_settle_where_a_thread_waits(self) -> None:
         """`settle` sets where a thread waits from its rows; forked and archived states stay."""
@@ -151,7 +152,7 @@ class RegistryContract(Contract):
     def test_rows_that_go_raise_the_revision(self) -> None:
         """Hiding or dropping rows raises the revision, so that `EntryFence` notices it."""
         checkpoints, writes = (checkpoint(1), checkpoint(2)), (write(1), write(2))
-        self.put(checkpoints=checkpoints, writes=writes, touch=EntryUpdate(moves=(SAVED[2],)))
+        self.put(checkpoints=checkpoints, writes=writes, touch=EntryUpdate(transitions=(SAVED[2],)))
         drops: list[dict[str, Any]] = [
             {"hide_checkpoints": (("", uid(1)),)},
             {"drop_checkpoints": (("", uid(1)),)},
@@ -170,11 +171,11 @@ class RegistryContract(Contract):
     def test_a_refused_batch_tells_nothing(self) -> None:
         """A refused batch leaves the entry unchanged."""
         with pytest.raises(ConflictError):
-            self.put(fences=(EntryFence(1),), touch=EntryUpdate(size=1, moves=(SAVED[1],)))
+            self.put(fences=(EntryFence(1),), touch=EntryUpdate(size=1, transitions=(SAVED[1],)))
         assert self.entry() is None
         self.touch(SAVED[1])
         with pytest.raises(ConflictError):
-            self.put(fences=(EntryFence(0),), touch=EntryUpdate(moves=(INTERRUPTED[1],)))
+            self.put(fences=(EntryFence(0),), touch=EntryUpdate(transitions=(INTERRUPTED[1],)))
         assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW)
 
     # -- labels and settings --------------------------------------------------------
@@ -259,7 +260,7 @@ class RegistryContract(Contract):
     def test_a_copy_is_registered_as_a_thread_of_its_own(self) -> None:
         """A copy has an entry with the labels of both threads, and no pin."""
         segments, rows = (segment(0),), (checkpoint(1),)
-        touch = EntryUpdate(8, labels=(USER, TAG), moves=(SAVED[1], INTERRUPTED[1]))
+        touch = EntryUpdate(8, labels=(USER, TAG), transitions=(SAVED[1], INTERRUPTED[1]))
         self.put(segments=segments, checkpoints=rows, touch=touch)
         self.register("copy", at=NOW - 9, state="created", labels=(OTHER_USER,), pinned=True)
         self.commit(CopyThread(THREAD, "copy", now=NOW + 4))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
-from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, move
+from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, transition
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
@@ -336,7 +336,7 @@ def test_waits_in_vain_become_ever_rarer(monkeypatch):
 def test_interrupts_wait_for_nobody(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
     store = opened()
-    waits = EntryUpdate(moves=(move(Cause.INTERRUPT, "1"),))
+    waits = EntryUpdate(transitions=(transition(Cause.INTERRUPT, "1"),))
     Writer(store).commit(writes(1)._replace(touch=waits))
     assert store.groups == [["t1"]]
 

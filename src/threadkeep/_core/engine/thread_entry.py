@@ -46,7 +46,7 @@ class ThreadEntry(NamedTuple):
 
 
 class StateTransition(NamedTuple):
-    """A move from one of `sources` ("": no entry) to `target`, caused by a checkpoint.
+    """A transition from one of `sources` ("": no entry) to `target`, caused by a checkpoint.
 
     It does not apply if an interrupt waits at a checkpoint with a greater id, or, without `same`,
     at this one. If it `waits`, the checkpoint becomes `waits_at`; else `waits_at` becomes None.
@@ -62,17 +62,18 @@ class StateTransition(NamedTuple):
 class EntryUpdate(NamedTuple):
     """The effect of a batch on the entry of its thread. It cannot be refused.
 
-    `moves` are applied first, in order. A move from no entry, or from the entry of a deleted
-    thread, creates a new one as of `at` (None: the batch's `now`). Then `at` raises `updated_at`,
-    and each of `labels` replaces the label with the same `label_prefix`. `size` is added to the
-    thread's size (with `whole`: replaces it), which is stored even before there is an entry.
+    `transitions` are applied first, in order. A transition from no entry, or from the entry of a
+    deleted thread, creates a new one as of `at` (None: the batch's `now`). Then `at` raises
+    `updated_at`, and each of `labels` replaces the label with the same `label_prefix`. `size` is
+    added to the thread's size (with `whole`: replaces it), which is stored even before there is an
+    entry.
     """
 
     size: int = 0
     whole: bool = False
     at: int | None = None
     labels: tuple[str, ...] = ()
-    moves: tuple[StateTransition, ...] = ()
+    transitions: tuple[StateTransition, ...] = ()
 
 
 class ReadEntry(NamedTuple):
@@ -147,8 +148,8 @@ _NEW = ("", "deleted", "created")
 WITH_CHECKPOINTS = ("active", "suspended", "forked")
 """States of threads that may hold checkpoints in the store."""
 
-# The states that a cause moves from ("": an unknown thread), and the target.
-_MOVES: dict[Cause, tuple[tuple[str, ...], str]] = {
+# The states that a cause leads from ("": an unknown thread), and the target.
+_TRANSITIONS: dict[Cause, tuple[tuple[str, ...], str]] = {
     Cause.SAVE: ((*_NEW, "forked", "suspended"), "active"),
     Cause.SAVE_INSIDE: (_NEW, "active"),
     Cause.INTERRUPT: ((*_NEW, *WITH_CHECKPOINTS), "suspended"),
@@ -156,37 +157,37 @@ _MOVES: dict[Cause, tuple[tuple[str, ...], str]] = {
 _AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
 
 
-def move(cause: Cause, checkpoint: str) -> StateTransition:
-    """Return the move of a thread that a save or an interrupt causes.
+def transition(cause: Cause, checkpoint: str) -> StateTransition:
+    """Return the transition that a save or an interrupt causes.
 
-    Moves may arrive in any order. A saved checkpoint ends only waits at earlier checkpoints, as its
-    own interrupt may have been stored before it.
+    Transitions may arrive in any order. A saved checkpoint ends only waits at earlier checkpoints,
+    as its own interrupt may have been stored before it.
     """
-    sources, target = _MOVES[cause]
+    sources, target = _TRANSITIONS[cause]
     return StateTransition(
         sources, target, checkpoint, cause is Cause.INTERRUPT, cause is not Cause.SAVE
     )
 
 
 def settle(head: str | None, waits_at: str | None) -> tuple[StateTransition, ...]:
-    """Return the moves from any state to the state that a thread's rows show.
+    """Return the transitions from any state to the state that a thread's rows show.
 
     Forks stay forks, and archived threads archived. Without a `head`, and if nothing waits, a
     thread that is unknown, deleted or only created stays so.
     """
     # First clear any wait in the entry; then set the actual one.
-    moves = [
+    transitions = [
         StateTransition(("active", "suspended"), "active", _AFTER_ALL, waits=False, same=True),
         StateTransition(("forked",), "forked", _AFTER_ALL, waits=False, same=True),
     ]
     if waits_at is not None:
-        moves.append(
+        transitions.append(
             StateTransition((*_NEW, "active"), "suspended", waits_at, waits=True, same=True)
         )
-        moves.append(StateTransition(("forked",), "forked", waits_at, waits=True, same=True))
+        transitions.append(StateTransition(("forked",), "forked", waits_at, waits=True, same=True))
     elif head is not None:
-        moves.append(StateTransition(_NEW, "active", head, waits=False, same=True))
-    return tuple(moves)
+        transitions.append(StateTransition(_NEW, "active", head, waits=False, same=True))
+    return tuple(transitions)
 
 
 def is_there(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:

@@ -27,7 +27,7 @@ from threadkeep._core.engine.thread_entry import (
     StateTransition,
     ThreadEntry,
     ThreadStatus,
-    move,
+    transition,
 )
 from threadkeep._core.langgraph_internals import (
     BRANCH,
@@ -68,8 +68,8 @@ def of_checkpoint(
     at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
     said = () if row.ns else _said(metadata, reported.metadata)
-    moves = (move(Cause.SAVE_INSIDE if row.ns else Cause.SAVE, row.id),)
-    return EntryUpdate(size, at=at, labels=said, moves=moves)
+    transitions = (transition(Cause.SAVE_INSIDE if row.ns else Cause.SAVE, row.id),)
+    return EntryUpdate(size, at=at, labels=said, transitions=transitions)
 
 
 def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> EntryUpdate:
@@ -77,7 +77,7 @@ def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> EntryUpdate
     size += len(row.body)
     if not waits:
         return EntryUpdate(size)
-    return EntryUpdate(size, at=now, moves=(move(Cause.INTERRUPT, row.checkpoint_id),))
+    return EntryUpdate(size, at=now, transitions=(transition(Cause.INTERRUPT, row.checkpoint_id),))
 
 
 def report_of(reported: Reported, touch: EntryUpdate, metadata: Mapping[str, Any]) -> Reported:
@@ -129,7 +129,9 @@ def of_rows(
     return EntryUpdate(
         size,
         whole=True,
-        moves=thread_entry.settle(own[-1].row.id if own else None, waits_at(checkpoints, orphans)),
+        transitions=thread_entry.settle(
+            own[-1].row.id if own else None, waits_at(checkpoints, orphans)
+        ),
     )
 
 
@@ -215,22 +217,22 @@ def merged(touches: tuple[EntryUpdate, ...]) -> EntryUpdate:
     last_whole = max((i for i, one in enumerate(touches) if one.whole), default=0)
     times = [one.at for one in touches if one.at is not None]
     said: dict[str, str] = {}
-    moves: list[StateTransition] = []
+    transitions: list[StateTransition] = []
     for one in touches:
         said |= {thread_entry.label_prefix(label): label for label in one.labels}
-        for step in one.moves:
-            last = moves[-1] if moves else step
+        for step in one.transitions:
+            last = transitions[-1] if transitions else step
             if last.checkpoint <= step.checkpoint and step == last._replace(
                 checkpoint=step.checkpoint
             ):
-                del moves[-1:]  # this one has the same effect
-            moves.append(step)
+                del transitions[-1:]  # this one has the same effect
+            transitions.append(step)
     return EntryUpdate(
         sum([one.size for one in touches[last_whole:]]),
         whole=touches[last_whole].whole if touches else False,
         at=max(times, default=None),
         labels=tuple(said.values()),
-        moves=tuple(moves),
+        transitions=tuple(transitions),
     )
 
 

@@ -192,8 +192,8 @@ def _replace_entry(thread: MemoryThread, entry: thread_entry.ThreadEntry) -> Non
 def _touch(thread: MemoryThread, name: str, touched: thread_entry.EntryUpdate, now: int) -> None:
     """Update the thread's entry; see `EntryUpdate`."""
     thread.size = touched.size if touched.whole else thread.size + touched.size
-    for move in touched.moves:
-        _move(thread, name, move, now if touched.at is None else touched.at)
+    for transition in touched.transitions:
+        _make_transition(thread, name, transition, now if touched.at is None else touched.at)
     entry = thread.entry
     if not thread_entry.is_there(entry):
         return
@@ -205,14 +205,16 @@ def _touch(thread: MemoryThread, name: str, touched: thread_entry.EntryUpdate, n
     thread.entry = entry
 
 
-def _move(thread: MemoryThread, name: str, move: thread_entry.StateTransition, at: int) -> None:
+def _make_transition(
+    thread: MemoryThread, name: str, transition: thread_entry.StateTransition, at: int
+) -> None:
     entry = thread.entry
-    if not allows(move, entry and entry.state, entry and entry.waits_at):
+    if not allows(transition, entry and entry.state, entry and entry.waits_at):
         return
     if not thread_entry.is_there(entry):
-        entry = thread_entry.ThreadEntry(name, move.target, at, at)
-    waits = move.checkpoint if move.waits else None
-    thread.entry = entry._replace(state=move.target, waits_at=waits)
+        entry = thread_entry.ThreadEntry(name, transition.target, at, at)
+    waits = transition.checkpoint if transition.waits else None
+    thread.entry = entry._replace(state=transition.target, waits_at=waits)
     thread.revision += 1
 
 

@@ -198,9 +198,9 @@ def _touch_arguments(touch: EntryUpdate) -> Iterator[_Argument]:
         yield "touch_at => %s", (Int8(touch.at),)
     if touch.labels:
         yield from _label_arguments("touch", touch.labels)
-    if touch.moves:
-        columns = zip(*map(_move, touch.moves), strict=True)
-        for (name, kind), column in zip(_MOVES, columns, strict=True):
+    if touch.transitions:
+        columns = zip(*map(_transition_row, touch.transitions), strict=True)
+        for (name, kind), column in zip(_TRANSITIONS, columns, strict=True):
             yield _array_argument(name, kind, column)
 
 
@@ -209,14 +209,14 @@ def _label_arguments(of: str, labels: Sequence[str]) -> Iterator[_Argument]:
     yield _array_argument(f"{of}_labels", "text", tuple(labels))
 
 
-_MOVES = _parameters(
+_TRANSITIONS = _parameters(
     "move_sources text, move_targets text, move_checkpoints text,"
     "move_waits boolean, move_same boolean"
 )
 
 
-def _move(move: tuple[Sequence[str], str, str, bool, bool]) -> _Row:
-    sources, target, checkpoint, waits, same = move
+def _transition_row(transition: tuple[Sequence[str], str, str, bool, bool]) -> _Row:
+    sources, target, checkpoint, waits, same = transition
     return f"|{'|'.join(sources)}|", target, pack_text(checkpoint), waits, same
 
 
@@ -300,7 +300,7 @@ _TOGETHER = ("segments", "drop_segments", "checkpoints", "writes")
 _KINDS: dict[str, tuple[str, ...]] = {
     "batches": ("text", *["bigint"] * 5),
     "labels": ("bigint", "text", "text"),
-    "moves": ("bigint", *[kind for _, kind in _MOVES]),
+    "transitions": ("bigint", *[kind for _, kind in _TRANSITIONS]),
     **{kind: ("bigint", *[column for _, column in _ARRAYS[kind]]) for kind in _TOGETHER},
 }
 _CALL = ", ".join([f"%s::{kind}[]" for kinds in _KINDS.values() for kind in kinds])
@@ -367,7 +367,7 @@ def _rows(batches: Sequence[model.Batch]) -> dict[str, list[_Row]]:
                 rows[kind] += [(number, *row_of(one)) for one in some]
         if touch is not None:
             rows["labels"] += [(number, label_prefix(label), label) for label in touch.labels]
-            rows["moves"] += [(number, *_move(move)) for move in touch.moves]
+            rows["transitions"] += [(number, *_transition_row(t)) for t in touch.transitions]
     return rows
 
 

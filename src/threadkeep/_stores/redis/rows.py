@@ -252,8 +252,8 @@ def entry_words(entry: thread_entry.ThreadEntry) -> Iterator[Word]:
 
 def _touch_words(touch: thread_entry.EntryUpdate, now: int) -> Iterator[Word]:
     yield from (now, "" if touch.at is None else touch.at, int(touch.whole), touch.size)
-    yield len(touch.moves)
-    for sources, target, checkpoint, waits, same in touch.moves:
+    yield len(touch.transitions)
+    for sources, target, checkpoint, waits, same in touch.transitions:
         yield from (f"|{'|'.join(sources)}|", target, checkpoint.encode(), int(waits), int(same))
     yield from _label_words(touch.labels)
 

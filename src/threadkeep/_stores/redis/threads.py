@@ -67,7 +67,9 @@ def beforehand(change: model.Change, prefix: str) -> list[RedisCommand]:
         calls += [_added(prefix, term, thread) for term in _terms(entry)]
     if touch.at is not None:
         calls += _listed(prefix, thread, touch.at, touch.at, "GT")
-        calls += [_added(prefix, f"state:{move.target}", thread) for move in touch.moves]
+        calls += [
+            _added(prefix, f"state:{transition.target}", thread) for transition in touch.transitions
+        ]
     return calls + [_added(prefix, term, thread) for term in _searched(touch.labels)]
 
 

@@ -132,13 +132,13 @@ class KnownThread:
         if touch.size or touch.whole:
             self.size = touch.size + (0 if touch.whole else self.size)
             self.changed = self.changed or SIZE
-        for move in touch.moves:
+        for transition in touch.transitions:
             waits_at = None if self.waits_at is None else unpack_id(self.waits_at)
-            if allows(move, self.state, waits_at):
+            if allows(transition, self.state, waits_at):
                 if not self.has_entry:
                     self.created_at = self.updated_at = now if touch.at is None else touch.at
-                self.state = move.target
-                self.waits_at = pack_id(move.checkpoint) if move.waits else None
+                self.state = transition.target
+                self.waits_at = pack_id(transition.checkpoint) if transition.waits else None
                 self.edited()
         late = self.updated_at is not None and touch.at and self.updated_at < touch.at
         if late and self.has_entry:
