@@ -1,19 +1,19 @@
-# One target a habit. Each sets up the virtual environment it needs, once, and says so.
+# Each target sets up the virtual environment it needs, once, and prints a line about it.
 #
 # PYTHON=python3.12   the interpreter to use (3.11 or newer; default: the first found)
-# VENV=.venv          where the virtual environment lies
+# VENV=.venv          the folder of the virtual environment
 
 VENV ?= .venv
 export VENV PYTHON
 python := $(VENV)/bin/python
 
-# The processes of tests and benchmarks would compile all that they import, each of them again.
+# Without bytecode, each process of the tests and benchmarks would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-all test-lowest coverage lint format bench lock clean
 
-help: ## Say what can be made
+help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
 		printf '  make %-11s %s\n' "$$name" "$$text"; done
 
@@ -59,7 +59,7 @@ format: ## Put the code into the house style
 	@scripts/setup lint
 	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format . ; $(python) -m mdformat CHANGELOG.md CONTRIBUTING.md README.md SECURITY.md docs
 
-# The servers that a comparison needs: beside ours on Redis runs LangGraph's on PostgreSQL.
+# The servers of each comparison: threadkeep on Redis is compared with LangGraph on PostgreSQL.
 servers_postgres := postgres
 servers_redis := redis,postgres
 
@@ -71,6 +71,6 @@ bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BA
 lock: ## Write requirements/ again: UPGRADE=1 takes the newest versions
 	@scripts/lock
 
-clean: ## Remove everything that make has made
+clean: ## Remove all files that make created
 	rm -rf $(VENV) build dist .demo bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests demo bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,8 @@
-"""The two parts that are compiled; all else is in pyproject.toml.
+"""The two compiled modules; pyproject.toml has everything else.
 
-Where they cannot be compiled (no compiler, an interpreter without a global lock), the
-installation goes on without them: the same is there in Python (in
-`threadkeep/_core`: `engine/shadow.py` and `refs.py`, `validation.py`).
+If they cannot be compiled (no compiler, or an interpreter without a global lock), the
+installation continues without them: `threadkeep/_core` has the same in Python
+(`engine/shadow.py` and `refs.py`, `validation.py`).
 """
 
 import sysconfig

@@ -19,7 +19,7 @@ sent = []  # messages and tokens of each call of the model
 
 
 def bot(state: MessagesState) -> dict[str, list[AIMessage]]:
-    """Answer, and count what a model would have been sent."""
+    """Answer, and count the messages and tokens that a model would get."""
     messages = state["messages"]
     sent.append((len(messages), count_tokens_approximately(messages)))
     return {"messages": [AIMessage("I have looked at it: all is well.")]}
@@ -27,7 +27,7 @@ def bot(state: MessagesState) -> dict[str, list[AIMessage]]:
 
 def question(turn: int) -> str:
     """Return the user's message of a turn."""
-    if turn == 3:  # noqa: PLR2004 - the fact that is asked for in the end
+    if turn == 3:  # noqa: PLR2004 - the fact to ask for at the end
         return "My order number is TK-4711."
     return f"I have question {turn}, about {TOPICS[turn % len(TOPICS)]}."
 
@@ -43,7 +43,7 @@ def show(rows: list[tuple[str, str]]) -> None:
 
 
 def main() -> None:
-    """Chat, and look at what came of it."""
+    """Chat, and print the results."""
     builder = StateGraph(MessagesState)
     builder.add_node("bot", bot)
     builder.add_edge(START, "bot")

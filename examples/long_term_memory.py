@@ -28,7 +28,7 @@ ASKED = (("Ada", "Which drinks do I like?"), ("Ben", "What instrument does she p
 
 
 def remember(state: MessagesState, config: RunnableConfig, *, store: BaseStore) -> dict[str, Any]:
-    """Answer a question from the user's memories; remember all else."""
+    """Answer a question from the user's memories; remember everything else."""
     memories = ("memories", config["configurable"]["user_id"])
     text = str(state["messages"][-1].content)
     if text.endswith("?"):
@@ -39,7 +39,7 @@ def remember(state: MessagesState, config: RunnableConfig, *, store: BaseStore) 
 
 
 def main(file: Path) -> None:
-    """Tell it some things; restart; ask, in threads of their own."""
+    """Tell the agent some facts, restart it, and ask about them, each in its own thread."""
     builder = StateGraph(MessagesState)
     builder.add_node("remember", remember)
     builder.add_edge(START, "remember")

@@ -1,4 +1,4 @@
-"""A graph whose saver exports what it does: python examples/monitoring.py.
+"""A graph whose saver exports its operations: python examples/monitoring.py.
 
 The metrics are those that Prometheus would scrape. No key and no network.
 """

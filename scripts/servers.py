@@ -24,7 +24,7 @@ PATIENCE = 60.0  # seconds for a server to answer: the machine may be busy
 
 
 class Interrupt:
-    """A signal that asked us to end: noted, never raised, so that no started server is lost."""
+    """A signal to end: recorded, never raised, so that no started server is lost."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -43,14 +43,14 @@ class Interrupt:
             raise SystemExit(128 + self.number)
 
     def run(self, command: list[str], environment: dict[str, str]) -> int:
-        """The command's exit code, as a shell would give it."""
+        """The command's exit code, as a shell returns it."""
         self.check()
         try:
             self.command = subprocess.Popen(command, env=environment)
         except OSError as error:
             print(f"error: {command[0]}: {error.strerror}", file=sys.stderr)
             return 127
-        if self.number:  # between the look and the start
+        if self.number:  # a signal between the check and the start
             self.command.send_signal(self.number)
         code = self.command.wait()
         return code if code >= 0 else 128 - code
@@ -87,7 +87,7 @@ class Server:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # a terminal's Ctrl-C is not for it
+                    start_new_session=True,  # a terminal's Ctrl-C must not reach it
                 )
             if self.wait(process, partial(answers, port, process.pid), interrupt):
                 return port
@@ -98,7 +98,7 @@ class Server:
     def wait(
         self, process: subprocess.Popen[bytes], answers: Callable[[], bool], interrupt: Interrupt
     ) -> bool:
-        """Until it answers: True; or it ended: False."""
+        """Wait until it answers (True) or ends (False)."""
         patience = time.monotonic() + PATIENCE
         while not answers():
             interrupt.check()
@@ -147,7 +147,7 @@ def start_postgres(
     data.mkdir(mode=0o700)
     own(user, data)
     initialise(programs, data, user)
-    # Its data is thrown away: SIGQUIT spares the checkpoint of an orderly end.
+    # Its data is discarded, so SIGQUIT saves the checkpoint of an orderly shutdown.
     server = Server("PostgreSQL", folder / "postgres.log", signal.SIGQUIT)
     stack.callback(server.stop)
     own_settings = "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200"
@@ -185,7 +185,7 @@ def initialise(programs: Path, data: Path, user: int | None) -> None:
 
 def is_postgres(url: str, data: Path) -> bool:
     """Return True if our server answers, not another that was given the port in between."""
-    import psycopg  # noqa: PLC0415  not there where only Redis is wanted
+    import psycopg  # noqa: PLC0415  missing if only Redis is needed
 
     try:
         with psycopg.connect(url, connect_timeout=5) as db:

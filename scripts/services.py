@@ -1,4 +1,4 @@
-"""Runs a command with real database servers, and stops them at the end.
+"""Run a command with real database servers, and stop them at the end.
 
     scripts/services [--quick] [--only postgres,redis] COMMAND ARG...
 

@@ -1,4 +1,4 @@
-"""Fetches the source distributions of LangGraph's packages, and runs their tests with our classes.
+"""Fetch the source distributions of LangGraph's packages, and run their tests with our classes.
 
     scripts/upstream [OPTION OF PYTEST...]
 
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "upstream.txt"
-PARTS = ("tests", "pyproject.toml")  # the package itself is the one that is installed
+PARTS = ("tests", "pyproject.toml")  # the package itself is the installed one
 PACKAGES = (
     "langgraph",
     "langgraph-prebuilt",
@@ -27,11 +27,11 @@ PACKAGES = (
     "langgraph-checkpoint-sqlite",
     "langgraph-checkpoint-postgres",
 )
-NOTHING_RAN = 5  # pytest's exit code where options choose tests of other packages
+NOTHING_RAN = 5  # pytest's exit code if the options choose tests of other packages
 
 
 def fetched(package: str) -> Path:
-    """The folder with the tests of an installed package, fetched if it is not there."""
+    """The folder with the tests of an installed package, fetched if missing."""
     name = f"{package.replace('-', '_')}-{version(package)}"
     folder = ROOT / "build" / "upstream" / name
     if folder.exists():

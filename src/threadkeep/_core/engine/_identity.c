@@ -1,9 +1,9 @@
 /* Identity of objects, copies of values as they are at one instant, and shadows of values
  * (shadow.py has the same in Python).
  *
- * Invariants: while a function here looks at objects, no Python code runs (but for the hash of a
+ * Invariants: while a function here looks at objects, no Python code runs (except the hash of a
  * dict's unusual keys) and the collector is off, so that no other thread can change them
- * meanwhile; every answer is that of the Python.
+ * meanwhile. All answers are those of the Python version.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -69,19 +69,19 @@ typedef union {
     Shadow *part;
 } Word;
 
-/* Record of elements, which tells if one has changed. Immutable.
+/* A record of elements that detects changes. Immutable.
  *
- * It is made of parts, so that a long one that grows shares them with the one that it grew from;
- * or it has its elements itself. Then the first words tell for each element how many words of
- * watches there are with it and all before it, twice, and one more if it cannot be watched. The
+ * It has parts, so that a shadow of a longer list shares them with the shadow that it extends; or
+ * it has the elements itself. Then the first words, one for each element, are twice the number of
+ * watch words of this element and all before it, plus one if the element cannot be watched. The
  * watches follow.
  *
- * A watch is an object, a number, four times, with how it is watched, and the objects that
- * number counts: what it refers to, or a dict's keys and values, as the interpreter does not
- * report the keys if all are text. Of a set the number is the size.
+ * A watch is an object, a count times four plus the way it is watched, and as many objects as the
+ * count says: the object's referents, or a dict's keys and values (the interpreter does not report
+ * the keys if all are text). For a set, the count is its size.
  *
- * The collector has to know of shadows: a value may refer to a class, and this, by a method,
- * to the saver. (As with tuples no `tp_clear` is needed: something else in a cycle has one.)
+ * The collector has to know of shadows: a value may refer to a class, and the class, by a method,
+ * to the saver. (As for tuples, no `tp_clear` is needed: another object in the cycle has one.)
  */
 struct Shadow {
     PyObject_VAR_HEAD
@@ -107,7 +107,7 @@ behind_watch(const Word *watch)
     return watch + 2 + (how_of(watch) == SIZE ? 0 : watch[1].number >> 2);
 }
 
-/* Number of words that the watches of the first elements take. */
+/* Count the watch words of the first elements. */
 static inline Py_ssize_t
 words_of(const Word *ends, Py_ssize_t elements)
 {
@@ -120,7 +120,7 @@ leaves(Shadow *shadow)
     return shadow->parts > 0 ? shadow->parts : shadow->count > 0;
 }
 
-/* A part of it that has its elements itself. */
+/* The part of this number, which has its elements itself. */
 static inline Shadow *
 leaf_at(Shadow *shadow, Py_ssize_t number)
 {
@@ -173,7 +173,7 @@ meet(PyObject *object, void *argument)
     return 0;
 }
 
-/* True if there is nothing to ask for: in a message most lists and dicts are empty. */
+/* True if the container is empty: in a message most lists and dicts are. */
 static int
 is_empty(PyObject *container)
 {
@@ -181,7 +181,7 @@ is_empty(PyObject *container)
            (PyList_CheckExact(container) && PyList_GET_SIZE(container) == 0);
 }
 
-/* `PyObject_IS_GC`, which is a call that is not inlined. */
+/* `PyObject_IS_GC`, inlined. */
 static int
 is_gc(PyObject *container)
 {
@@ -205,7 +205,7 @@ ask_items(PyObject *dict, visitproc visit, void *argument)
     return result;
 }
 
-/* Ask a container for what it refers to, as `gc.get_referents` does. */
+/* Visit a container's referents, as `gc.get_referents` does. */
 static int
 ask(PyObject *container, visitproc visit, void *argument)
 {
@@ -213,7 +213,7 @@ ask(PyObject *container, visitproc visit, void *argument)
     return traverse != NULL && is_gc(container) ? traverse(container, visit, argument) : 0;
 }
 
-/* True if all that is watched is as it was. */
+/* True if all watched objects are unchanged. */
 static int
 hold(const Word *at, const Word *end)
 {
@@ -267,7 +267,7 @@ new_shadow(Py_ssize_t count, Py_ssize_t words)
     return shadow;
 }
 
-/* Write the ends of elements that stand `before` words further ahead or behind than they did. */
+/* Write the ends of elements, moved by `before` words. */
 static void
 put_ends(Shadow *leaf, Py_ssize_t at, const Word *ends, Py_ssize_t count, Py_ssize_t before)
 {
@@ -277,7 +277,7 @@ put_ends(Shadow *leaf, Py_ssize_t at, const Word *ends, Py_ssize_t count, Py_ssi
     }
 }
 
-/* Take hold of all that is watched. */
+/* Take references to all watched objects. */
 static Shadow *
 completed(Shadow *leaf)
 {
@@ -327,7 +327,7 @@ let_all_go(Shadow **row, Py_ssize_t count)
     }
 }
 
-/* The shadow of leaves in a row, which it takes over, also if it fails. */
+/* The shadow of leaves in a row (takes ownership, even on failure). */
 static PyObject *
 row_of(Shadow **row, Py_ssize_t count)
 {
@@ -532,7 +532,7 @@ Shadow_holds_now(PyObject *self, PyObject *nothing)
     return PyBool_FromLong(hold_all((Shadow *)self));
 }
 
-/* True if a list, tuple or dict has the first `size` of `items` and no more, in this order. */
+/* True if a list, tuple or dict has exactly the first `size` of `items`, in this order. */
 static int
 consists_of(PyObject *value, PyObject *keys, PyObject *items, Py_ssize_t size)
 {
@@ -579,7 +579,7 @@ Shadow_holds_in(PyObject *self, PyObject *const *arguments, Py_ssize_t given)
                            hold_all((Shadow *)self));
 }
 
-/* The numbers of the elements that cannot be watched, and of those that changed. */
+/* The indexes of the elements that cannot be watched, and of the changed elements. */
 static PyObject *
 numbers(Shadow *shadow, int changed)
 {
@@ -630,7 +630,7 @@ Shadow_is_opaque(PyObject *self, void *nothing)
     return PyBool_FromLong(((Shadow *)self)->is_opaque);
 }
 
-/* Objects that were met, by address: open addressing, NULL where there is none. */
+/* The objects met so far, by address: open addressing, NULL for a free place. */
 typedef struct {
     PyObject **places;
     size_t mask;
@@ -653,15 +653,15 @@ is_new(Met *met, PyObject *object)
     }
 }
 
-/* True if it can change by itself, not only by what it refers to. */
+/* True if the object itself can change, not only its referents. */
 static int
 can_change(PyObject *object)
 {
     return !PyTuple_Check(object) && !PyFrozenSet_CheckExact(object);
 }
 
-/* Number of containers that are watched for what they refer to; with `met`, how many of those that can
- * change were met before. */
+/* Count the containers whose referents are watched; with `met`, also those of them that can change
+ * and were met before. */
 static Py_ssize_t
 containers(Shadow *shadow, Met *met)
 {
@@ -718,10 +718,10 @@ enum { MOST_KINDS = 4096 };  /* classes that are remembered from one value to th
 /* The kind of an instance for a shadow; as in shadow.py. */
 enum { LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED };
 
-/* A container that was met. The original is borrowed: what refers to it cannot change yet. */
+/* A container that was met. The original is borrowed: its referrers cannot change yet. */
 typedef struct {
     PyObject *original;
-    PyObject *copy;      /* owned; NULL where the original itself will do */
+    PyObject *copy;      /* owned; NULL if the original itself is used */
     PyObject *slots;     /* the descriptors of an instance's class; NULL if it is none */
     PyObject *attributes;  /* the `__dict__` of an instance, owned */
     Py_ssize_t element;  /* the element that it was met under last */
@@ -735,7 +735,7 @@ typedef struct {
     Py_ssize_t count, room, element;
     Py_ssize_t *queue;  /* the nodes met under the element, by number; -1 - number: once more */
     Py_ssize_t queued, queue_room;
-    Py_ssize_t *places;  /* open addressing: an object's node, -1 where there is none */
+    Py_ssize_t *places;  /* open addressing: an object's node, -1 for a free place */
     size_t mask;
     Word *watches;  /* as a shadow has them; the objects are borrowed */
     Py_ssize_t used, watches_room;
@@ -816,7 +816,7 @@ watch(Walk *walk, PyObject *object, int how, Py_ssize_t number)
     return put(walk, first) < 0 ? -1 : put(walk, second);
 }
 
-/* The kind of an object; -1 where its class is not known (`unknown`), or for an error. */
+/* The kind of an object; -1 if its class is not known (`unknown`), or on error. */
 static int
 kind_of(Walk *walk, PyObject *object)
 {
@@ -840,8 +840,8 @@ kind_of(Walk *walk, PyObject *object)
     return (int)PyLong_AsLong(kind);
 }
 
-/* A `visitproc`: queue an object under the element that is walked if it is no leaf, and each time
- * that it is met again there, as what can change. */
+/* A `visitproc`: queue an object under the current element if it is no leaf, and again each time
+ * that it is met there, since it may change. */
 static int
 reach(PyObject *object, void *argument)
 {
@@ -869,14 +869,14 @@ reach(PyObject *object, void *argument)
     return 0;
 }
 
-/* A `visitproc`: watch what is referred to. */
+/* A `visitproc`: watch a referent. */
 static int
 note_only(PyObject *object, void *argument)
 {
     return put(argument, (Word){.object = object});
 }
 
-/* A `visitproc`: watch what is referred to, and queue it. */
+/* A `visitproc`: watch a referent, and queue it. */
 static int
 note(PyObject *object, void *argument)
 {
@@ -896,7 +896,7 @@ note_by(Walk *walk, PyObject *object, int how, visitproc visit)
     return 0;
 }
 
-/* Watch an object that was met under the element before; of an instance, its `__dict__`. */
+/* Watch an object that was met under the element before; for an instance, its `__dict__`. */
 static int
 note_again(Walk *walk, Node *node)
 {
@@ -904,7 +904,7 @@ note_again(Walk *walk, Node *node)
     return note_by(walk, object, REFERENTS, note_only);
 }
 
-/* Of an instance: its `__dict__`, and the set of fields that a model was given. */
+/* Watch an instance's `__dict__`, and the set of fields that a model was given. */
 static int
 note_state(Walk *walk, Py_ssize_t number)
 {
@@ -932,7 +932,7 @@ note_state(Walk *walk, Py_ssize_t number)
         PyObject *given = Py_TYPE(descriptor)->tp_descr_get(descriptor, object,
                                                             (PyObject *)Py_TYPE(object));
         if (given == NULL || !PyAnySet_CheckExact(given)) {
-            PyErr_Clear();  /* it was put together by hand: the instance itself is watched */
+            PyErr_Clear();  /* it was built by hand: the instance itself is watched */
             Py_XDECREF(given);
             walk->nodes[number].kind = STATE;
             return 0;
@@ -967,7 +967,7 @@ note_first(Walk *walk, Node *node)
                                                        : note_by(walk, object, REFERENTS, note);
 }
 
-/* True if `layouts` may have the class: it has attributes of its own. */
+/* True if `layouts` may have the class: its instances have attributes. */
 static int
 may_have_layout(int kind, PyObject *object)
 {
@@ -975,7 +975,7 @@ may_have_layout(int kind, PyObject *object)
            (PyTuple_Check(object) && !PyTuple_CheckExact(object));
 }
 
-/* Watch the containers under an element: 1, or 0 where one cannot be watched. */
+/* Watch the containers under an element: 1, or 0 if one cannot be watched. */
 static int
 walk_below(Walk *walk, PyObject *element)
 {
@@ -1004,10 +1004,10 @@ walk_below(Walk *walk, PyObject *element)
         }
         kind = walk->nodes[number].kind;
         if (kind == DERIVED) {
-            watched = 0;  /* it may keep what no reference shows, but has parts to copy */
+            watched = 0;  /* it may hide values from `gc`, but has parts to copy */
         }
         if (kind != CONTAINER && walk->nodes[number].slots == NULL) {
-            walk->nodes[number].kind = OPAQUE;  /* what is known of classes was just cleared */
+            walk->nodes[number].kind = OPAQUE;  /* the kinds of classes were just cleared */
             watched = 0;
             continue;
         }
@@ -1057,7 +1057,7 @@ copy_of_derived(PyObject *original)
     return copy;
 }
 
-/* A new instance of the class, with nothing in it but what the slots hold. */
+/* A new instance of the class, with only the values of the slots. */
 static PyObject *
 copy_of_state(Node *node)
 {
@@ -1093,7 +1093,7 @@ copy_of_tuple(PyObject *original)
     return copy;
 }
 
-/* Copy one container and nothing below it. What cannot change, or be copied, is left out. */
+/* Copy one container, not its contents. Objects that cannot change, or be copied, are skipped. */
 static int
 copy_one(Walk *walk, Node *node)
 {
@@ -1199,7 +1199,7 @@ rewire_attributes(Walk *walk, Node *node)
     return failed ? -1 : 0;
 }
 
-/* Let a copy refer to copies. Keys and members of sets stay: they are seldom more than text. */
+/* Replace a copy's referents by their copies. Keys and members of sets stay: most are text. */
 static int
 rewire(Walk *walk, Node *node)
 {
@@ -1248,7 +1248,7 @@ rewire_all(Walk *walk)
     return 0;
 }
 
-/* Forget what was met. */
+/* Forget the objects met so far. */
 static void
 forget(Walk *walk)
 {
@@ -1275,7 +1275,7 @@ look_at(Walk *walk, PyObject **elements, Py_ssize_t count)
     return cut(ends, walk->watches, 0, count);
 }
 
-/* Watch all elements; keep the objects that are met for copies, if there are to be any. */
+/* Watch all elements; if copies are wanted, keep the objects that are met. */
 static Shadow *
 look(Walk *walk, PyObject *elements, int copying)
 {
@@ -1343,8 +1343,8 @@ copies_of(Walk *walk, PyObject *elements, Shadow *shadow)
     return result;
 }
 
-/* Look at all that can be reached from the elements, at one instant: their `WatchedCopies`,
- * for which the list is taken over, or with `copying` 0 their shadow. */
+/* Look at all objects reachable from the elements, at one instant. Returns their `WatchedCopies`
+ * (takes ownership of the list), or with `copying` 0 their shadow. */
 static PyObject *
 look_once(Walk *walk, PyObject *elements, int copying)
 {
@@ -1352,7 +1352,7 @@ look_once(Walk *walk, PyObject *elements, int copying)
     if (make_room(walk) < 0) {
         return NULL;
     }
-    int collects = PyGC_Disable();  /* (what it finalizes may be Python code) */
+    int collects = PyGC_Disable();  /* (finalizers may be Python code) */
     Shadow *shadow = look(walk, elements, copying);
     int failed = shadow == NULL || (copying && copy_all(walk) < 0);
     if (collects) {
@@ -1397,7 +1397,7 @@ capture(PyObject *elements, int copying)
         Py_DECREF(taken);
         end_walk(&walk);
         unknown = result == NULL && !PyErr_Occurred() ? walk.unknown : NULL;
-        if (unknown != NULL) {  /* Python code finds out: then all has to be looked at again */
+        if (unknown != NULL) {  /* Python code looks the class up, so all must be read again */
             PyObject *kind = PyObject_GetItem(kinds, unknown);
             Py_XDECREF(kind);
             Py_DECREF(unknown);

@@ -10,14 +10,14 @@
 
 #define PART PyTuple_GET_ITEM
 
-/* Parts that a manifest is written with; all borrowed. Below, -1 or NULL without an exception means
+/* The parts needed to write a manifest; all borrowed. Below, -1 or NULL without an exception means
  * that something is unusual. */
 typedef struct {
     PyObject *channels, *nodes;  /* the numbers of the keyframe's names */
     PyObject *to_wire, *newest;
 } Form;
 
-/* Append a new reference, and let go of it. */
+/* Append a new reference, and release it. */
 static int
 push(PyObject *list, PyObject *item)
 {
@@ -26,7 +26,7 @@ push(PyObject *list, PyObject *item)
     return failed ? -1 : 0;
 }
 
-/* Find what a dict has for a name: borrowed, NULL where there is nothing. */
+/* Look up a name in a dict: borrowed, or NULL if the dict does not have it. */
 static int
 look(PyObject *dict, PyObject *name, PyObject **found)
 {
@@ -73,7 +73,7 @@ is_same_version(PyObject *a, PyObject *b)
     return plain ? PyObject_RichCompareBool(a, b, Py_EQ) : -1;
 }
 
-/* Append a name, and the version as its distance to the newest where it is a number. */
+/* Append a name, and its version: as the distance to the newest, if it is a number. */
 static int
 push_version(Form *form, PyObject *wire, PyObject *name, PyObject *version)
 {
@@ -86,7 +86,7 @@ push_version(Form *form, PyObject *wire, PyObject *name, PyObject *version)
     return PyLong_CheckExact(version) ? push(wire, PyNumber_Subtract(form->newest, version)) : -1;
 }
 
-/* Find the greatest number of all entries; it stays zero where one is negative. */
+/* Find the greatest number of all entries; zero if an entry is negative. */
 static int
 find_newest(Form *form, PyObject *entries)
 {
@@ -122,7 +122,7 @@ is_same_entry(PyObject *entry, PyObject *known)
     return same;
 }
 
-/* Number of spans that a reference has, which are its last part; -1 for none. */
+/* Count the spans of a reference, its last part; -1 if it has none. */
 static Py_ssize_t
 count_spans(PyObject *ref)
 {
@@ -131,7 +131,7 @@ count_spans(PyObject *ref)
     return PyTuple_CheckExact(spans) ? PyTuple_GET_SIZE(spans) : -1;
 }
 
-/* As `refs.to_wire` has it, which does what is rare: a new reference. */
+/* The reference as `refs.to_wire` writes it (which also does the rare cases): a new reference. */
 static PyObject *
 ref_of(Form *form, PyObject *ref, PyObject *old)
 {
@@ -177,9 +177,9 @@ push_entries(Form *form, PyObject *wire, PyObject *entries, PyObject *before)
     return 0;
 }
 
-/* -- what nodes have seen ------------------------------------------------------------- */
+/* -- versions seen by nodes ----------------------------------------------------------- */
 
-/* The versions that changed, all of them where some went away: a new reference. */
+/* The changed versions, or all versions if some were removed: a new reference. */
 static PyObject *
 versions_of(Form *form, PyObject *versions, PyObject *known)
 {
@@ -227,7 +227,7 @@ push_seen(Form *form, PyObject *wire, PyObject *seen, PyObject *before)
 
 /* -- the manifest --------------------------------------------------------------------- */
 
-/* The dicts: channels, what nodes have seen, both of the keyframe, the numbers of both. */
+/* The dicts: channels, versions seen by nodes, both of the keyframe, the numbers of both. */
 static int
 fill(Form *form, PyObject *wire, PyObject **dicts)
 {
@@ -271,7 +271,7 @@ difference(PyObject *module, PyObject *arguments)
     return wire != NULL || PyErr_Occurred() ? wire : Py_NewRef(Py_None);
 }
 
-/* -- what a caller gives -------------------------------------------------------------- */
+/* -- arguments of a caller ------------------------------------------------------------ */
 
 static int
 is_ascii(PyObject *object)
@@ -279,7 +279,7 @@ is_ascii(PyObject *object)
     return PyUnicode_Check(object) && PyUnicode_IS_ASCII(object);
 }
 
-/* True if it is a dict of usual names; and, where it is one of versions, of usual ones. */
+/* True if it is a dict of usual names and, for a dict of versions, of usual versions. */
 static int
 has_usual(PyObject *dict, int versions)
 {

@@ -48,9 +48,8 @@ local function length(id)
     return redis.call('STRLEN', base .. id)
 end
 
--- Arguments: the most entries, the most bytes, and how many entries are looked at. As Redis itself
--- does, this looks at a random sample for what has expired, and for the mean size. Returns how many
--- entries were removed.
+-- Arguments: the most entries, the most bytes, and the size of the sample. Like Redis, this looks
+-- for expired entries and the mean size in a random sample. Returns the number of removed entries.
 function CHANGES.trim()
     local page = tonumber(ARGV[4])
     local entries, bytes = redis.call('ZCARD', used), 0

@@ -3,7 +3,7 @@
 -- Return the reply if nothing is to be done, else nil. `mark` identifies the copy or fork.
 local function refusal(mark)
     if redis.call('EXISTS', ROWS) == 1 then
-        -- This is a retry if the mark is the same: it was made, and the answer was lost.
+        -- The same mark means a retry: the thread was filled, and the answer was lost.
         return {redis.call('HGET', THREAD, 'copy') == mark and 'again' or 'exists'}
     end
     return lacks_index() and {'unknown'} or nil
@@ -26,7 +26,7 @@ local function restore(first)
     end
 end
 
--- Set the mark. From now on a retry counts as done, so all rows must be stored before.
+-- Set the mark. A retry then counts as done, so all rows must be stored before.
 local function finish(mark)
     redis.call('HINCRBY', THREAD, 'generation', 1)
     redis.call('HSET', THREAD, 'copy', mark)

@@ -40,7 +40,7 @@ _OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
 def path_of(namespace: Namespace) -> str:
-    """Return the path of a namespace: its labels, each with a period behind it."""
+    """Return the path of a namespace: its labels, each followed by a period."""
     return "".join([f"{label}." for label in namespace])
 
 

@@ -1,5 +1,5 @@
--- Items of stores. A namespace's path is its labels, each with a period behind it. An item's number
--- is its place. Triggers remove vectors, also where a store without an index deletes an item.
+-- Items of stores. A namespace's path is its labels, each followed by a period. An item's number
+-- is its place. Triggers remove vectors, also if a store without an index deletes an item.
 CREATE TABLE tk_store (counter INTEGER NOT NULL);
 
 INSERT INTO tk_store VALUES (0);

@@ -1,8 +1,8 @@
 -- A message's key is the number of its thread (from bit 40), its position (28 bits) and a lane
 -- (12 bits): keys are in the order of hits. Records of one lane do not overlap. Those of branches
--- do, and are in lanes above. An edit is a record of one message, with its position in its name. A
+-- do, and use higher lanes. An edit is a record of one message, with its position in its name. A
 -- record without messages is in a lane that messages never have.
--- Triggers remove threads with those of the saver, whichever program deletes them.
+-- Triggers remove a thread's messages with the saver's thread, whichever program deletes it.
 CREATE TABLE threadkeep_memory_threads (number INTEGER PRIMARY KEY, thread TEXT NOT NULL UNIQUE);
 
 CREATE TABLE threadkeep_memory_records (

@@ -69,7 +69,7 @@ CREATE INDEX tk_threads_by_state ON tk_threads (state, updated_at, thread);
 CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX tk_threads_by_heap ON tk_threads (heap) WHERE heap IS NOT NULL;
 CREATE INDEX tk_threads_by_ttl ON tk_threads (ttl) WHERE ttl IS NOT NULL;
--- Views for people.
+-- Views to read in any SQLite tool.
 CREATE VIEW threads AS SELECT
     t.thread AS thread_id,
     (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number) AS checkpoints,

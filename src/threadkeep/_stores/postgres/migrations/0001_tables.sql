@@ -2,7 +2,7 @@
 --
 -- {schema} is the schema's name, quoted. Ids are ordered by code point (COLLATE "C"); a NUL,
 -- which PostgreSQL's text cannot hold, is written as two characters (see statement.py). Payloads
--- are compressed already where that pays: STORAGE EXTERNAL keeps PostgreSQL from trying again.
+-- are already compressed if that saves space: STORAGE EXTERNAL keeps PostgreSQL from trying again.
 
 CREATE TABLE {schema}.threads (
     thread_id text COLLATE "C" NOT NULL,
@@ -172,7 +172,7 @@ BEGIN
 END
 $$;
 
--- 'head' expects no checkpoint newer than id, 'writes' none after number b but those of run a,
+-- 'head' expects no checkpoint newer than id, 'writes' none after number b except those of run a,
 -- 'entry' revision a of the thread's entry, 'rows' a checkpoints and b writes in all threads that
 -- share the heap.
 CREATE FUNCTION {schema}.break_of_fence(
@@ -212,7 +212,7 @@ BEGIN
 END
 $$;
 
--- 'free', 'there' (the very same segment) or 'taken'. What the batch drops does not count.
+-- 'free', 'there' (the same segment) or 'taken'. Segments that the batch drops do not count.
 CREATE FUNCTION {schema}.state_of_place(
     the_thread text, its_log bigint, its_start bigint, its_count bigint, its_data bytea,
     drop_logs bigint[], drop_starts bigint[], drop_counts bigint[])
@@ -415,8 +415,8 @@ BEGIN
 END
 $$;
 
--- Remove a locked thread's rows. Shared segments stay, and the thread gets a heap of its own: a
--- name that is no thread's id (see statement.py).
+-- Remove a locked thread's rows. Shared segments stay, and the thread gets its own heap, whose name
+-- is no thread's id (see statement.py).
 CREATE FUNCTION {schema}.empty_thread(the_thread text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -431,7 +431,7 @@ BEGIN
         SET generation = {schema}.generation_of(t.generation, t.heap),
             heap = E'\x01\x03' || gen_random_uuid()
         WHERE t.thread_id = the_thread;
-        -- A count of what the others need must be made again.
+        -- The segments that the other threads need must be counted again.
         UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = its_heap;
     ELSE
         DELETE FROM {schema}.segments WHERE thread_id = its_heap;
@@ -480,7 +480,7 @@ BEGIN
     IF NOT {schema}.holds_rows(source) THEN
         RETURN;
     END IF;
-    -- In the order of their names, so that two copies cannot wait for each other.
+    -- Locked in the order of their names, so that two copies cannot deadlock.
     one := {schema}.lock_thread(least(source COLLATE "C", target COLLATE "C"));
     other := {schema}.lock_thread(greatest(source COLLATE "C", target COLLATE "C"));
     IF NOT {schema}.holds_rows(source) THEN  -- it was deleted while this waited
@@ -684,11 +684,11 @@ $$;
 -- Many batches in one call, as arrays: rows of all of them are checked and stored by one statement
 -- for each table.
 --
--- It takes batches that only add: no fences, no entry, no bump, and segments dropped only beside
--- others that are added; no two of a thread put the same checkpoint, or the same place of a log
--- (see changes.py). A row names its batch by number, from 1 on. The answer is whether all of them were
--- stored. Where any would be refused, nothing is: each has to be committed by itself then, by
--- `commit_batch`, which says why.
+-- Its batches only add rows: no fences, no entry, no bump, and segments are dropped only if others
+-- are added. No two batches of a thread put the same checkpoint, or the same place of a log (see
+-- changes.py). A row names its batch by number, from 1 on. Returns true if all batches were stored.
+-- If any would be refused, none is stored: commit each by itself with `commit_batch`, which returns
+-- the reason.
 
 CREATE FUNCTION {schema}.commit_batches(
     the_threads text[],
@@ -753,8 +753,8 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'changes need the isolation level READ COMMITTED' USING ERRCODE = 'TK001';
     END IF;
-    -- Made first, then locked, each in the order of names, and then what they share: so no two
-    -- groups wait for each other.
+    -- Threads are created, then locked, in the order of their names, then the heaps they share, so
+    -- that two groups cannot deadlock.
     WITH missing AS (
         INSERT INTO {schema}.threads (thread_id)
         SELECT DISTINCT b.thread_id COLLATE "C" FROM unnest(the_threads) b (thread_id)
@@ -778,7 +778,7 @@ BEGIN
             FOR NO KEY UPDATE) t) l;
     IF shared IS NOT NULL THEN
         PERFORM FROM {schema}.heaps h WHERE h.heap = ANY (shared) ORDER BY h.heap FOR NO KEY UPDATE;
-        -- (what a group adds to one heap is apart only if it is of one thread)
+        -- (segments that a group adds to one heap are disjoint only within one thread)
         SELECT fits AND count(DISTINCT t.heap) = count(DISTINCT t.thread_id) AND bool_and(
             coalesce(b.generation = {schema}.generation_of(t.generation, t.heap), true))
         INTO fits

@@ -51,14 +51,14 @@ CREATE TABLE {schema}.store_item_versions (
 ALTER TABLE {schema}.store_items ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE {schema}.store_item_versions ALTER COLUMN patch SET STORAGE EXTERNAL;
 
--- The table of vectors is made where a store has an index: it needs the extension `vector`.
+-- The table of vectors is created if a store has an index: it needs the extension `vector`.
 CREATE FUNCTION {schema}.store_has_vectors()
 RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT to_regclass({literal} || '.store_item_vectors') IS NOT NULL
 $$;
 
--- Vectors of items, by the place of each one's item in `namespaces` and `numbers`; `floats` are
--- those of all vectors, one behind the other.
+-- Vectors of items, by the place of their item in `namespaces` and `numbers`; `floats` has all
+-- vectors, one after another.
 CREATE FUNCTION {schema}.add_vectors(
     namespaces bigint[], numbers bigint[], items bigint[], paths text[], floats real[])
 RETURNS void LANGUAGE plpgsql AS $$
@@ -74,9 +74,9 @@ BEGIN
 END
 $$;
 
--- Put items, which have different keys; with `only_new`, no item that is there is replaced. Rows
--- are locked in the order of their keys. Their times are those of `put_at`, unless given. Versions
--- grow: where another put came first, with newer ones, all rows are locked, and put once more.
+-- Put items with different keys; with `only_new`, existing items are not replaced. Rows are locked
+-- in the order of their keys. Their times are those of `put_at`, unless given. Versions grow: if
+-- another put with newer versions came first, all rows are locked, and put once more.
 CREATE FUNCTION {schema}.write_items(
     new_versions bigint[], namespaces bigint[], keys text[], jsons text[], bodies bytea[],
     ttls bigint[], pendings text[], texts text[], put_at bigint, created bigint[],
@@ -115,7 +115,7 @@ BEGIN
 END
 $$;
 
--- Put one item: what `put_items` does with it, in two thirds of the time.
+-- Put one item: the same as `put_items`, in two thirds of the time.
 CREATE FUNCTION {schema}.put_item(
     its_path text, its_key text, its_json text, its_body bytea, lifetime bigint, its_pending text,
     its_words text, put_at bigint)
@@ -135,7 +135,7 @@ BEGIN
         VALUES (nextval({literal} || '.store_counter'), its_path) ON CONFLICT DO NOTHING;
         SELECT n.number INTO its_namespace FROM {schema}.store_namespaces n WHERE n.path = its_path;
     END IF;
-    LOOP  -- (twice where another put came first, with a newer version)
+    LOOP  -- (twice if another put with a newer version came first)
         its_version := nextval({literal} || '.store_counter');
         INSERT INTO {schema}.store_items (
             namespace, key, number, version, created_at, updated_at, ttl, expires_at, pending,
@@ -160,10 +160,10 @@ BEGIN
 END
 $$;
 
--- Put items, or delete those without a value; false where one has another version than expected.
+-- Put items, or delete those without a value; false if an item has another version than expected.
 -- With `plain`, nothing is deleted or expected. `spaces` has the place of each item's namespace in
--- `paths`. Rows are locked in the order of their keys: so no two calls wait for each other. (Those
--- of namespaces come first, in the order of their paths.)
+-- `paths`. Rows are locked in the order of their keys, so that two calls cannot deadlock. (Rows of
+-- namespaces come first, in the order of their paths.)
 CREATE FUNCTION {schema}.put_items(
     paths text[], spaces bigint[], keys text[], jsons text[], bodies bytea[], ttls bigint[],
     pendings text[], texts text[], put_at bigint, plain boolean,
@@ -199,7 +199,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'changes need the isolation level READ COMMITTED' USING ERRCODE = 'TK001';
     END IF;
-    -- So that no namespace is removed whose number was just read.
+    -- Prevents the removal of namespaces whose numbers were just read.
     LOCK TABLE {schema}.store_items IN ROW EXCLUSIVE MODE;
     FOR turn IN 1 .. 2 LOOP
         known := ARRAY(
@@ -246,7 +246,7 @@ BEGIN
                     coalesce(expected[place] = 0, false));
                 numbers[place] := written.numbers[1];
                 versions[place] := written.versions[1];
-                IF versions[place] IS NULL THEN  -- (somebody put it after it was looked for)
+                IF versions[place] IS NULL THEN  -- (another transaction put it after the lookup)
                     RAISE EXCEPTION 'another version' USING ERRCODE = 'TK003';
                 END IF;
             ELSE
@@ -270,7 +270,7 @@ BEGIN
         SELECT namespaces[e.item], keys[e.item], e.version, e.updated, e.replaced, e.deleted, e.patch
         FROM unnest(earlier_items, earlier_versions, earlier_updates, earlier_times,
             earlier_deleted, earlier_patches) e (item, version, updated, replaced, deleted, patch)
-        ON CONFLICT DO NOTHING;  -- (it was done, and its answer lost)
+        ON CONFLICT DO NOTHING;  -- (a retry after a lost answer)
         DELETE FROM {schema}.store_item_versions v
         USING unnest(earlier_items, earlier_most) e (item, most)
         WHERE v.namespace = namespaces[e.item] AND v.key = keys[e.item] AND v.version <= (
@@ -317,8 +317,8 @@ BEGIN
 END
 $$;
 
--- Remove items that have expired, or are in namespaces from one path to another. Returns how many,
--- and the namespaces that may be removed now.
+-- Remove items that have expired, or are in namespaces from one path to another. Returns the number
+-- of removed items, and the namespaces that may be removed now.
 CREATE FUNCTION {schema}.drop_items(
     first text, stop text, expired bigint, most bigint, OUT dropped bigint, OUT emptied bigint[])
 LANGUAGE plpgsql AS $$
@@ -367,7 +367,7 @@ BEGIN
 END
 $$;
 
--- Remove those of these namespaces that hold nothing.
+-- Remove the empty ones of these namespaces.
 CREATE FUNCTION {schema}.drop_namespaces(emptied bigint[])
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

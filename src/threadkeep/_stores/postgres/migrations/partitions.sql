@@ -1,9 +1,9 @@
--- The texts of partitions.py, each behind its name. `{a name}` stands for the text of that name,
--- {schema} for the schema's quoted name, {literal} for that as a text.
+-- The statements of partitions.py, each after its name. `{a name}` stands for the statement of that
+-- name, {schema} for the schema's quoted name, {literal} for the same as a string literal.
 
 -- name: partitions
--- Partitions as `_described` says of ours, that this role may drop, and sees all rows of. (With a
--- table's oid, pg_get_expr would lock it; what has no columns needs none.)
+-- Partitions of threadkeep (see `_described`) that this role may drop, and whose rows it can all
+-- see. (With a table's oid, pg_get_expr would lock the table; without columns it needs no oid.)
 SELECT p.relname, p.relname || ' ' || pg_get_expr(p.relpartbound, 0) AS described
 FROM pg_inherits i
 JOIN pg_class c ON c.oid = i.inhparent
@@ -27,7 +27,7 @@ SELECT coalesce((
 FROM pg_class c WHERE c.oid = to_regclass({literal} || '.checkpoints')
 
 -- name: prefixes
--- The first digits of the times in ids of UUID version 6: some thousand for each year.
+-- The first digits of the times in ids of UUID version 6: about a thousand for each year.
 SELECT DISTINCT left(checkpoint_id, 6) FROM {schema}.checkpoints
 WHERE left(checkpoint_id, 6) ~ '^[0-9a-f]+$' AND substr(checkpoint_id, 15, 1) = '6'
 
@@ -46,7 +46,7 @@ DECLARE
     END IF;
 
 -- name: part
--- The table becomes the default partition of one that has its name and all else that it had.
+-- The table becomes the default partition of a new table with its name and properties.
     old := to_regclass({literal} || '.checkpoints');
     SELECT quote_ident(pg_get_userbyid(relowner)) INTO its_owner FROM pg_class WHERE oid = old;
     IF (SELECT relkind FROM pg_class WHERE oid = old) = 'r' THEN
@@ -118,21 +118,21 @@ DECLARE
     END IF;
 
 -- name: rest
--- Last: while a default partition is attached, each new one has it read from end to end.
+-- Last: while a default partition is attached, each new partition scans it completely.
 {is_missing}
         ALTER TABLE {schema}.checkpoints
             ATTACH PARTITION {schema}.checkpoints_default DEFAULT;
     END IF;
 
 -- name: is_empty
--- By the index: what vacuum has emptied of a table would still be read from end to end.
+-- By the index: a scan would still read the pages that vacuum has emptied.
 'SELECT NOT EXISTS (SELECT FROM (SELECT FROM ' || {literal} || '.' || one.relname ||
     ' ORDER BY thread_id, checkpoint_ns, checkpoint_id LIMIT 1) AS any_row)'
 
 -- name: drop
--- Rows are looked for while others still read the table; everybody is kept out only to drop it.
--- What cannot be locked soon is left to the next time: sooner than the server looks for a deadlock
--- (deadlock_timeout: a second), so that rather this than somebody's save gives way.
+-- Other sessions can read the table during the search for rows; only the drop takes the exclusive
+-- lock. A table that cannot be locked soon is left to the next call: the lock times out before the
+-- server looks for deadlocks (deadlock_timeout: a second), so that this fails rather than a save.
 DO $threadkeep$
 DECLARE
     one record;
