@@ -116,7 +116,7 @@ class ReferenceSaver(BaseCheckpointSaver[int]):
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,  # noqa: ARG002 - every value is kept anyway
+        new_versions: ChannelVersions,  # noqa: ARG002 - every value is kept
     ) -> RunnableConfig:
         at = self._namespace(config)
         at.kept[checkpoint["id"]] = Kept(

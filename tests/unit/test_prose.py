@@ -14,7 +14,13 @@ import threadkeep
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(threadkeep.__file__).parent
-FOLDERS = (SOURCE, *(ROOT / name for name in ("bench", "demo", "scripts")))
+FOLDERS = (SOURCE, *(ROOT / name for name in ("bench", "demo", "examples", "scripts")))
+OTHERS = [  # (without code that looks like English: whole files are searched)
+    *(file for end in ("c", "sql", "lua") for file in SOURCE.rglob(f"*.{end}")),
+    *(file for file in (ROOT / "scripts").iterdir() if file.is_file() and not file.suffix),
+    ROOT / "Makefile",
+    ROOT / "setup.py",
+]
 PAGES = [
     page
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -28,9 +34,10 @@ RELATIVE = re.compile(
 OPENING = re.compile(rf'"""{RELATIVE.pattern}')
 UNPLAIN = re.compile(
     r"\b(so it is (where|with|when)|(is|are) told|tells? of|goes|going on|go on|of which|whoever"
-    r"|nobody(?!\"|:)|anew)\b",
+    r"|nobody(?!\"|:)|anew|would have taken|that lasts|such an?|anyway)\b",
     re.IGNORECASE,
 )
+BEGINNING = re.compile(r"(?:^|[.:;!] |^\W+)(Of|What) (?!.*\?)")  # of a sentence in docs
 WIDTH = 100
 # (from Python 3.12 on, f-strings have tokens of their own)
 TEXTS = {
@@ -83,6 +90,17 @@ def test_comments_and_messages_avoid_unplain_words(folder):
     assert found == []
 
 
+def test_comments_of_other_languages_avoid_unplain_words():
+    found = [
+        f"{file.name}:{number}: {word[0]}"
+        for file in OTHERS
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        for word in UNPLAIN.finditer(line)
+    ]
+
+    assert found == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_avoid_unplain_words_and_wrap_their_lines(page):
     lines = page.read_text().splitlines()
@@ -95,6 +113,8 @@ def test_pages_avoid_unplain_words_and_wrap_their_lines(page):
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("```"):
             code = not code
+        elif not code and not line.startswith("#") and (word := BEGINNING.search(line)):
+            found.append(f"{number}: a sentence begins with {word[1]}")
         elif not code and len(line) > WIDTH and not line.lstrip().startswith("|") and " " in line:
             found.append(f"{number}: {len(line)} characters")
 

@@ -81,7 +81,7 @@ async def in_thread(call: Callable[[], T], workers: Workers = _workers) -> T:
     """Run a blocking call in a worker thread.
 
     threadkeep has its own threads because LangGraph runs sync nodes in the event loop's executor,
-    and such a node may wait for a saver. If the caller is cancelled, the call continues: a commit
+    and a sync node may wait for a saver. If the caller is cancelled, the call continues: a commit
     that has begun may still become durable.
     """
     return await asyncio.get_running_loop().run_in_executor(workers.pool, call)

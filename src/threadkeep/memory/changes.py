@@ -59,7 +59,7 @@ class LayeredChanges(LayeredView):
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
-            InvalidArgumentError: the thread has no message with such an id.
+            InvalidArgumentError: the thread has no message with this id.
         """
         return (yield from self._changed(config, dict.fromkeys(validation.ids("ids", ids))))
 
@@ -73,7 +73,7 @@ class LayeredChanges(LayeredView):
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
-            InvalidArgumentError: the thread has no message with such an id.
+            InvalidArgumentError: the thread has no message with this id.
         """
         found = yield from self._full_messages(config)
         chosen = {str(one.id) for one in found if one.id in ids}

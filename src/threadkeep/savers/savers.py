@@ -71,7 +71,7 @@ class PostgresSaver(Saver):
         conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg, which you
             close. With an async pool or connection, only the async methods work. Nothing can be
             saved over a connection while your program has a transaction open on it.
-        pipe: a pipeline of psycopg on that connection. Not needed: calls are pipelined anyway.
+        pipe: a pipeline of psycopg on that connection. Not needed: calls are always pipelined.
         serde: a LangGraph serializer to use in place of threadkeep's codec.
         **options: see `help(PostgresSaver.__init__)`.
 
@@ -107,7 +107,7 @@ class PostgresSaver(Saver):
 
         Args:
             conn_string: the URL.
-            pipeline: has no effect: calls are pipelined anyway.
+            pipeline: has no effect: calls are always pipelined.
             serde: as for `PostgresSaver`.
             **options: as for `PostgresSaver`.
         """

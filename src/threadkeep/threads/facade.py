@@ -181,7 +181,7 @@ class Threads(ThreadEntries, ThreadTransfers):
                 - A function gets the channel's name and three values: at the fork, in the target,
                   in the fork (None if the channel has no value). It returns the new value.
                 - A graph: its reducers get the values written in the fork.
-                - None refuses such a merge.
+                - None refuses the merge.
             dry_run: change nothing; return the channels to merge, and the conflicts.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Rows in one SQLite file, and the options of such a file."""
+"""Rows in one SQLite file, and the file's options."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def path_of(database: Database) -> str:
             here = os.fsdecode(os.getcwdb())  # noqa: PTH109 - blockbuster refuses `os.getcwd`
             return path if path == MEMORY else str(Path(here, path))
     except UnicodeEncodeError:
-        pass  # (no file of this system has such a name)
+        pass  # (no file of this system can have this name)
     raise errors.InvalidArgumentError(
         f"{database!a} is not a path.", hint="Use a str or Path of a file, or ':memory:'."
     )
