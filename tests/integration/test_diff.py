@@ -177,8 +177,8 @@ async def test_subgraphs(look: Any) -> None:
     inner = [p for p in places if p["checkpoint_ns"]]
     ns = inner[0]["checkpoint_ns"]
     ids = [str(p["checkpoint_id"]) for p in inner]
-    diff = await look("diff", THREAD, ids[-1], ids[0], ns=ns)
-    assert (diff.before.ns, diff.after.ns) == (ns, ns)
+    diff = await look("diff", THREAD, ids[-1], ids[0], checkpoint_ns=ns)
+    assert (diff.before.checkpoint_ns, diff.after.checkpoint_ns) == (ns, ns)
     assert diff.channels["note"].kind == "added"
     outside = await look("diff_checkpoints", at(), at(checkpoint_ns=ns))
     assert outside.channels["messages"].is_same
@@ -322,7 +322,7 @@ async def test_both_forms_of_a_real_one(look: Any) -> None:
 async def test_what_is_not_there(look: Any) -> None:
     head = id_of(await aput(look.saver, place(), {"v": 1}))
     await look.refuses(ThreadNotFoundError, "diff", "nobody", None)
-    await look.refuses(ThreadNotFoundError, "diff", THREAD, None, ns="nowhere")
+    await look.refuses(ThreadNotFoundError, "diff", THREAD, None, checkpoint_ns="nowhere")
     error = await look.refuses(CheckpointNotFoundError, "diff", THREAD, head, "none")
     assert (error.thread, error.checkpoint) == (THREAD, "none")
     await look.refuses(ThreadNotFoundError, "diff_checkpoints", at(), at("nobody"))

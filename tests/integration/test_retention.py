@@ -410,7 +410,12 @@ def test_marked_checkpoints_stay(saver: Any) -> None:
         Mark("", ids[8], (), pinned=True),
         Mark("", ids[5], ("best", "release"), pinned=False),
     )
-    assert found.as_json()["marks"][1]["tags"] == ["best", "release"]
+    assert found.as_json()["marks"][1] == {
+        "ns": "",
+        "checkpoint": ids[5],
+        "tags": ["best", "release"],
+        "pinned": False,
+    }
     assert (found.tags, found.pinned) == ((), False)
     assert saver.threads.search(tags=["best"]).threads == ()
     _gc(saver, Retention(keep_last=1, keep_tagged=False))

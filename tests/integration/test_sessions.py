@@ -352,7 +352,7 @@ async def test_limits_leave_what_they_have_to(ours, sync):
     turns = len(list(graph.get_state_history(at("s"))))
     seldom = await call("create_checkpoint", "s", "seldom", {"n": 0})
     pinned = await call("create_checkpoint", "s", "flow", {"n": 1})
-    ours.threads.pin("s", checkpoint_id=pinned, ns="flow")
+    ours.threads.pin("s", checkpoint_id=pinned, checkpoint_ns="flow")
     for number in range(20):
         await call("create_checkpoint", "s", "flow", {"n": number})
     assert (await call("get_latest_checkpoint", "s", workflow_id="seldom")).id == seldom

@@ -152,7 +152,7 @@ async def test_subgraphs_have_namespaces_of_their_own(look: Any) -> None:
     await outer.compile(checkpointer=look.saver).ainvoke({"log": ["turn"]}, at())
     namespaces = {c.config["configurable"]["checkpoint_ns"] for c in look.saver.list(at())}
     (ns,) = namespaces - {""}
-    found = await look("versions", THREAD, "note", ns=ns)
+    found = await look("versions", THREAD, "note", checkpoint_ns=ns)
     assert len(found) == 1
     assert found[0].checkpoint not in ids(await look("versions", THREAD, "note"))
 
@@ -171,7 +171,7 @@ async def test_what_is_not_there(look: Any) -> None:
     assert await look("versions", THREAD, "unheard of") == []
     error = await look.refuses(ThreadNotFoundError, "versions", "nobody", "v")
     assert error.thread == "nobody"
-    await look.refuses(ThreadNotFoundError, "versions", THREAD, "v", ns="nowhere")
+    await look.refuses(ThreadNotFoundError, "versions", THREAD, "v", checkpoint_ns="nowhere")
     await look.refuses(CheckpointNotFoundError, "versions", THREAD, "v", checkpoint_id="none")
     await look.saver.adelete_thread(THREAD)
     await look.refuses(ThreadNotFoundError, "versions", THREAD, "v")

@@ -116,7 +116,7 @@ def thread_id(value: object) -> str:
 def place(thread: object, ns: object = "", checkpoint: object = None) -> CheckpointRef:
     """Return the place that arguments name: a thread, a namespace and a checkpoint's id."""
     name = thread_id(thread)
-    return CheckpointRef(name, text("ns", ns), checkpoint_id(checkpoint))
+    return CheckpointRef(name, text("checkpoint_ns", ns), checkpoint_id(checkpoint))
 
 
 def mapping(what: str, value: object, at: CheckpointRef) -> Mapping[Any, Any]:

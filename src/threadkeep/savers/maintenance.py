@@ -71,7 +71,7 @@ class Maintenance(Closing):
         self,
         thread_id: str,
         checkpoint_ids: Sequence[str],
-        ns: str | None = "",
+        checkpoint_ns: str | None = "",
         *,
         sweep: bool = True,
     ) -> Operation[int]:
@@ -84,7 +84,7 @@ class Maintenance(Closing):
         Args:
             thread_id: the thread's id.
             checkpoint_ids: the ids of the checkpoints.
-            ns: their namespace; None for any.
+            checkpoint_ns: their namespace; None for any.
             sweep: False removes only the rows, and reads no others. Their values stay until
                 something else is removed from the thread. Only in threadkeep's own namespaces.
 
@@ -95,7 +95,7 @@ class Maintenance(Closing):
             InvalidArgumentError: the ids, the namespace or `sweep` are invalid.
         """
         ids = validation.ids("checkpoint_ids", checkpoint_ids)
-        space = None if ns is None else validation.text("ns", ns)
+        space = None if checkpoint_ns is None else validation.text("checkpoint_ns", checkpoint_ns)
         name = validation.thread_id(thread_id)
         if not sweep and not (space or "").startswith(OWN_NS):
             raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")

@@ -87,7 +87,7 @@ class ThreadEntries:
     update, aupdate = sync_and_async(_update)
 
     def _tag(
-        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
+        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
         """Add tags to a thread, or to one of its checkpoints.
 
@@ -97,7 +97,7 @@ class ThreadEntries:
                 `ttl` and `max_count`. A checkpoint's tags protect that checkpoint from retention.
                 `pin` protects a whole thread.
             checkpoint_id: the checkpoint's id; None for the thread.
-            ns: the checkpoint's namespace; "" is the graph's own.
+            checkpoint_ns: the checkpoint's namespace; "" is the graph's own.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -105,13 +105,15 @@ class ThreadEntries:
         """
         return on(
             self._store,
-            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=True),
+            lazy.registry.tag(
+                self._engine, thread_id, tags, checkpoint_id, checkpoint_ns, add=True
+            ),
         )
 
     tag, atag = sync_and_async(_tag)
 
     def _untag(
-        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, ns: str = ""
+        self, thread_id: str, *tags: str, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
         """Remove tags; missing tags are ignored. Arguments as for `tag`.
 
@@ -121,13 +123,15 @@ class ThreadEntries:
         """
         return on(
             self._store,
-            lazy.registry.tag(self._engine, thread_id, tags, checkpoint_id, ns, add=False),
+            lazy.registry.tag(
+                self._engine, thread_id, tags, checkpoint_id, checkpoint_ns, add=False
+            ),
         )
 
     untag, auntag = sync_and_async(_untag)
 
     def _pin(
-        self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
+        self, thread_id: str, *, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
         """Protect a thread, or one of its checkpoints, from retention. Arguments as for `tag`.
 
@@ -135,17 +139,19 @@ class ThreadEntries:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
         """
         return on(
-            self._store, lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=True)
+            self._store,
+            lazy.registry.pin(self._engine, thread_id, checkpoint_id, checkpoint_ns, pinned=True),
         )
 
     pin, apin = sync_and_async(_pin)
 
     def _unpin(
-        self, thread_id: str, *, checkpoint_id: str | None = None, ns: str = ""
+        self, thread_id: str, *, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
         """Undo `pin`, also for a checkpoint that no longer exists."""
         return on(
-            self._store, lazy.registry.pin(self._engine, thread_id, checkpoint_id, ns, pinned=False)
+            self._store,
+            lazy.registry.pin(self._engine, thread_id, checkpoint_id, checkpoint_ns, pinned=False),
         )
 
     unpin, aunpin = sync_and_async(_unpin)

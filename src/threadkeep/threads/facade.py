@@ -43,7 +43,7 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     # -- branches and differences ----------------------------------------------------
 
-    def _branches(self, thread_id: str, ns: str = "") -> Operation[Branches]:
+    def _branches(self, thread_id: str, checkpoint_ns: str = "") -> Operation[Branches]:
         """Return the tree of a thread's checkpoints in a namespace; "" is the graph's own.
 
         Raises:
@@ -51,7 +51,7 @@ class Threads(ThreadEntries, ThreadTransfers):
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
-        return on(self._store, lazy.forks.branches(self._engine, thread_id, ns))
+        return on(self._store, lazy.forks.branches(self._engine, thread_id, checkpoint_ns))
 
     branches, abranches = sync_and_async(_branches)
 
@@ -67,7 +67,11 @@ class Threads(ThreadEntries, ThreadTransfers):
     branches_by_ns, abranches_by_ns = sync_and_async(_branches_by_ns)
 
     def _diff(
-        self, thread_id: str, before_id: str | None, after_id: str | None = None, ns: str = ""
+        self,
+        thread_id: str,
+        before_id: str | None,
+        after_id: str | None = None,
+        checkpoint_ns: str = "",
     ) -> Operation[StateDiff]:
         """Compare two checkpoints of a thread and namespace by their ids; None is the head.
 
@@ -76,7 +80,8 @@ class Threads(ThreadEntries, ThreadTransfers):
             InvalidArgumentError: an argument is no text.
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
-        a, b = validation.place(thread_id, ns, before_id), validation.place(thread_id, ns, after_id)
+        a = validation.place(thread_id, checkpoint_ns, before_id)
+        b = validation.place(thread_id, checkpoint_ns, after_id)
         return lazy.checkpoints.diff(self._store, self._engine, a, b)
 
     diff, adiff = sync_and_async(_diff)
@@ -99,7 +104,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         self,
         thread_id: str,
         channel: str,
-        ns: str = "",
+        checkpoint_ns: str = "",
         limit: int | None = 10,
         *,
         checkpoint_id: str | None = None,
@@ -111,7 +116,7 @@ class Threads(ThreadEntries, ThreadTransfers):
         Args:
             thread_id: the thread's id.
             channel: the channel's name.
-            ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
+            checkpoint_ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
             limit: the maximum number of versions; None for all.
             checkpoint_id: the id of the checkpoint to begin with; None for the head.
 
@@ -122,7 +127,9 @@ class Threads(ThreadEntries, ThreadTransfers):
         """
         return on(
             self._store,
-            lazy.checkpoints.versions(self._engine, thread_id, channel, ns, limit, checkpoint_id),
+            lazy.checkpoints.versions(
+                self._engine, thread_id, channel, checkpoint_ns, limit, checkpoint_id
+            ),
         )
 
     versions, aversions = sync_and_async(_versions)

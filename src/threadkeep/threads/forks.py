@@ -267,7 +267,7 @@ class Branches:
 
     Attributes:
         thread: the thread's id.
-        ns: the namespace.
+        checkpoint_ns: the namespace.
         head: id of the newest checkpoint, where a run without a checkpoint id continues.
         roots: ids without a visible parent, oldest first.
         tips: ids without children, oldest first.
@@ -276,7 +276,7 @@ class Branches:
     """
 
     thread: str
-    ns: str
+    checkpoint_ns: str
     head: str
     roots: tuple[str, ...]
     tips: tuple[str, ...]
@@ -422,7 +422,7 @@ def tree(
         order += _in_order([root], children)
     return Branches(
         thread=thread,
-        ns=ns,
+        checkpoint_ns=ns,
         head=head,
         roots=tuple(sorted(roots)),
         tips=tuple([id for id in ids if not children[id]]),

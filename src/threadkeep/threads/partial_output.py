@@ -352,7 +352,7 @@ class Rows:
     def delete(self, ids: Sequence[str], *, sweep: bool = False) -> Operation[None]:
         """Remove rows, if the saver can; with `sweep` also unreferenced values of earlier ones."""
         if ids and self.deletes:
-            options = {"ns": NAMESPACE, "sweep": sweep}
+            options = {"checkpoint_ns": NAMESPACE, "sweep": sweep}
             yield from self._call(self._saver, "delete_checkpoints", self.thread, ids, **options)
 
     def end(

@@ -421,8 +421,13 @@ class ThreadInfo:
             data[name] = None if data[name] is None else data[name].isoformat()
         for name in ("tags", "forked_from"):
             data[name] = None if data[name] is None else list(data[name])
-        data["marks"] = [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks]
+        data["marks"] = [_mark_data(mark) for mark in self.marks]
         return data
+
+
+def _mark_data(mark: Mark) -> dict[str, Any]:
+    place = {"ns": mark.checkpoint_ns, "checkpoint": mark.checkpoint}
+    return {**place, "tags": list(mark.tags), "pinned": mark.pinned}
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,7 +349,7 @@ class Stream:
         event: Any = None,
         node: str = "",
         message: str = "",
-        ns: str = "",
+        checkpoint_ns: str = "",
     ) -> Operation[None]:
         """Add output, which is saved soon. If the store is too slow, wait until there is room.
 
@@ -358,7 +358,7 @@ class Stream:
             event: a custom event, of any type; None for none.
             node: the node that produced the output.
             message: the id of the message that the text belongs to.
-            ns: the checkpoint namespace of the node.
+            checkpoint_ns: the checkpoint namespace of the node.
 
         Raises:
             StateError: the stream is not started, or has ended; or its event loop has ended; or it
@@ -366,7 +366,7 @@ class Stream:
             InvalidArgumentError: the output has another type.
             ThreadkeepError: the store fails, and no more output can wait.
         """
-        for part in _parts(output, event, ns, node, message):
+        for part in _parts(output, event, checkpoint_ns, node, message):
             yield from self._add(part)
 
     update, aupdate = sync_and_async(_update)

@@ -133,7 +133,7 @@ def a_tree(parents, ns="", around=None):
 
 
 def laid(*trees, meant=None):
-    every = {(one.ns, id) for one in trees for id in one.checkpoints}
+    every = {(one.checkpoint_ns, id) for one in trees for id in one.checkpoints}
     return draw(trees, every if meant is None else meant)
 
 
@@ -185,7 +185,7 @@ lines = st.dictionaries(names, st.none() | names, min_size=1)
 )
 def test_each_checkpoint_is_there_once_whatever_they_say_of_their_parents(given, left_out):
     trees = [a_tree(parents, ns, around) for ns, (parents, around) in given.items()]
-    meant = {(one.ns, id) for one in trees for id in one.checkpoints} - left_out
+    meant = {(one.checkpoint_ns, id) for one in trees for id in one.checkpoints} - left_out
     waiting, seen = [("", one) for one in laid(*trees, meant=meant)], []
     while waiting:
         space, node = waiting.pop()

@@ -363,7 +363,7 @@ def metadata_of(labels: Iterable[str]) -> dict[str, Any]:
 class Mark(NamedTuple):
     """Tags and pin of one checkpoint."""
 
-    ns: str
+    checkpoint_ns: str
     checkpoint: str
     tags: tuple[str, ...] = ()
     pinned: bool = False

@@ -209,19 +209,19 @@ def draw(trees: Iterable[Branches], shown: Collection[Spot]) -> list[Tree]:
     drawn: list[Tree] = []
     nodes: dict[Spot, Tree] = {}
     branches: dict[Spot, Tree] = {}
-    for tree in sorted(trees, key=lambda tree: (len(tree.ns), tree.ns)):
+    for tree in sorted(trees, key=lambda tree: (len(tree.checkpoint_ns), tree.checkpoint_ns)):
         main = _main_children(tree, shown)
         for id, one in tree.checkpoints.items():  # (parents come first)
-            spot, above = (tree.ns, id), (tree.ns, one.visible_parent or "")
+            spot, above = (tree.checkpoint_ns, id), (tree.checkpoint_ns, one.visible_parent or "")
             if spot not in shown:
                 continue
             if above not in nodes:
-                branches[spot] = _begin(one, tree.ns, nodes, drawn)
+                branches[spot] = _begin(one, tree.checkpoint_ns, nodes, drawn)
             elif id in main:
                 branches[spot] = branches[above]
             else:
                 branches[spot] = nodes[above].add(text("fork", "blue"))
-            nodes[spot] = branches[spot].add(_history_line(tree.ns, one))
+            nodes[spot] = branches[spot].add(_history_line(tree.checkpoint_ns, one))
     return drawn
 
 
@@ -232,7 +232,7 @@ def _main_children(tree: Branches, shown: Collection[Spot]) -> set[str]:
     for id in reversed(list(tree.checkpoints)):
         one = tree.checkpoints[id]
         newest[id] = max([id, *[newest[child] for child in one.children]])
-        children = [child for child in one.children if (tree.ns, child) in shown]
+        children = [child for child in one.children if (tree.checkpoint_ns, child) in shown]
         if children:
             main.add(max(children, key=lambda child: newest[child]))
     return main

@@ -70,7 +70,7 @@ class DiffSide:
     """A compared checkpoint, with `step` and `source` of its metadata."""
 
     thread: str
-    ns: str
+    checkpoint_ns: str
     checkpoint: str
     time: str
     step: int | None
@@ -123,8 +123,8 @@ class StateDiff:
     def as_data(self) -> dict[str, Any]:
         """Convert the difference to JSON data; values that JSON lacks become text."""
         return {
-            "before": plain(self.before),
-            "after": plain(self.after),
+            "before": _side_data(self.before),
+            "after": _side_data(self.after),
             "channels": {name: _channel_data(channel) for name, channel in self.channels.items()},
         }
 
@@ -217,6 +217,11 @@ def _value_data(value: Any) -> Any:
     return sorted(data, key=repr) if isinstance(value, set | frozenset) else data
 
 
+def _side_data(side: DiffSide) -> Any:
+    data = {one.name: getattr(side, one.name) for one in dataclasses.fields(side)}
+    return plain({("ns" if name == "checkpoint_ns" else name): data[name] for name in data})
+
+
 def _change_data(change: Change) -> dict[str, Any]:
     data: dict[str, Any] = {
         "kind": change.kind,
@@ -242,7 +247,7 @@ def _channel_data(channel: ChannelDiff) -> dict[str, Any]:
 
 
 def _side_text(side: DiffSide) -> str:
-    place = f"{side.thread} {side.ns}".rstrip()
+    place = f"{side.thread} {side.checkpoint_ns}".rstrip()
     return printable(f"{place} {side.checkpoint} step {side.step} {side.source} {side.time}")
 
 

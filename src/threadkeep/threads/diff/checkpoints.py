@@ -261,7 +261,7 @@ def _diff_side(side: Side) -> DiffSide:
     row, metadata = side.stored.row, side.metadata
     return DiffSide(
         thread=side.stored.thread,
-        ns=row.ns,
+        checkpoint_ns=row.ns,
         checkpoint=row.id,
         time=unpack_time(row.ts),
         step=metadata.get("step"),

@@ -110,7 +110,7 @@ def _latest(snapshot: ThreadSnapshot) -> set[CheckpointKey]:
     latest = {*heads(checkpoints).items(), *own}
     if entry is None:
         return latest
-    marks = {(mark.ns, mark.checkpoint) for mark in thread_entry.marks_of(entry.labels)}
+    marks = {(mark.checkpoint_ns, mark.checkpoint) for mark in thread_entry.marks_of(entry.labels)}
     return keys if entry.pinned else latest | (marks & keys)
 
 

@@ -354,7 +354,9 @@ def policy_of(entry: ThreadEntry, store: Retention | None) -> Retention:
 def marked(entry: ThreadEntry, own: Retention) -> set[CheckpointKey]:
     """List the checkpoints that a tag or a pin protects."""
     marks = thread_entry.marks_of(entry.labels)
-    return {(m.ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)}
+    return {
+        (m.checkpoint_ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)
+    }
 
 
 def _is_settled(entry: ThreadEntry, policy: Retention, now: int) -> bool:

@@ -18,7 +18,7 @@ def side(**more: Any) -> DiffSide:
     return DiffSide(
         **{
             "thread": "t",
-            "ns": "",
+            "checkpoint_ns": "",
             "checkpoint": "c1",
             "time": "now",
             "step": 1,
@@ -57,6 +57,7 @@ def test_any_difference_has_both_forms(a: Any, b: Any) -> None:
 
 def test_what_was_added_has_no_before() -> None:
     data = made(["a"], ["a", "b"]).as_data()
+    assert list(data["before"]) == ["thread", "ns", "checkpoint", "time", "step", "source"]
     (change,) = data["channels"]["m"]["changes"]
     assert change == {"kind": "added", "before_at": [1], "after_at": [1], "after": "b"}
     (change,) = made(["a"], []).as_data()["channels"]["m"]["changes"]
