@@ -436,13 +436,15 @@ def test_a_postgresql_schema_without_tables_is_no_miss(database):
         assert cache.get([A]) == {}
 
 
-def test_a_file_that_is_read_only_has_no_cache_or_its_values(tmp_path):
+async def test_a_file_that_is_read_only_has_no_cache_or_its_values(tmp_path, caplog):
     path = str(tmp_path / "c.db")
     with threadkeep.SqliteSaver(path):
         pass
     backend = SqliteBackend(path, read_only=True)
     with pytest.raises(OpenError, match="has no cache"):
-        NodeCache(backend)
+        await asyncio.to_thread(NodeCache, backend)
+    assert await NodeCache(backend).aget([A]) == {}  # (opened at its first use; graphs go on)
+    assert "has no cache" in caplog.text
     backend.close()
 
 

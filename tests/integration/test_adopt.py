@@ -36,9 +36,13 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from threadkeep import (
+    ExtractiveSummarizer,
     GroupCommit,
+    LayeredCheckpointSaver,
+    Layers,
     MemorySaver,
     ReadCache,
+    StreamingCheckpointSaver,
     WriteBehind,
 )
 from threadkeep._core.engine.logs import SEAL_BYTES
@@ -250,6 +254,19 @@ def test_of_each_saver_object(tmp_path: Path) -> None:
                 assert_same(everything(ours), theirs(saver))
         with MemorySaver() as ours:
             assert ours.threads.adopt(f"sqlite:///{file}").threads == 1
+
+
+def test_threads_of_layered_memory_and_of_streams(tmp_path: Path) -> None:
+    with official("sqlite", tmp_path) as (saver, name), MemorySaver() as ours:
+        policy = Layers(full_window=4, summary_window=8, batch=2)
+        talk(LayeredCheckpointSaver(saver, policy, ExtractiveSummarizer()), 10)
+        streaming = StreamingCheckpointSaver(saver)
+        streaming.start_streaming("t")
+        streaming.update("t", "half of it")
+        streaming.stop_streaming("t", status="pending")
+        assert ours.threads.adopt(name, verify=True).threads == 1
+        assert len(LayeredCheckpointSaver(ours, policy).full_messages("t")) == 20
+        assert [part.text for part in ours.partial("t")] == ["half of it"]
 
 
 async def test_of_each_async_saver_object(tmp_path: Path) -> None:

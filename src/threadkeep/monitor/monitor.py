@@ -298,7 +298,8 @@ class Monitor:
     def _probe_in_background(self) -> Operation[None]:
         """Measure in a thread or task of its own, and note the error."""
         if self._may_probe():
-            self._under_way.append((yield External(self._in_thread, self._in_task)))
+            started = yield External(self._in_thread, self._in_task)
+            self._under_way.append(started)
         newest = self._under_way[-1]
         yield External(
             partial(wait, [newest], _TIMEOUT), partial(asyncio.wait, [newest], timeout=_TIMEOUT)

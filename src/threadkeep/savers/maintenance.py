@@ -203,7 +203,7 @@ class Maintenance(Closing):
 
     # -- life ------------------------------------------------------------------------
 
-    def _setup(self) -> Operation[Done]:
+    def setup(self) -> Done:
         """Create the tables, or migrate them to this release, if opening does not.
 
         You may await the result, but only `asetup` does not block the event loop.
@@ -212,10 +212,12 @@ class Maintenance(Closing):
             NewerDatabaseError: the tables are of a later release.
             UnreachableError, BackendError: the server failed, or refused.
         """
-        yield from on(self._store, call("migrate"))
+        self._store.run(call("migrate"))
         return Done()
 
-    setup, asetup = sync_and_async(_setup)
+    async def asetup(self) -> None:  # (`setup` has another result: an awaitable)
+        """Async variant of `setup`."""
+        await self._store.arun(call("migrate"))
 
     def _flush(self) -> Operation[None]:
         """Store the saves that `write_behind` has not stored yet; durable on return.

@@ -24,7 +24,7 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
-from threadkeep._core.engine.operation import External, Operation, Progress, call
+from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import is_count
 from threadkeep._run import driver
@@ -170,7 +170,7 @@ class Store(BaseStore, driver.Closing):
             return await self._store.arun(operation)  # (the filter decodes each value)
         return await self._store.arun_here(operation)
 
-    def _put(
+    def put(
         self,
         namespace: Namespace,
         key: str,
@@ -179,7 +179,7 @@ class Store(BaseStore, driver.Closing):
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
         if_version: int | None = None,
-    ) -> Operation[None]:
+    ) -> None:
         """Store or update an item. See `BaseStore.put`.
 
         Args:
@@ -194,31 +194,65 @@ class Store(BaseStore, driver.Closing):
         Raises:
             ConflictError: the item has another version; nothing was stored.
         """
-        if namespace and namespace[0] == "langgraph":
+        op = self._op(namespace, key, value, index, ttl, if_version)
+        expects = None if if_version is None else {0: if_version}
+        self._store.run(operations.batch(self._engine, [op], expects))
+
+    async def aput(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+        if_version: int | None = None,
+    ) -> None:
+        """Async variant of `put`."""
+        op = self._op(namespace, key, value, index, ttl, if_version)
+        if if_version is None:
+            await self._calls.here().submit(op)
+        else:
+            await self._store.arun_here(operations.batch(self._engine, [op], {0: if_version}))
+
+    def delete(self, namespace: Namespace, key: str, *, if_version: int | None = None) -> None:
+        """Delete an item, if it exists. See `put` for `if_version`."""
+        if if_version is None:
+            super().delete(namespace, key)
+        else:
+            op = self._op(namespace, key, None, None, None, if_version)
+            self._store.run(operations.batch(self._engine, [op], {0: if_version}))
+
+    async def adelete(
+        self, namespace: Namespace, key: str, *, if_version: int | None = None
+    ) -> None:
+        """Async variant of `delete`."""
+        if if_version is None:
+            await super().adelete(namespace, key)
+        else:
+            op = self._op(namespace, key, None, None, None, if_version)
+            await self._store.arun_here(operations.batch(self._engine, [op], {0: if_version}))
+
+    def _op(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any] | None,
+        index: Literal[False] | list[str] | None,
+        ttl: float | NotProvided | None,
+        if_version: int | None,
+    ) -> PutOp:
+        if not namespace:
+            raise InvalidNamespaceError("Namespace cannot be empty.")
+        if namespace[0] == "langgraph":
             raise InvalidNamespaceError(
                 f'Root label for namespace cannot be "langgraph". Got: {namespace}'
             )
+        if if_version is not None and not is_count(if_version, 0):
+            raise invalid("if_version", if_version, "Use the item's version, or 0 for no item.")
         if isinstance(ttl, NotProvided):
             ttl = (self.ttl_config or {}).get("default_ttl")
-        return self._change(PutOp(namespace, key, value, index, ttl), if_version)
-
-    def _delete(
-        self, namespace: Namespace, key: str, *, if_version: int | None = None
-    ) -> Operation[None]:
-        """Delete an item, if it exists. See `put` for `if_version`."""
-        op = PutOp(operations.checked(namespace), str(key), None, ttl=None)
-        return self._change(op, if_version)
-
-    put, aput = driver.sync_and_async(_put)
-    delete, adelete = driver.sync_and_async(_delete)
-
-    def _change(self, op: PutOp, if_version: int | None) -> Operation[None]:
-        if if_version is None:
-            yield External(partial(self.batch, (op,)), lambda: self._calls.here().submit(op))
-            return
-        if not is_count(if_version, 0):
-            raise invalid("if_version", if_version, "Use the item's version, or 0 for no item.")
-        yield from driver.on(self._store, operations.batch(self._engine, [op], {0: if_version}))
+        return PutOp(namespace, key, value, index, ttl)
 
     # -- lifetimes -----------------------------------------------------------------------
 

@@ -270,7 +270,6 @@ class Stream:
         return self
 
     start, astart = sync_and_async(_start)
-    __enter__, __aenter__ = start, astart
 
     def _stop(self, status: StreamStatus = "completed") -> Operation[None]:
         """Stop, after the save that is under way.
@@ -326,11 +325,11 @@ class Stream:
         if self._thread is not None:
             self._thread.join()
 
-    def _leave(self, *error: object) -> Operation[None]:
+    def _leave(self, error: BaseException | None) -> Operation[None]:
         """Stop at the end of a `with` block."""
         if not self.is_started:  # (stopped in the block)
             return
-        if error[0] is None:
+        if error is None:
             yield from self._stop()
             return
         try:
@@ -338,7 +337,17 @@ class Stream:
         except Exception:  # noqa: BLE001 - the error of the block is more important
             _log.warning("The rest of a stream could not be saved.", exc_info=True)
 
-    __exit__, __aexit__ = sync_and_async(_leave)
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        driver.run(self._leave(error))
+
+    async def __aenter__(self) -> Self:
+        return await self.astart()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await driver.arun(self._leave(error))
 
     # -- updates ---------------------------------------------------------------------
 

@@ -196,23 +196,53 @@ def depth_of_value(value: Any, level: int = 0) -> int:
 
 
 def depth_of_bytes(data: bytes) -> int:
-    """Count the levels of arrays and maps in msgpack; up to `SHALLOW`, an upper bound.
-
-    Objects inside are not read: each is measured when it is decoded.
-    """
+    """Count the levels of arrays and maps in msgpack; up to `SHALLOW`, an upper bound."""
     bound = len(data.translate(None, _OTHERS))
-    if bound <= SHALLOW:
-        return bound
-    try:
-        value = ormsgpack.unpackb(data, ext_hook=_no_object, option=ormsgpack.OPT_NON_STR_KEYS)
-    except ValueError:  # (decoding it will fail, too)
-        return 0
-    depth = depth_of_value(value)
-    return depth if depth <= LIMIT else len(data)  # (no codec writes deeper values)
+    return bound if bound <= SHALLOW else _exact(data)
 
 
-def _no_object(_: int, __: bytes) -> None:
-    return None
+def _exact(data: bytes) -> int:
+    open_counts: list[int] = []
+    at = deepest = 0
+    while at < len(data):
+        at, children = _step(data, at)
+        if open_counts:
+            open_counts[-1] -= 1
+        if children:
+            open_counts.append(children)
+            deepest = max(deepest, len(open_counts))
+        while open_counts and not open_counts[-1]:
+            open_counts.pop()
+    return deepest
+
+
+# Marker -> (bytes of the length that follows, further bytes that it does not count)
+_SIZED = {
+    **{0xC4 + i: (1 << i, 0) for i in range(3)},  # bytes
+    **{0xC7 + i: (1 << i, 1) for i in range(3)},  # extensions: a tag before the payload
+    **{0xD9 + i: (1 << i, 0) for i in range(3)},  # text
+}
+_COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}  # children per count
+_FIXED = {
+    **dict(zip(range(0xCA, 0xD4), (4, 8, 1, 2, 4, 8, 1, 2, 4, 8), strict=True)),  # numbers
+    **{0xD4 + i: 1 + (1 << i) for i in range(5)},  # extensions of a fixed size
+}
+
+
+def _step(data: bytes, at: int) -> tuple[int, int]:
+    mark = data[at]
+    at += 1
+    if 0x80 <= mark < 0xA0:  # noqa: PLR2004 - a small map or array
+        return at, (mark & 15) * (2 if mark < 0x90 else 1)  # noqa: PLR2004
+    if 0xA0 <= mark < 0xC0:  # noqa: PLR2004 - short text
+        return at + (mark & 31), 0
+    if mark in _COUNTED:
+        width, per = _COUNTED[mark]
+        return at + width, int.from_bytes(data[at : at + width], "big") * per
+    if mark in _SIZED:
+        width, beside = _SIZED[mark]
+        return at + width + beside + int.from_bytes(data[at : at + width], "big"), 0
+    return at + _FIXED.get(mark, 0), 0
 
 
 _TYPE = bytes((Tag.REFERENCE,))

@@ -265,10 +265,12 @@ def of_all(query: ThreadQuery, read: Callable[[ThreadEntry], T | None]) -> Opera
     """Read each entry that matches, page by page, and return the results that are not None."""
     found: list[T] = []
     after: tuple[str, str] | None = None
-    while page := (yield from page_of("thread", after, query)):
+    while True:
+        page = yield from page_of("thread", after, query)
         found += [one for entry in page if (one := read(entry)) is not None]
+        if len(page) < PAGE:
+            return found
         after = page[-1].thread, page[-1].thread
-    return found
 
 
 def page_of(

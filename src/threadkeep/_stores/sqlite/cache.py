@@ -22,7 +22,7 @@ from threadkeep._stores.caches import (
 )
 from threadkeep._stores.sqlite.connections import MadeTables
 from threadkeep._stores.sqlite.opening import statements
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import OpenError, ThreadkeepError
 
 _IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = 'tk_cache_expiring'"
 _GET = """
@@ -56,6 +56,7 @@ class SqliteEntries(MadeTables, CacheBackend):
     commits_groups = True
 
     content = "cache"
+    missing = OpenError  # (a cache that cannot be read is a miss)
 
     def _is_made(self, db: sqlite3.Connection) -> bool:
         return bool(db.execute(_IS_MADE).fetchone()[0])

@@ -18,7 +18,7 @@ from threadkeep._stores.process_forks import FirstUse
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient, mapped, named
 from threadkeep._stores.sqlite.known import Known
 from threadkeep._stores.sqlite.opening import DatabaseLocation, open_first, sweep, transaction
-from threadkeep.errors import ClosedError, LockedError, NotSetUpError
+from threadkeep.errors import ClosedError, LockedError, NotSetUpError, OpenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -274,6 +274,8 @@ class MadeTables:
 
     content = ""
     """The tables' content, as errors name it."""
+    missing: type[OpenError] = NotSetUpError
+    """The error if a file that is read only has no tables."""
 
     def __init__(self, connections: Connections) -> None:
         self._given = connections
@@ -293,7 +295,7 @@ class MadeTables:
         with self._given.reading() as db:
             is_made = self._is_made(db)
         if not is_made and location.is_read_only:
-            raise NotSetUpError(
+            raise self.missing(
                 f"{location.path} has no {self.content}, and is read only.",
                 hint="Open it for writing once.",
             )

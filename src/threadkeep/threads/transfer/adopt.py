@@ -24,7 +24,7 @@ from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, Keyframes, read_manifest
 from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.load import Listing, Loaded
-from threadkeep._core.engine.model import HIDDEN, DropThread, ReadThread, ThreadRows
+from threadkeep._core.engine.model import HIDDEN, OWN_NS, DropThread, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import (
     CheckpointRef,
     Operation,
@@ -301,13 +301,15 @@ class _Adoption:
         """Compare each checkpoint as LangGraph's own saver and ours return it."""
         theirs = yield from external(self.source.saver)
         rest = set(keys)
-        at: Listing | None = Listing(target)
-        while at is not None:
-            page, at = yield from on(self.store, load.page(self.engine, at))
-            for loaded in page:
-                if (loaded.ns, loaded.id) in rest:
-                    yield from external(partial(self._compare, theirs, name, loaded))
-                    rest.remove((loaded.ns, loaded.id))
+        own = {ns for ns, _ in keys if ns.startswith(OWN_NS)}  # (not among all namespaces)
+        for ns in (None, *sorted(own)):
+            at: Listing | None = Listing(target, ns)
+            while at is not None:
+                page, at = yield from on(self.store, load.page(self.engine, at))
+                for loaded in page:
+                    if (loaded.ns, loaded.id) in rest:
+                        yield from external(partial(self._compare, theirs, name, loaded))
+                        rest.remove((loaded.ns, loaded.id))
         self.result.verified += len(keys) - len(rest)
         for ns, checkpoint in sorted(rest):
             raise _different(target, ns, checkpoint, "it is missing here")

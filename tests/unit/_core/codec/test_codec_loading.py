@@ -546,3 +546,33 @@ def test_sizes_that_are_not_there_are_not_believed() -> None:
     for dtype in ("(1,2", "not a type", 7, None, [["a", "|O"]], "9" * 50, "V" * 9, "1,,(", {}):
         with pytest.raises(CorruptionError):
             CODEC.decode(forged(Tag.NDARRAY, dtype, [1], 0, b"\0" * 8))
+
+
+DEEP = """
+import sys
+from threadkeep._core.codec import NativeCodec
+from threadkeep._core.codec.format import Tag
+from threadkeep.errors import CorruptionError
+
+value = b"\\x91\\x01"
+for _ in range(100):
+    object = b"\\xc9" + len(value).to_bytes(4, "big") + bytes([Tag.TUPLE]) + value
+    inner = b"\\x91" * 900 + object
+    if sys.argv[1] == "cut off":
+        value = b"\\x93" + inner
+    else:
+        value = b"\\x92\\x82\\xa1a" + inner + b"\\xa1a\\x01\\x01"
+try:
+    NativeCodec().decode(value)
+except CorruptionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["a key twice", "cut off"])
+def test_nesting_is_counted_in_the_bytes_whatever_they_decode_to(how):
+    """In a process of its own: a decoder that descends overflows the stack."""
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP, how], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "The stored value is nested too deeply.\n")
