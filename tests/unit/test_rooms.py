@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -155,14 +156,38 @@ def _ours(path: Path, names: set[str]) -> set[str]:
     return found - {_name(path)}
 
 
+BOTH_PUBLIC = {"Change"}  # a class of `threadkeep.threads`, an alias of `threadkeep.backends`
+
+
 def test_no_two_classes_have_one_name():
-    names = [
+    classes = [
         node.name
         for path in MODULES
         for node in tree_of(path).body
         if isinstance(node, ast.ClassDef)
     ]
+    assert [name for name, count in Counter(classes).items() if count > 1] == []
+    assigned = {name for path in MODULES for name in _assigned(path)}
+    assert assigned & {*classes} == BOTH_PUBLIC
+
+
+def test_no_two_type_aliases_have_one_name():
+    names = [name for path in MODULES for name in _type_aliases(path) if name[0] != "_"]
+    assert len(names) > 50
     assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def _assigned(path: Path) -> Iterator[str]:
+    """Names that a module binds outside classes and functions, by any assignment."""
+    for node in tree_of(path).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _type_aliases(path: Path) -> Iterator[str]:
+    for node in tree_of(path).body:
+        if isinstance(node, ast.AnnAssign) and _is(node.annotation, "TypeAlias"):
+            yield ast.unparse(node.target)
 
 
 def test_no_module_is_overlooked():

@@ -19,12 +19,12 @@ PAGE = 1000
 Entry: TypeAlias = tuple[bytes, bytes, int | None]
 """An id, the value to store, and the time at which it expires."""
 
-Row: TypeAlias = tuple[bytes | None, bytes | None]
+CacheRow: TypeAlias = tuple[bytes | None, bytes | None]
 """A value and None, or None and the owner of a lease."""
 
 
 class GetEntries(NamedTuple):
-    """Read entries. Reply: a dict of ids to `Row`s; missing and expired ids are left out."""
+    """Read entries. Reply: a dict of ids to `CacheRow`s; missing and expired ids are left out."""
 
     ids: tuple[bytes, ...]
     now: int
@@ -68,11 +68,11 @@ class TrimEntries(NamedTuple):
     max_bytes: int
 
 
-Change: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
+CacheChange: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
 
 
 _commit: Any = operation.Commit
-Commit: Callable[[Change], operation.Commit] = _commit
+CacheCommit: Callable[[CacheChange], operation.Commit] = _commit
 """The request that carries out a change."""
 
 
@@ -86,7 +86,7 @@ class Claim(NamedTuple):
 
 
 class CacheBackend(Backend):
-    """A backend whose `fetch` answers `GetEntries`, and whose changes are `Change`.
+    """A backend whose `fetch` answers `GetEntries`, and whose changes are `CacheChange`.
 
     The connections are those of another backend, which closes them.
     """

@@ -25,8 +25,8 @@ from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.caches import (
     PAGE,
+    CacheCommit,
     ClearEntries,
-    Commit,
     Entry,
     GetEntries,
     RemoveEntries,
@@ -228,7 +228,7 @@ class NodeCache(BaseCache[Any], Closing):
                 if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
                     yield from self._write_uses(now)
             if unreadable:  # (a lease may replace them)
-                yield Commit(RemoveEntries(tuple(unreadable)))
+                yield CacheCommit(RemoveEntries(tuple(unreadable)))
         except ThreadkeepError as error:
             _note(error, "write to")
         return values, leased
@@ -236,7 +236,7 @@ class NodeCache(BaseCache[Any], Closing):
     def _write_uses(self, now: int) -> Operation[None]:
         used, self._used, self._noted_at = self._used, set(), now
         if used:
-            yield Commit(UseEntries(tuple(used), now))
+            yield CacheCommit(UseEntries(tuple(used), now))
 
     # -- writing -------------------------------------------------------------------------
 
@@ -258,9 +258,9 @@ class NodeCache(BaseCache[Any], Closing):
                 size += len(data)
         try:
             if gone:
-                yield Commit(RemoveEntries(tuple(gone)))
+                yield CacheCommit(RemoveEntries(tuple(gone)))
             if entries:
-                yield Commit(SetEntries(tuple(entries), now))
+                yield CacheCommit(SetEntries(tuple(entries), now))
                 self._untrimmed += max(
                     len(entries) / self._entries_a_trim, size / self._bytes_a_trim
                 )
@@ -280,7 +280,7 @@ class NodeCache(BaseCache[Any], Closing):
         """Remove values, and end leases."""
         ids = dict.fromkeys(map(_id, keys))
         if ids:
-            yield Commit(RemoveEntries(tuple(ids)))
+            yield CacheCommit(RemoveEntries(tuple(ids)))
 
     def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Operation[None]:
         """Remove the values of exactly these namespaces, or all (None), and end leases."""
@@ -288,7 +288,7 @@ class NodeCache(BaseCache[Any], Closing):
         if namespaces is not None:
             spaces = tuple([_space(each)[1] for each in namespaces])
         if spaces != ():
-            yield Commit(ClearEntries(spaces))
+            yield CacheCommit(ClearEntries(spaces))
 
     get, aget = in_store(_get)
     set, aset = in_store(_set)

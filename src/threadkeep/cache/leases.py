@@ -17,7 +17,7 @@ from langgraph.cache.base import FullKey
 
 from threadkeep._core.engine.operation import Call, External, Operation
 from threadkeep._core.engine.snapshots import own_copy
-from threadkeep._stores.caches import Claim, Commit, RemoveEntries
+from threadkeep._stores.caches import CacheCommit, Claim, RemoveEntries
 from threadkeep._stores.process_forks import ResetInChild
 
 _MOST = 1000
@@ -135,7 +135,7 @@ class Leases(ResetInChild):
             elif lease.key is asked[id_][1] or lease.asker() is _asker():
                 continue  # (the same run asks again)
             elif lease.has_ended:
-                yield Commit(RemoveEntries((id_,), leased.pop(id_)))
+                yield CacheCommit(RemoveEntries((id_,), leased.pop(id_)))
             else:
                 others.append(id_)
         return others
@@ -154,7 +154,7 @@ class Leases(ResetInChild):
         claim = Claim(tuple(free), owner, now, now + self._lifetime)
         claimed: list[bytes] = yield Call("claim", (claim,))
         if len(claimed) < len(free) and not partly:
-            yield Commit(RemoveEntries(tuple(claimed), owner))
+            yield CacheCommit(RemoveEntries(tuple(claimed), owner))
             return False
         for id_ in claimed:
             self._leases[id_] = Lease(asked[id_][1], owner, _asker())

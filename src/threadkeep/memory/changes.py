@@ -23,7 +23,7 @@ from threadkeep.memory import window
 from threadkeep.memory.archiving import CHUNK, SeenCheckpoint, effective_count
 from threadkeep.memory.records import POINTER, Group, Record, groups_of, with_groups
 from threadkeep.memory.summaries import Summary
-from threadkeep.memory.view import LayeredView, Messages
+from threadkeep.memory.view import LayeredView, MessageList
 
 Place = str | RunnableConfig
 """A thread's id, or a config that names a thread or a checkpoint."""
@@ -371,7 +371,7 @@ class MessageGroups:
         config = yield from layered._write(arguments.head(seen.thread), seen, seen.live, record)
         return (yield from self._list(config))
 
-    def _messages(self, seen: SeenCheckpoint, start: Any, stop: Any) -> Operation[Messages]:
+    def _messages(self, seen: SeenCheckpoint, start: Any, stop: Any) -> Operation[MessageList]:
         """Return the messages of a range that separates no tool call from its results."""
         numbers = validation.is_count(start, 0) and validation.is_count(stop, 1)
         if not numbers or not start < stop <= seen.stop:

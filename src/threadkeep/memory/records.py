@@ -29,7 +29,7 @@ JUMPS = (8, 64, 512, 4096, 32768)  # steps
 _CLAIM, _FAILED = "claim", "failed"
 
 GroupStatus = Literal["open", "summarized", "archived"]
-Write: TypeAlias = tuple[list[tuple[str, Any]], str]  # a pending write and its task
+RecordWrite: TypeAlias = tuple[list[tuple[str, Any]], str]  # a pending write and its task
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +310,12 @@ class SummaryClaim:
     attempt: int
     owner: str
 
-    def write(self) -> Write:
+    def write(self) -> RecordWrite:
         """Return the write that claims, and its task."""
         deadline = time.time() + CLAIM_SECONDS
         return [(_CLAIM, {"owner": self.owner, "until": deadline})], f"{_CLAIM}-{self.attempt}"
 
-    def failure(self) -> Write:
+    def failure(self) -> RecordWrite:
         """Return the write that gives the claim up, and its task."""
         return [(_FAILED, self.owner)], f"{_FAILED}-{self.attempt}"
 

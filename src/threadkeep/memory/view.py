@@ -28,7 +28,7 @@ from threadkeep.memory.archiving import Archiving, SeenCheckpoint
 from threadkeep.memory.records import POINTER, Record
 from threadkeep.memory.summaries import Summary
 
-Messages: TypeAlias = list[BaseMessage]
+MessageList: TypeAlias = list[BaseMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class LayeredView(Archiving):
             )
         return SeenCheckpoint(found, thread, live or [], record)
 
-    def _inherited(self, found: CheckpointTuple, live: Messages) -> Operation[str | None]:
+    def _inherited(self, found: CheckpointTuple, live: MessageList) -> Operation[str | None]:
         """Return the record of the nearest layered ancestor of a checkpoint saved without layers.
 
         None if the checkpoint shares no message with that ancestor: it begins a new conversation.
@@ -196,13 +196,13 @@ class LayeredView(Archiving):
         }
         return View(live, stored, record, record.key, carried, hidden)
 
-    def _messages(self, view: View) -> Messages:
+    def _messages(self, view: View) -> MessageList:
         """The messages of a view, in order."""
         record = view.record
         if record is None:
             return [*view.live]
         head = [one for one in view.carried.values() if one is not None]
-        found: Messages = [one for one in head if isinstance(one, SystemMessage)]
+        found: MessageList = [one for one in head if isinstance(one, SystemMessage)]
         if record.summary is not None:
             made_of = {
                 "record": record.key,
@@ -228,7 +228,7 @@ class LayeredView(Archiving):
 
     def _view_for(
         self, config: RunnableConfig, messages: Sequence[BaseMessage]
-    ) -> Operation[Messages]:
+    ) -> Operation[MessageList]:
         """Return the view of a conversation that you have in memory.
 
         Messages that leave the window are archived; no checkpoint is stored.
@@ -250,15 +250,15 @@ class LayeredView(Archiving):
     view, aview = sync_and_async(_view_for)
 
     def _taken_apart(
-        self, at: CheckpointRef, given: Messages
-    ) -> Operation[tuple[Record | None, Messages]]:
+        self, at: CheckpointRef, given: MessageList
+    ) -> Operation[tuple[Record | None, MessageList]]:
         """Return the record that messages begin with, and the messages in full after it."""
         names = [_name_of(one) for one in given if window.is_marker(one)]
         if not names:
             record = yield from self._beginning(at.thread, given)
             return record, given[0 if record is None else record.stop :]
         view = yield from self._view_named(at, given, names)
-        live: Messages = []
+        live: MessageList = []
         for one in given:
             if window.is_marker(one):
                 live += view.hidden.get(_name_of(one), ())
@@ -267,7 +267,7 @@ class LayeredView(Archiving):
         return view.record, live
 
     def _view_named(
-        self, at: CheckpointRef, given: Messages, names: Sequence[str]
+        self, at: CheckpointRef, given: MessageList, names: Sequence[str]
     ) -> Operation[View]:
         """Return the view whose summary and groups have these names.
 
@@ -279,7 +279,7 @@ class LayeredView(Archiving):
             return View(record=record, carried={str(one.id): one for one in record.kept})
         return view
 
-    def _beginning(self, thread: str, given: Messages) -> Operation[Record | None]:
+    def _beginning(self, thread: str, given: MessageList) -> Operation[Record | None]:
         """Return the record that archives the most of the messages that have left the window."""
         before = given[: self._leaving(None, given)]
         newest = yield from self._call("get_tuple", records.place(thread))
@@ -380,7 +380,7 @@ class LayeredView(Archiving):
         }
         hidden = {str(one.id): one for some in view.hidden.values() for one in some}
         behind = {str(one.id): one for one in shown if one.id in hidden}
-        live: Messages = []
+        live: MessageList = []
         for one in shown:
             key = one.id or ""
             if key.startswith(window.GROUP):
@@ -412,12 +412,12 @@ class LayeredView(Archiving):
         record = yield from self._shifted(at, record, view.live, live)
         return View(live, record, record, view.mark, carried, view.hidden)
 
-    def _unmarked(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Operation[Messages]:
+    def _unmarked(self, at: CheckpointRef, shown: Sequence[BaseMessage]) -> Operation[MessageList]:
         """Return messages without stale summaries of this thread, as subgraphs may keep them.
 
         The summary of another thread becomes an ordinary message.
         """
-        found: Messages = []
+        found: MessageList = []
         for one in shown:
             if not window.is_marker(one):
                 found.append(one)

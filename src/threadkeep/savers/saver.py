@@ -28,7 +28,7 @@ from threadkeep._core.codec.codecs import RawCodec
 from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
-from threadkeep._core.engine.put import Call, Put
+from threadkeep._core.engine.put import Put, SaveCall
 from threadkeep._run.driver import each_and_aeach, on, sync_and_async, together
 from threadkeep._run.layered_backend import RANDOM, LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend
@@ -299,7 +299,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             await self._store.arun(self._thinned(call.place.thread))
         return arguments.stored(call)
 
-    def _save(self, call: Call) -> None:
+    def _save(self, call: SaveCall) -> None:
         """Commit a batch that can be built without reading; if that fails, run the operation."""
         place, built = call.place, put.build(self._engine, call)
         if built is None:
@@ -315,7 +315,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         else:
             remember(self._engine, place, built)
 
-    async def _asave(self, call: Call) -> None:
+    async def _asave(self, call: SaveCall) -> None:
         """Async variant of `_save`. Builds the batch before values can change."""
         place, built = call.place, put.build(self._engine, call)
         if built is None:

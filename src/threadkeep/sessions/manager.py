@@ -26,7 +26,7 @@ from threadkeep.errors import (
 from threadkeep.savers.savers import open_saver
 from threadkeep.sessions import checkpoint as valid
 from threadkeep.sessions.checkpoint import Checkpoint, CheckpointConfig, as_type
-from threadkeep.sessions.records import Place, SaverRecords, SessionDraft, surplus
+from threadkeep.sessions.records import SaverRecords, SessionDraft, SessionPlace, surplus
 from threadkeep.sessions.stores import CheckpointStore, SaverCheckpointStore, StoreRecords
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,7 +128,7 @@ class CheckpointManager(Closing):
     def _is_limited(self) -> bool:
         return (self.config.max_checkpoints, self.config.retention_days) != (None, None)
 
-    def _surplus(self, places: list[Place]) -> list[Place]:
+    def _surplus(self, places: list[SessionPlace]) -> list[SessionPlace]:
         days = self.config.retention_days
         since = None if days is None else valid.now() - timedelta(days=days)
         return surplus(places, self.config.max_checkpoints, since)

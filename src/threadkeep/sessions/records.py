@@ -48,7 +48,7 @@ class Saved(NamedTuple):
     number: int
 
 
-class Place(NamedTuple):
+class SessionPlace(NamedTuple):
     """The saver's or store's id of a checkpoint, and the fields that limits depend on."""
 
     id: str
@@ -58,17 +58,19 @@ class Place(NamedTuple):
     is_marked: bool = False  # it has a tag or pin, or its session has a pin
 
 
-def place(found: Checkpoint) -> Place:
+def place(found: Checkpoint) -> SessionPlace:
     """Return the place of a checkpoint whose id is the store's."""
-    return Place(found.id, found.workflow_id, found.created_at, found.id)
+    return SessionPlace(found.id, found.workflow_id, found.created_at, found.id)
 
 
-def surplus(places: Iterable[Place], most: int | None, since: datetime | None) -> list[Place]:
+def surplus(
+    places: Iterable[SessionPlace], most: int | None, since: datetime | None
+) -> list[SessionPlace]:
     """Return the places beyond the limits; `places` come newest first.
 
     The newest checkpoint of each workflow and marked checkpoints stay.
     """
-    found, workflows = list[Place](), set[str]()
+    found, workflows = list[SessionPlace](), set[str]()
     for number, place in enumerate(places):
         is_over = most is not None and number >= most
         is_old = since is not None and place.created_at < since
@@ -270,7 +272,7 @@ class SaverRecords:
 
     # -- removing --------------------------------------------------------------------
 
-    def places(self, session: str, workflow: str | None = None) -> Operation[list[Place]]:
+    def places(self, session: str, workflow: str | None = None) -> Operation[list[SessionPlace]]:
         """List the places of all checkpoints, newest first; threadkeep savers read no state."""
         if not self.can_remove:
             return [place(one) for one in (yield from self.newest(session, workflow, None))]
@@ -284,7 +286,7 @@ class SaverRecords:
             return []
         marked = {mark.checkpoint for mark in thread.marks}
         found = [
-            Place(
+            SessionPlace(
                 one.id,
                 ns,
                 datetime.fromisoformat(one.time),

@@ -22,11 +22,11 @@ from threadkeep.savers.savers import MemorySaver, SqliteSaver
 from threadkeep.sessions.checkpoint import Checkpoint, count, now, text
 from threadkeep.sessions.checkpoint import session as session_of
 from threadkeep.sessions.records import (
-    Place,
     Remembered,
     Saved,
     SaverRecords,
     SessionDraft,
+    SessionPlace,
     closing,
     place,
     refuse,
@@ -240,7 +240,7 @@ class StoreRecords:
         found = [one for one in found if workflow in (None, one.workflow_id)]
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
-    def places(self, session: str, workflow: str | None = None) -> Operation[list[Place]]:
+    def places(self, session: str, workflow: str | None = None) -> Operation[list[SessionPlace]]:
         """See `SaverRecords.places`; a store reads states as well."""
         found = yield from self.newest(session, workflow, None)
         return [place(one) for one in found]

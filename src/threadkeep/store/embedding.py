@@ -28,7 +28,7 @@ from threadkeep._core.lru import Lru
 from threadkeep._core.validation import is_count
 from threadkeep._run import driver
 from threadkeep._stores.external import extra
-from threadkeep._stores.items.records import Metric, SearchOptions
+from threadkeep._stores.items.records import SearchOptions, VectorMetric
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import EmbeddingError, InvalidArgumentError, invalid
 
@@ -79,10 +79,10 @@ class Index:
                 )
         self.config = config
         self.search: Search = config.get("search", "semantic")
-        metric: Metric = config.get("distance_type", "cosine")
+        metric: VectorMetric = config.get("distance_type", "cosine")
         if self.search not in get_args(Search):
             raise invalid("search", self.search, 'Use "semantic", "hybrid" or "text".')
-        if metric not in get_args(Metric):
+        if metric not in get_args(VectorMetric):
             raise invalid("distance_type", metric, 'Use "cosine", "l2" or "inner_product".')
         fields, text_fields = config.get("fields"), config.get("text_fields")
         if fields and text_fields:

@@ -30,7 +30,7 @@ from threadkeep._run.driver import sync_or_async
 from threadkeep.errors import CodecError, NotFoundError, ThreadkeepError
 
 StreamStatus: TypeAlias = Literal["pending", "completed", "discarded"]
-Kind: TypeAlias = Literal["text", "chunk", "message", "event", "values", "checkpoint"]
+PartKind: TypeAlias = Literal["text", "chunk", "message", "event", "values", "checkpoint"]
 
 NAMESPACE = f"{OWN_NS}partial"
 KEPT = 20  # ended streams per thread
@@ -39,7 +39,8 @@ LIVE: set[str] = set()
 
 _MOST = 200  # rows read from a saver that cannot delete them
 _PARTS = "parts"
-_SAID = ("stream", "status", "created", "saved", "completed")  # fields of `Row` in the metadata
+_SAID = ("stream", "status", "created", "saved", "completed")
+"""Fields of `PartialRow` in the metadata."""
 _BESIDE_TEXT = (
     "additional_kwargs",
     "response_metadata",
@@ -53,7 +54,7 @@ _BESIDE_TEXT = (
 class Part(NamedTuple):
     """A piece of output. A "checkpoint" part drops the namespace's values before it."""
 
-    kind: Kind
+    kind: PartKind
     namespace: str
     node: str
     message: str
@@ -222,7 +223,7 @@ def _message(pieces: Sequence[Part]) -> PartialMessage:
 # -- rows ------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class PartialRow(NamedTuple):
     """A stored row. Times are ISO 8601 texts."""
 
     id: str
@@ -243,17 +244,17 @@ def _new_id() -> str:
     return empty_checkpoint()["id"]
 
 
-def _row(id: str, said: Any) -> Row:
-    return Row(id, **{name: said.get(name) for name in _SAID}, root=said["parents"].get(""))
+def _row(id: str, said: Any) -> PartialRow:
+    return PartialRow(id, **{name: said.get(name) for name in _SAID}, root=said["parents"].get(""))
 
 
-def _newest_first(rows: Iterable[Row]) -> list[Row]:
+def _newest_first(rows: Iterable[PartialRow]) -> list[PartialRow]:
     return sorted(rows, key=lambda row: (row.stream, row.id), reverse=True)
 
 
-def _newest(rows: Iterable[Row]) -> dict[str, Row]:
+def _newest(rows: Iterable[PartialRow]) -> dict[str, PartialRow]:
     """Find the newest row of each stream; `rows` come newest first."""
-    found: dict[str, Row] = {}
+    found: dict[str, PartialRow] = {}
     for row in rows:
         found.setdefault(row.stream, row)
     return found
@@ -268,13 +269,13 @@ def thread_of(config: RunnableConfig | str) -> str:
 
 def partial_of(saver: Any, thread: RunnableConfig | str) -> Operation[list[PartialStream]]:
     """See `Saver.partial`."""
-    rows = yield from Rows(saver, thread).read()
+    rows = yield from PartialRows(saver, thread).read()
     found = [_stream(row) for row in _newest(rows).values()]
     over = {one.id for one in [one for one in found if one.status != "pending"][KEPT:]}
     return [one for one in found if one.id not in over]
 
 
-def _stream(row: Row) -> PartialStream:
+def _stream(row: PartialRow) -> PartialStream:
     created, saved = datetime.fromisoformat(row.created), datetime.fromisoformat(row.saved)
     ended = None if row.completed is None else datetime.fromisoformat(row.completed)
     parts = fold(row.parts)
@@ -283,7 +284,7 @@ def _stream(row: Row) -> PartialStream:
 
 def discard_of(saver: Any, thread: RunnableConfig | str, stream: str | None) -> Operation[int]:
     """See `Saver.discard_partial`."""
-    stored = Rows(saver, thread)
+    stored = PartialRows(saver, thread)
     rows = yield from stored.read_heads()
     found = [
         one._replace(status="discarded", completed=_now())
@@ -295,7 +296,7 @@ def discard_of(saver: Any, thread: RunnableConfig | str, stream: str | None) -> 
     return len(found)
 
 
-class Rows:
+class PartialRows:
     """The rows of a thread's streams, in any saver."""
 
     def __init__(self, saver: Any, config: RunnableConfig | str) -> None:
@@ -303,7 +304,7 @@ class Rows:
         self.thread = thread_of(config)
         self.deletes = callable(getattr(saver, "delete_checkpoints", None))
 
-    def read(self) -> Operation[list[Row]]:
+    def read(self) -> Operation[list[PartialRow]]:
         """Read all rows, newest first."""
         limit, config = None if self.deletes else _MOST, self._config()
 
@@ -315,7 +316,7 @@ class Rows:
         )
         return _newest_first(map(self._row, found))
 
-    def read_heads(self) -> Operation[list[Row]]:
+    def read_heads(self) -> Operation[list[PartialRow]]:
         """Read all rows, newest first; without parts if the saver can delete checkpoints."""
         if not self.deletes:
             return (yield from self.read())
@@ -331,7 +332,7 @@ class Rows:
         found = yield from self._call(self._saver, "get_tuple", config)
         return None if found is None else str(found.checkpoint["id"])
 
-    def put(self, row: Row, parent: str | None) -> Operation[None]:
+    def put(self, row: PartialRow, parent: str | None) -> Operation[None]:
         """Store a row; `parent` is the id of the row before it."""
         checkpoint = {**empty_checkpoint(), "id": row.id}
         if row.parts:
@@ -356,7 +357,7 @@ class Rows:
             yield from self._call(self._saver, "delete_checkpoints", self.thread, ids, **options)
 
     def end(
-        self, rows: Sequence[Row], ended: Sequence[Row]
+        self, rows: Sequence[PartialRow], ended: Sequence[PartialRow]
     ) -> Operation[tuple[list[str], list[str]]]:
         """Store the last rows of streams.
 
@@ -389,7 +390,7 @@ class Rows:
         place = {"thread_id": self.thread, "checkpoint_ns": NAMESPACE}
         return {"configurable": place if parent is None else {**place, "checkpoint_id": parent}}
 
-    def _row(self, found: CheckpointTuple) -> Row:
+    def _row(self, found: CheckpointTuple) -> PartialRow:
         parts = found.checkpoint["channel_values"].get(_PARTS) or ()
         if isinstance(parts, str):
             kind, _, data = parts.partition(":")
@@ -401,7 +402,7 @@ class Rows:
         return f"{kind}:{base64.b64encode(data).decode()}"
 
 
-class StreamRows(Rows):
+class StreamRows(PartialRows):
     """The rows of one running stream."""
 
     def __init__(self, saver: Any, config: RunnableConfig | str, max_pending: int) -> None:
@@ -466,5 +467,5 @@ class StreamRows(Rows):
         with suppress(ThreadkeepError):  # the next stream removes the rows
             yield from self.delete([*gone, *old], sweep=bool(old))
 
-    def _own(self, status: StreamStatus) -> Row:
-        return Row(self.id, self.id, status, self._created, _now(), root=self._root)
+    def _own(self, status: StreamStatus) -> PartialRow:
+        return PartialRow(self.id, self.id, status, self._created, _now(), root=self._root)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.sessions import Checkpoint, CheckpointConfig
 from threadkeep.sessions.checkpoint import as_type
-from threadkeep.sessions.records import Place, surplus
+from threadkeep.sessions.records import SessionPlace, surplus
 
 VARIABLE = "THREADKEEP_SESSIONS_"
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -189,7 +189,7 @@ def test_a_type_that_nothing_can_be_made_into_is_refused():
 
 def test_what_is_beyond_limits():
     def place(name, workflow, days, *, marked=False):
-        return Place(name, workflow, NOW - timedelta(days=days), name, marked)
+        return SessionPlace(name, workflow, NOW - timedelta(days=days), name, marked)
 
     places = [
         place("6", "a", 0),

@@ -22,11 +22,11 @@ from pydantic_core import PydanticUndefined
 from threadkeep._core.codec.format import (
     CODES,
     PLAIN,
+    ClassReference,
     Decode,
     Encode,
     FinalError,
     Packer,
-    Reference,
     Tag,
     Unpacker,
     dotted,
@@ -43,7 +43,7 @@ from threadkeep.errors import UnknownTypeError, UnserializableError
 # -- enums -----------------------------------------------------------------------------
 
 
-def encode_enum(reference: Reference, cls: Any) -> Encode:
+def encode_enum(reference: ClassReference, cls: Any) -> Encode:
     """Encode members by name, combinations of flags by value."""
     members = vars(cls)["_member_map_"]
 
@@ -86,7 +86,7 @@ def combine_flags(cls: type, value: int) -> Any:
     return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]
 
 
-def encode_namedtuple(reference: Reference, _: type) -> Encode:
+def encode_namedtuple(reference: ClassReference, _: type) -> Encode:
     """Encode values by field name, so that fields may be added or moved."""
 
     def encode(value: Any, packer: Packer) -> bytes:
@@ -118,7 +118,7 @@ def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
     return tuple.__new__(cls, [known[name] for name in cls._fields])
 
 
-def encode_record(reference: Reference, cls: type) -> Encode:
+def encode_record(reference: ClassReference, cls: type) -> Encode:
     """Encode all attributes by name, and the names of declared fields that are not set."""
     declared = tuple(_defaults(cls))
 
@@ -174,7 +174,7 @@ _new = object.__new__
 _set = object.__setattr__
 
 
-def encode_model(reference: Reference, cls: type) -> Encode:
+def encode_model(reference: ClassReference, cls: type) -> Encode:
     """Encode fields, private attributes and extra values of a model of pydantic 2."""
     _check_slots(cls)
 
@@ -222,7 +222,7 @@ def fields_of(cls: type[BaseModel]) -> dict[str, Any]:
     return cls.model_fields if found is None else found
 
 
-def encode_model_v1(reference: Reference, cls: Any) -> Encode:
+def encode_model_v1(reference: ClassReference, cls: Any) -> Encode:
     """Encode a model of `pydantic.v1`, where extra values are fields too."""
     _check_slots(cls)
 

@@ -143,7 +143,7 @@ class Unpacker(Protocol):
         """Return the class that the data names, if it is allowed and of the stored kind."""
 
 
-Reference: TypeAlias = str | int
+ClassReference: TypeAlias = str | int
 """A class as named in data: its code, or "module:qualified name"."""
 
 Encode: TypeAlias = Callable[[Any, Packer], bytes | None]

@@ -20,9 +20,9 @@ from threadkeep._core.codec import data_classes, langchain_types, subclasses, va
 from threadkeep._core.codec.format import (
     CODES,
     HOMES,
+    ClassReference,
     Encode,
     Packer,
-    Reference,
     Rule,
     Tag,
     dotted,
@@ -102,7 +102,7 @@ class Finder(NamedTuple):
     registry: Registry
     allowed: frozenset[tuple[str, ...]] = frozenset()
 
-    def find(self, reference: Reference, tag: Tag) -> type:
+    def find(self, reference: ClassReference, tag: Tag) -> type:
         """Return the class that data refers to. It must still be of the stored kind."""
         cls, kind = self.look_up(reference)
         if kind is not tag:
@@ -113,7 +113,7 @@ class Finder(NamedTuple):
             )
         return cls
 
-    def look_up(self, reference: Reference) -> tuple[type, Tag]:
+    def look_up(self, reference: ClassReference) -> tuple[type, Tag]:
         code = reference if isinstance(reference, int) else CODES.get(reference)
         name = str(reference) if code is None else HOMES.get(code)
         if name is None:
@@ -170,7 +170,7 @@ C = TypeVar("C", bound=type)
 _BUILT_IN: dict[type, Rule] = {**values.RULES, **langchain_types.RULES}
 """Rules for types that are matched exactly."""
 
-_DATA_CLASSES: dict[Tag, tuple[Callable[[Reference, Any], Encode], bool]] = {
+_DATA_CLASSES: dict[Tag, tuple[Callable[[ClassReference, Any], Encode], bool]] = {
     Tag.ENUM: (data_classes.encode_enum, False),
     Tag.FLAG: (data_classes.encode_enum, False),
     Tag.NAMEDTUPLE: (data_classes.encode_namedtuple, False),
@@ -340,7 +340,7 @@ def register_module(name: str) -> None:
     DEFAULT_REGISTRY.register_module(name)
 
 
-def _data_rule(cls: type, tag: Tag, reference: Reference) -> Rule:
+def _data_rule(cls: type, tag: Tag, reference: ClassReference) -> Rule:
     encoding, shareable = _DATA_CLASSES[tag]
     return Rule(tag, encoding(reference, cls), shareable)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from threadkeep._core.codec.format import Encode, Packer, Reference, Tag, Unpacker, dotted
+from threadkeep._core.codec.format import ClassReference, Encode, Packer, Tag, Unpacker, dotted
 from threadkeep._core.codec.introspection import (
     ADDRESSES,
     BASES,
@@ -41,7 +41,7 @@ class Base(NamedTuple):
     make: Callable[[Any, Any], Any]
 
 
-def encode_subclass(reference: Reference, cls: Any) -> Encode:
+def encode_subclass(reference: ClassReference, cls: Any) -> Encode:
     """Encode the plain value, and the attributes if there are any."""
     base = solid_base(cls)
     plain, code = _BASES[base].plain, BASES.index(base)
@@ -195,7 +195,7 @@ _NOT_FIELDS = frozenset({"obj", "__suppress_context__", "message", "exceptions"}
 _ARGS: Any = vars(BaseException)["args"]
 
 
-def encode_exception(reference: Reference, cls: Any) -> Encode:
+def encode_exception(reference: ClassReference, cls: Any) -> Encode:
     """Encode arguments, attributes, and the fields that the arguments do not set."""
 
     def encode(value: Any, packer: Packer) -> bytes:

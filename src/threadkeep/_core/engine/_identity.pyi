@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from threadkeep._core.engine.shadow import Layout, WatchedCopies
+from threadkeep._core.engine.shadow import SlotLayout, WatchedCopies
 
 @final
 class Shadow:
@@ -31,5 +31,5 @@ def copy_and_watch(elements: list[Any], /) -> WatchedCopies: ...
 def same_front(one: list[Any], other: list[Any], /) -> int: ...
 def behind(old: list[Any], size: int, now: list[Any], /) -> list[Any] | None: ...
 def prepare(
-    kinds: dict[type, int], layouts: dict[type, Layout], copies: type[WatchedCopies], /
+    kinds: dict[type, int], layouts: dict[type, SlotLayout], copies: type[WatchedCopies], /
 ) -> None: ...

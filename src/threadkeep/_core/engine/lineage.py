@@ -34,7 +34,8 @@ from threadkeep.errors import ThreadkeepError, UnknownTypeError
 CheckpointKey: TypeAlias = tuple[str, str]  # namespace, checkpoint id
 WriteKey: TypeAlias = tuple[str, str, int]  # namespace, checkpoint id, seq
 SegmentKey: TypeAlias = tuple[int, int, int]  # log, start, count
-Search: TypeAlias = tuple[CheckpointKey, str]  # a checkpoint, and a channel without a value there
+ChannelSearch: TypeAlias = tuple[CheckpointKey, str]
+"""A checkpoint, and a channel without a value there."""
 Positions: TypeAlias = Mapping[int, Sequence[Span]]
 """Positions by log: spans in order that do not touch."""
 
@@ -72,7 +73,7 @@ class Lineage:
         self._manifests: dict[CheckpointKey, tuple[Manifest, Keyframe]] = {}
         self._keyframes: Keyframes = {}
         self._written: dict[CheckpointKey, frozenset[str]] = {}
-        self._origins: dict[Search, _Origin] = {}
+        self._origins: dict[ChannelSearch, _Origin] = {}
 
     def manifest(self, key: CheckpointKey) -> tuple[Manifest, Keyframe]:
         """Return the checkpoint's manifest and its keyframe. Raises CorruptionError."""
@@ -111,7 +112,7 @@ class Lineage:
                 found.setdefault(above, []).append(stored.row)
         return found
 
-    def origin(self, search: Search) -> _Origin:
+    def origin(self, search: ChannelSearch) -> _Origin:
         """Go up to the nearest value of the channel, or to the root."""
         channel, passed, at = search[1], [], search[0]
         while (at, channel) not in self._origins:
@@ -132,10 +133,10 @@ class Lineage:
             self._origins[key, channel] = _Origin(written, seed)
         return self._origins[search]
 
-    def ancestors(self, searches: Iterable[Search]) -> set[CheckpointKey]:
+    def ancestors(self, searches: Iterable[ChannelSearch]) -> set[CheckpointKey]:
         """Return all ancestors up to the nearest with a value of the channel, or to the root."""
         found: set[CheckpointKey] = set()
-        met: set[Search] = set()
+        met: set[ChannelSearch] = set()
         for key, channel in searches:
             above = self.above(key)
             while above is not None and (above, channel) not in met:
@@ -166,7 +167,7 @@ def searches(
     lineage: Lineage,
     keep: Iterable[CheckpointKey],
     elements: Elements | None = None,
-) -> Operation[list[Search]]:
+) -> Operation[list[ChannelSearch]]:
     """Return the DeltaChannels of some checkpoints that have no value there.
 
     A channel without a value is a DeltaChannel if the metadata counts it (as LangGraph does, from
@@ -175,8 +176,8 @@ def searches(
     the thread's sound ones; without them they are read, and an unreadable value counts as a
     snapshot.
     """
-    sure: list[Search] = []
-    origins: dict[Search, _Origin] = {}
+    sure: list[ChannelSearch] = []
+    origins: dict[ChannelSearch, _Origin] = {}
     for key in keep:
         entries = lineage.manifest(key)[0].entries if lineage.stored[key].row.parent else {}
         empty = [channel for channel, entry in entries.items() if entry.is_empty]

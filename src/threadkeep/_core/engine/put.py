@@ -105,10 +105,10 @@ class PutWrites(NamedTuple):
         return self._replace(writes=list(zip(channels, copies, strict=True)))
 
 
-Call: TypeAlias = Put | PutWrites
+SaveCall: TypeAlias = Put | PutWrites
 
 
-def build(engine: Engine, call: Call) -> Built | None:
+def build(engine: Engine, call: SaveCall) -> Built | None:
     """Build the batch of a call; None if the store must be read first."""
     memory = engine.memory(call.place.thread)
     generation = memory.generation
@@ -128,7 +128,7 @@ def build(engine: Engine, call: Call) -> Built | None:
         return _put_batch(engine, memory, call, generation, parent, values, join=True)
 
 
-def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[None]:
+def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operation[None]:
     """Build the batch of a call and commit it; again if its log positions were taken.
 
     `failed` is the batch of a first attempt, and its error. Raises ConflictError if another run was
@@ -170,7 +170,7 @@ def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[
     )
 
 
-def _attempt(engine: Engine, call: Call, attempt: int) -> Operation[Built]:
+def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
     generation = memory.generation
     if isinstance(call, PutWrites):

@@ -108,7 +108,7 @@ _LEAF_MODULES = frozenset(
 _COPIED = (list, dict, set, deque, OrderedDict, defaultdict, bytearray)  # by their `copy`
 _TRIES = 16
 
-Layout: TypeAlias = tuple[bool, tuple[MemberDescriptorType, ...], Any]
+SlotLayout: TypeAlias = tuple[bool, tuple[MemberDescriptorType, ...], Any]
 """Layout of an instance: has a `__dict__`, its slots, the slot of a model's fields set."""
 
 
@@ -138,7 +138,7 @@ _BUILT_IN: dict[type, int] = {
     **dict.fromkeys((OrderedDict, defaultdict), CONTAINER),
 }
 KINDS: _Kinds = _Kinds()
-LAYOUTS: dict[type, Layout] = {}
+LAYOUTS: dict[type, SlotLayout] = {}
 
 
 def _classify(cls: type) -> int:

@@ -18,7 +18,7 @@ from threadkeep._core.engine.operation import Commit, CommitMany, External, Fetc
 from threadkeep._core.policies import WriteBehind
 from threadkeep._run.driver import CHANGES, Runner
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit
-from threadkeep._run.write_behind.queue import BatchQueue, Threads
+from threadkeep._run.write_behind.queue import BatchQueue, ThreadIds
 from threadkeep._stores.records import only_adds
 
 
@@ -95,6 +95,6 @@ class WriteBehindLayer(WriteThroughLayer):
         self._is_reached = True
 
 
-def _threads_read(reads: Sequence[Read]) -> Threads:
+def _threads_read(reads: Sequence[Read]) -> ThreadIds:
     threads = {getattr(read, "thread", None) for read in reads}
     return None if None in threads else {str(thread) for thread in threads}

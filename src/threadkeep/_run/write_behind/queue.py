@@ -59,7 +59,7 @@ from threadkeep.errors import (
 
 T = TypeVar("T")
 
-Threads: TypeAlias = Collection[str] | None
+ThreadIds: TypeAlias = Collection[str] | None
 """Ids of threads; None means all threads."""
 
 Key: TypeAlias = tuple[str, str, str | None]  # thread, namespace, checkpoint
@@ -226,14 +226,14 @@ class BatchQueue(ResetInChild):
 
     # -- storing ---------------------------------------------------------------------
 
-    def is_settled(self, threads: Threads) -> bool:
+    def is_settled(self, threads: ThreadIds) -> bool:
         """Return True if all saves of the threads are stored and every failure was raised."""
         with self._lock:
             if threads is None:
                 return not self._lanes and not self._failures
             return not any(t in self._lanes or t in self._failures for t in threads)
 
-    def flush(self, threads: Threads = None) -> None:
+    def flush(self, threads: ThreadIds = None) -> None:
         """Store every save of the threads that was made before this call.
 
         Raises:

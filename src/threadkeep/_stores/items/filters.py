@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 from threadkeep._core.engine.load import field, is_path
 from threadkeep._core.texts import is_unicode
 from threadkeep._stores.external import extra
-from threadkeep._stores.items.records import Condition, ItemRow, Metric, Place, Scored
+from threadkeep._stores.items.records import Condition, ItemPlace, ItemRow, Scored, VectorMetric
 from threadkeep.errors import InvalidArgumentError, invalid
 
 Test: TypeAlias = Callable[[Any], bool]
@@ -189,7 +189,7 @@ def _hint(path: tuple[str, ...], name: str, operand: Any) -> Iterator[Condition]
 # -- ranking -------------------------------------------------------------------------
 
 
-P = TypeVar("P", Place, bytes)
+P = TypeVar("P", ItemPlace, bytes)
 
 _K1, _B = 1.2, 0.75  # parameters of BM25, as in FTS5
 _RANK = 60  # constant of reciprocal rank fusion: https://doi.org/10.1145/1571941.1572114
@@ -206,7 +206,7 @@ def numpy() -> ModuleType:
 
 
 def nearest(
-    metric: Metric, places: Sequence[P], vectors: Sequence[bytes], query: bytes, limit: int
+    metric: VectorMetric, places: Sequence[P], vectors: Sequence[bytes], query: bytes, limit: int
 ) -> list[tuple[P, float]]:
     """Return the best places and their scores: cosine, inner product or negative distance.
 
@@ -260,8 +260,8 @@ def word_scores(texts: Sequence[str], words: Sequence[str]) -> list[float]:
 
 def fuse(*rankings: Iterable[Scored]) -> list[Scored]:
     """Return the items of several rankings as one, by the sum of 1 / (60 + rank)."""
-    rows: dict[Place, ItemRow] = {}
-    scores: dict[Place, float] = {}
+    rows: dict[ItemPlace, ItemRow] = {}
+    scores: dict[ItemPlace, float] = {}
     for ranking in rankings:
         for rank, (row, _) in enumerate(ranking, 1):
             rows[row.place] = row

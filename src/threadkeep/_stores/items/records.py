@@ -22,8 +22,8 @@ from threadkeep.errors import CorruptionError, invalid
 Namespace: TypeAlias = tuple[str, ...]
 ItemKey: TypeAlias = tuple[Namespace, str]
 Packed: TypeAlias = str | bytes
-Place: TypeAlias = tuple[int, int]
-Metric: TypeAlias = Literal["cosine", "l2", "inner_product"]
+ItemPlace: TypeAlias = tuple[int, int]
+VectorMetric: TypeAlias = Literal["cosine", "l2", "inner_product"]
 
 
 class SearchOptions(NamedTuple):
@@ -33,7 +33,7 @@ class SearchOptions(NamedTuple):
     """
 
     dims: int = 0
-    metric: Metric = "cosine"
+    metric: VectorMetric = "cosine"
     text: bool = False
 
 
@@ -53,7 +53,7 @@ class ItemRow(NamedTuple):
     created_at: int
     updated_at: int
     version: int
-    place: Place
+    place: ItemPlace
     ttl: int | None = None
     expires_at: int | None = None
 
@@ -118,7 +118,7 @@ class FindItems(NamedTuple):
     limit: int
     offset: int = 0
     where: tuple[Condition, ...] = ()
-    after: Place | None = None
+    after: ItemPlace | None = None
     now: int | None = None
     bare: bool = False
 
@@ -160,7 +160,7 @@ class FindPending(NamedTuple):
     """Find items without their vectors so far. Reply: a list of (`ItemRow`, `ItemPut.pending`)."""
 
     limit: int
-    after: Place | None = None
+    after: ItemPlace | None = None
 
 
 class FindVersions(NamedTuple):

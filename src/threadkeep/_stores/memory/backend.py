@@ -24,9 +24,9 @@ from threadkeep._stores.base import Backend, ScrubReport
 from threadkeep._stores.memory.rows import (
     EMPTY,
     EMPTY_NAMESPACE,
+    MemoryNamespace,
     MemoryThread,
-    Namespace,
-    Threads,
+    MemoryThreads,
     carry_out,
     entry_of,
 )
@@ -52,7 +52,7 @@ class MemoryBackend(Backend):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._threads: Threads = {}
+        self._threads: MemoryThreads = {}
         self._closed = False
         self._identity = secrets.token_hex(16)
         self.beside: weakref.WeakSet[MemoryEntries | MemoryItems] = weakref.WeakSet()
@@ -128,7 +128,7 @@ class MemoryBackend(Backend):
             raise ClosedError(hint="Open a new one. The rows of this one, in memory, are gone.")
 
 
-def _checkpoint(threads: Threads, read: model.ReadCheckpoint) -> model.ThreadState:
+def _checkpoint(threads: MemoryThreads, read: model.ReadCheckpoint) -> model.ThreadState:
     thread = threads.get(read.thread, EMPTY)
     namespace = thread.namespaces.get(read.ns, EMPTY_NAMESPACE)
     row = namespace.head() if read.id is None else namespace.rows.get(read.id)
@@ -136,14 +136,14 @@ def _checkpoint(threads: Threads, read: model.ReadCheckpoint) -> model.ThreadSta
     return model.ThreadState(thread.generation, thread.deleted_at, found)
 
 
-def _segments(threads: Threads, read: model.ReadSegments) -> list[model.Segment]:
+def _segments(threads: MemoryThreads, read: model.ReadSegments) -> list[model.Segment]:
     thread = threads.get(read.thread, EMPTY)
     if read.generation not in (None, thread.generation):
         return []
     return between(thread.heap.logs, read.spans)
 
 
-def _path(threads: Threads, read: model.ReadPath) -> list[model.StoredCheckpoint]:
+def _path(threads: MemoryThreads, read: model.ReadPath) -> list[model.StoredCheckpoint]:
     thread = threads.get(read.thread, EMPTY)
     rows = thread.namespaces.get(read.ns, EMPTY_NAMESPACE).rows
     path: list[model.StoredCheckpoint] = []
@@ -157,7 +157,7 @@ def _path(threads: Threads, read: model.ReadPath) -> list[model.StoredCheckpoint
 # -- scans ---------------------------------------------------------------------------
 
 
-def _scan(threads: Threads, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
+def _scan(threads: MemoryThreads, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
     # Equal ids keep the order of the iterators merged: thread, then namespace.
     found: list[Iterator[tuple[str, model.CheckpointRow]]] = []
     for name in sorted(threads) if read.thread is None else [read.thread]:
@@ -169,7 +169,7 @@ def _scan(threads: Threads, read: model.ScanCheckpoints) -> list[model.StoredChe
 
 
 def _visible(
-    name: str, namespace: Namespace, read: model.ScanCheckpoints
+    name: str, namespace: MemoryNamespace, read: model.ScanCheckpoints
 ) -> Iterator[tuple[str, model.CheckpointRow]]:
     """Yield the rows of one namespace that the read asks for, with their thread."""
     after = read.after
@@ -184,7 +184,7 @@ def _visible(
 # -- housekeeping --------------------------------------------------------------------
 
 
-def _thread(threads: Threads, read: model.ReadThread) -> model.ThreadRows:
+def _thread(threads: MemoryThreads, read: model.ReadThread) -> model.ThreadRows:
     thread = threads.get(read.thread, EMPTY)
     checkpoints: list[model.StoredCheckpoint] = []
     orphans: list[model.WriteRow] = []
@@ -198,7 +198,7 @@ def _thread(threads: Threads, read: model.ReadThread) -> model.ThreadRows:
     return model.ThreadRows(*state, tuple(checkpoints), tuple(orphans), tuple(places), family)
 
 
-def _find(threads: Threads, read: model.FindThreads) -> list[str]:
+def _find(threads: MemoryThreads, read: model.FindThreads) -> list[str]:
     def is_wanted(thread: MemoryThread) -> bool:
         if not read.run_ids:
             return read.empty or any(thread.rows())
@@ -208,11 +208,11 @@ def _find(threads: Threads, read: model.FindThreads) -> list[str]:
     return list(islice(found, read.limit))
 
 
-def _names_after(threads: Threads, after: str | None) -> list[str]:
+def _names_after(threads: MemoryThreads, after: str | None) -> list[str]:
     return sorted(name for name in threads if after is None or name > after)
 
 
-def _sizes(threads: Threads, read: model.ReadSizes) -> model.Sizes:
+def _sizes(threads: MemoryThreads, read: model.ReadSizes) -> model.Sizes:
     sizes = {name: _size(name, thread) for name, thread in threads.items() if thread.holds_rows()}
     total = sum(size.row_bytes + size.segment_bytes for size in sizes.values())
     page = [sizes[name] for name in _names_after(threads, read.after) if name in sizes]
@@ -230,7 +230,7 @@ def _size(name: str, thread: MemoryThread) -> model.StoredThreadSize:
     )
 
 
-def _usage(threads: Threads, read: ReadUsage) -> StoreUsage:
+def _usage(threads: MemoryThreads, read: ReadUsage) -> StoreUsage:
     found: list[ThreadUsage] = []
     recent: list[tuple[str, int]] = []
     since = read.now - DAY
@@ -255,28 +255,32 @@ def _usage(threads: Threads, read: ReadUsage) -> StoreUsage:
 # -- the registry --------------------------------------------------------------------
 
 
-def _entry(threads: Threads, read: thread_entry.ReadEntry) -> thread_entry.ThreadEntry | None:
+def _entry(threads: MemoryThreads, read: thread_entry.ReadEntry) -> thread_entry.ThreadEntry | None:
     return entry_of(threads.get(read.thread, EMPTY))
 
 
-def _search(threads: Threads, read: thread_entry.SearchThreads) -> list[thread_entry.ThreadEntry]:
+def _search(
+    threads: MemoryThreads, read: thread_entry.SearchThreads
+) -> list[thread_entry.ThreadEntry]:
     return first_entries(read, _matching(threads, read.query))
 
 
-def _count(threads: Threads, read: thread_entry.CountThreads) -> int:
+def _count(threads: MemoryThreads, read: thread_entry.CountThreads) -> int:
     return len(_matching(threads, read.query))
 
 
-def _matching(threads: Threads, query: thread_entry.ThreadQuery) -> list[thread_entry.ThreadEntry]:
+def _matching(
+    threads: MemoryThreads, query: thread_entry.ThreadQuery
+) -> list[thread_entry.ThreadEntry]:
     entries = map(entry_of, threads.values())
     return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
-def _damage(_threads: Threads, _read: model.ReadDamage) -> list[str]:
+def _damage(_threads: MemoryThreads, _read: model.ReadDamage) -> list[str]:
     return []
 
 
-_REPLIES: dict[type[model.Read], Callable[[Threads, Any], Any]] = {
+_REPLIES: dict[type[model.Read], Callable[[MemoryThreads, Any], Any]] = {
     model.ReadCheckpoint: _checkpoint,
     model.ReadSegments: _segments,
     model.ReadPath: _path,

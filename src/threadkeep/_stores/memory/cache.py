@@ -9,12 +9,12 @@ from typing import Any
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.caches import (
     CacheBackend,
-    Change,
+    CacheChange,
+    CacheRow,
     Claim,
     ClearEntries,
     GetEntries,
     RemoveEntries,
-    Row,
     SetEntries,
     TrimEntries,
     UseEntries,
@@ -28,7 +28,7 @@ class MemoryEntries(CacheBackend, ResetInChild):
     instant = True
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, tuple[Row, int | None]] = {}
+        self._entries: dict[bytes, tuple[CacheRow, int | None]] = {}
         self._size = 0
         super().__init__()
 
@@ -40,7 +40,7 @@ class MemoryEntries(CacheBackend, ResetInChild):
         with self._lock:
             return [self._get(read) for read in reads]
 
-    def _get(self, read: GetEntries) -> dict[bytes, Row]:
+    def _get(self, read: GetEntries) -> dict[bytes, CacheRow]:
         entries, found = self._entries, {}
         for id_ in read.ids:
             entry = entries.get(id_)
@@ -54,7 +54,7 @@ class MemoryEntries(CacheBackend, ResetInChild):
         with self._lock:
             self._carry_out(change)
 
-    def _carry_out(self, change: Change) -> None:
+    def _carry_out(self, change: CacheChange) -> None:
         match change:
             case SetEntries():
                 for id_, value, expires_at in change.entries:
@@ -69,7 +69,7 @@ class MemoryEntries(CacheBackend, ResetInChild):
             case UseEntries():
                 pass  # (reads note uses)
 
-    def _put(self, id_: bytes, row: Row, expires_at: int | None) -> None:
+    def _put(self, id_: bytes, row: CacheRow, expires_at: int | None) -> None:
         if id_ in self._entries:
             self._remove([id_])
         self._entries[id_] = (row, expires_at)

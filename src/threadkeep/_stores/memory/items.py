@@ -22,12 +22,12 @@ from threadkeep._stores.items.records import (
     GetItems,
     ItemChange,
     ItemKey,
+    ItemPlace,
     ItemPut,
     ItemRead,
     ItemRow,
     Namespace,
     Packed,
-    Place,
     PutItems,
     RefreshItems,
     Scored,
@@ -216,6 +216,6 @@ def _length(value: Packed) -> int:
     return len(value if isinstance(value, bytes) else value.encode())
 
 
-def _scored(some: Sequence[_Item], found: Sequence[tuple[Place, float]]) -> list[Scored]:
+def _scored(some: Sequence[_Item], found: Sequence[tuple[ItemPlace, float]]) -> list[Scored]:
     rows = {one.row.place: one.row for one in some}
     return [Scored(rows[place], score) for place, score in found]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
-class Namespace:
+class MemoryNamespace:
     """The checkpoints of one namespace, and its writes, with or without their checkpoint."""
 
     __slots__ = ("children", "ids", "rows", "writes")
@@ -109,7 +109,7 @@ class MemoryThread:
     def __init__(self) -> None:
         self.generation = 0
         self.deleted_at = 0
-        self.namespaces: defaultdict[str, Namespace] = defaultdict(Namespace)
+        self.namespaces: defaultdict[str, MemoryNamespace] = defaultdict(MemoryNamespace)
         self.heap = MemoryHeap()
         self.entry: thread_entry.ThreadEntry | None = None
         self.size = 0
@@ -163,11 +163,11 @@ class MemoryThread:
         return next(log.between(row.key_pos, row.key_pos + 1), None) if log else None
 
 
-Threads: TypeAlias = dict[str, MemoryThread]
+MemoryThreads: TypeAlias = dict[str, MemoryThread]
 
 # Stand for an unknown thread and namespace; never changed.
 EMPTY = MemoryThread()
-EMPTY_NAMESPACE = Namespace()
+EMPTY_NAMESPACE = MemoryNamespace()
 
 
 def entry_of(thread: MemoryThread) -> thread_entry.ThreadEntry | None:
@@ -245,7 +245,7 @@ def _joined(labels: Iterable[str]) -> tuple[str, ...]:
 # -- changes -------------------------------------------------------------------------
 
 
-def carry_out(threads: Threads, change: model.Change) -> None:
+def carry_out(threads: MemoryThreads, change: model.Change) -> None:
     """Make one change as its docstring says, all or nothing.
 
     Everything is checked before any row is changed.
@@ -253,7 +253,7 @@ def carry_out(threads: Threads, change: model.Change) -> None:
     _CHANGES[type(change)](threads, change)
 
 
-def _apply(threads: Threads, batch: model.Batch) -> None:
+def _apply(threads: MemoryThreads, batch: model.Batch) -> None:
     known = threads.get(batch.thread)
     thread = known or MemoryThread()
     _check(batch, thread, threads)
@@ -271,12 +271,12 @@ def _apply(threads: Threads, batch: model.Batch) -> None:
         _touch(thread, batch.thread, batch.touch, batch.now)
 
 
-def _bump(threads: Threads, thread: MemoryThread) -> None:
+def _bump(threads: MemoryThreads, thread: MemoryThread) -> None:
     for name in thread.heap.members:
         threads[name].generation += 1
 
 
-def _drop(threads: Threads, change: model.DropThread) -> None:
+def _drop(threads: MemoryThreads, change: model.DropThread) -> None:
     gone, before = MemoryThread(), threads.get(change.thread, EMPTY)
     _check(change.expected, before, threads)
     gone.generation = before.generation + 1
@@ -296,7 +296,7 @@ def _drop(threads: Threads, change: model.DropThread) -> None:
         _apply(threads, change.rows)
 
 
-def _copy(threads: Threads, change: model.CopyThread) -> None:
+def _copy(threads: MemoryThreads, change: model.CopyThread) -> None:
     source = threads.get(change.source, EMPTY)
     target = threads.get(change.target, EMPTY)
     if not source.holds_rows():
@@ -312,7 +312,7 @@ def _copy(threads: Threads, change: model.CopyThread) -> None:
     _copy_entry(copy, change.target, source, target, change.now)
 
 
-def _fork(threads: Threads, change: model.ForkThread) -> None:
+def _fork(threads: MemoryThreads, change: model.ForkThread) -> None:
     source = threads.get(change.source, EMPTY)
     target = threads.get(change.target, EMPTY)
     if source is EMPTY:
@@ -336,14 +336,14 @@ def _fork(threads: Threads, change: model.ForkThread) -> None:
 # -- steps of a batch ----------------------------------------------------------------
 
 
-def _check(batch: model.Batch, thread: MemoryThread, threads: Threads) -> None:
+def _check(batch: model.Batch, thread: MemoryThread, threads: MemoryThreads) -> None:
     check_state(batch, thread.generation, thread.deleted_at)
     for fence in batch.fences:
         _check_fence(fence, batch, thread, threads)
 
 
 def _check_fence(
-    fence: model.Fence, batch: model.Batch, thread: MemoryThread, threads: Threads
+    fence: model.Fence, batch: model.Batch, thread: MemoryThread, threads: MemoryThreads
 ) -> None:
     at: dict[str, str] = {}
     match fence:
@@ -402,7 +402,7 @@ def _move_rows(batch: model.Batch, thread: MemoryThread) -> None:
         thread.namespaces[ns].hide(key)
 
 
-_CHANGES: dict[type[model.Change], Callable[[Threads, Any], None]] = {
+_CHANGES: dict[type[model.Change], Callable[[MemoryThreads, Any], None]] = {
     model.Batch: _apply,
     model.DropThread: _drop,
     model.CopyThread: _copy,

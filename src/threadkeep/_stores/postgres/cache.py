@@ -98,7 +98,7 @@ class PostgresEntries(caches.AsyncCacheBackend):
         await self._database.migrate()
 
 
-def _statement(change: caches.Change) -> Statement:
+def _statement(change: caches.CacheChange) -> Statement:
     match change:
         case caches.SetEntries(entries, now):
             ids, values, ends = zip(*entries, strict=True)

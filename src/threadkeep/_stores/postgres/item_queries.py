@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from psycopg.types.numeric import Int8
 
 from threadkeep._stores.items import records
-from threadkeep._stores.items.records import ItemRow, Metric, Namespace
+from threadkeep._stores.items.records import ItemRow, Namespace, VectorMetric
 from threadkeep._stores.postgres.statement import (
     Array,
     Query,
@@ -32,7 +32,7 @@ _LAST = "\U0010ffff" * 64  # sorts after all paths
 _SCORES = {"cosine": "1 - distance", "l2": "-distance", "inner_product": "-distance"}
 
 
-def query(read: records.ItemRead, metric: Metric) -> Query:
+def query(read: records.ItemRead, metric: VectorMetric) -> Query:
     """Return the statements that answer a read."""
     if isinstance(read, records.FindNearest):
         return _nearest(read, metric)
@@ -318,7 +318,7 @@ _JOIN_ITEMS = " JOIN {schema}.store_items i ON i.namespace = v.namespace AND i.n
 _JOIN_NAMESPACES = " JOIN {schema}.store_namespaces n ON n.number = v.namespace"
 
 
-def _nearest(read: records.FindNearest, metric: Metric) -> Query:
+def _nearest(read: records.FindNearest, metric: VectorMetric) -> Query:
     bounds: tuple[Any, ...] = bounds_of(read.prefix) if read.prefix else ()
     tests, values = _narrowed(read.prefix, read.where, read.now)
     counted = "{schema}.store_item_vectors v"

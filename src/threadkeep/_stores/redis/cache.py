@@ -63,7 +63,7 @@ class RedisEntries(caches.AsyncCacheBackend):
             ids = tuple([id_ for id_, _ in found if spaces is None or id_[:8] in spaces])
             await self._send(self._calls(caches.RemoveEntries(ids)))
 
-    def _calls(self, change: caches.Change) -> list[RedisCommand]:
+    def _calls(self, change: caches.CacheChange) -> list[RedisCommand]:
         match change:
             case caches.SetEntries(entries, now):
                 # (A command takes some 8,000 words from a script at most.)
@@ -101,7 +101,7 @@ def _milliseconds(time: int) -> int:
     return max(1, time // 1000)
 
 
-def _found(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, caches.Row]:
+def _found(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, caches.CacheRow]:
     pairs = [(id_, text) for id_, text in zip(ids, texts, strict=True) if text is not None]
     return {
         id_: (text[1:], None) if text[:1] == _VALUE else (None, text[1:]) for id_, text in pairs

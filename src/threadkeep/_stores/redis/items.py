@@ -43,7 +43,7 @@ class _Under:
     """
 
     def __init__(
-        self, prefix: Namespace, after: records.Place | None = None, offset: int = 0
+        self, prefix: Namespace, after: records.ItemPlace | None = None, offset: int = 0
     ) -> None:
         self.prefix = prefix
         self.numbers = None if prefix else [b""]  # (of all)

@@ -227,7 +227,7 @@ def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[model.St
 # -- entries of the registry -----------------------------------------------------------
 # An optional value is an empty word for None, else the value after an equals sign.
 
-Row: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
+RedisRow: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
 """A thread's own row: as a command gives it, or a script."""
 
 
@@ -268,7 +268,7 @@ def _optional(value: str | int | None) -> Word:
     return "" if value is None else f"={value}".encode()
 
 
-def copy_words(change: model.CopyThread, row: Row) -> Iterator[Word]:
+def copy_words(change: model.CopyThread, row: RedisRow) -> Iterator[Word]:
     """Yield the arguments of `copy.lua` from the source's own row."""
     entry = unpack_entry(change.source, row)
     yield from (change.now, _fields(row).get(b"size", b"0"), int(entry is not None))
@@ -277,22 +277,22 @@ def copy_words(change: model.CopyThread, row: Row) -> Iterator[Word]:
         yield from _label_words(entry.labels)
 
 
-def _fields(row: Row) -> dict[bytes, bytes]:
+def _fields(row: RedisRow) -> dict[bytes, bytes]:
     return row if isinstance(row, dict) else dict(pairs(row))
 
 
-def generation_of(row: Row) -> int:
+def generation_of(row: RedisRow) -> int:
     """Return the generation in a thread's own row."""
     return int(_fields(row)[b"generation"])
 
 
-def revision_of(row: Row) -> int:
+def revision_of(row: RedisRow) -> int:
     """Return the revision of the entry in a thread's own row; 0 without an entry."""
     entry = unpack_entry("", row)
     return 0 if entry is None else entry.revision
 
 
-def unpack_entry(thread: str, row: Row) -> thread_entry.ThreadEntry | None:
+def unpack_entry(thread: str, row: RedisRow) -> thread_entry.ThreadEntry | None:
     """Unpack the entry in a thread's own row, as `checked`."""
     fields = _fields(row)
     if b"state" not in fields and b"created_at" not in fields:
@@ -335,7 +335,7 @@ def _text(value: bytes) -> Any:
         return value
 
 
-def damaged_row(thread: str, row: Row) -> tuple[model.UnreadableRow, ...]:
+def damaged_row(thread: str, row: RedisRow) -> tuple[model.UnreadableRow, ...]:
     """The thread's own row, if its entry or its generation is damaged."""
     entry, fields = unpack_entry(thread, row), _fields(row)
     problem = "" if entry is None else entry.damage

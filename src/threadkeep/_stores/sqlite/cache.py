@@ -9,12 +9,12 @@ from typing import Any
 from threadkeep._stores.caches import (
     PAGE,
     CacheBackend,
-    Change,
+    CacheChange,
+    CacheRow,
     Claim,
     ClearEntries,
     GetEntries,
     RemoveEntries,
-    Row,
     SetEntries,
     TrimEntries,
     UseEntries,
@@ -89,12 +89,12 @@ class SqliteEntries(MadeTables, CacheBackend):
             return len(db.execute(_OLDEST, limits).fetchall())
 
 
-def _get(db: sqlite3.Connection, read: GetEntries) -> dict[bytes, Row]:
+def _get(db: sqlite3.Connection, read: GetEntries) -> dict[bytes, CacheRow]:
     rows = {id_: db.execute(_GET, (id_, read.now)).fetchone() for id_ in read.ids}
     return {id_: row for id_, row in rows.items() if row is not None}
 
 
-def _carry_out(db: sqlite3.Connection, change: Change) -> None:
+def _carry_out(db: sqlite3.Connection, change: CacheChange) -> None:
     match change:
         case SetEntries(entries, now):
             rows = [(id_, now, end, len(value), value) for id_, value, end in entries]

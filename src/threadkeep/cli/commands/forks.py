@@ -35,7 +35,7 @@ def fork(
 
 # -- merge -------------------------------------------------------------------------------
 
-Side = Literal["theirs", "ours"]
+MergeSide = Literal["theirs", "ours"]
 
 
 @command("threadkeep merge 'what if' 42 --dry-run --url threads.db", cold=True, imports=True)
@@ -44,7 +44,7 @@ def merge(
     fork: str = thread_argument("Thread id of the fork.", name="FORK"),
     into: str = thread_argument("Thread that it was forked from.", name="INTO"),
     *,
-    strategy: Side | None = option(
+    strategy: MergeSide | None = option(
         "--strategy theirs|ours",
         "Resolve conflicts: theirs takes the fork's values, ours keeps those of INTO."
         " For a function or a graph's reducers, use saver.threads.merge_fork in Python.",

@@ -30,9 +30,9 @@ from threadkeep._core.engine.cold_references import (
 )
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.lineage import (
+    ChannelSearch,
     Lineage,
     Positions,
-    Search,
     SegmentKey,
     by_log,
     checkpoint_key,
@@ -157,7 +157,7 @@ def _movable(
     return snapshot, [piece for piece in pieces if piece.idle]
 
 
-def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
+def _rebuilding(lineage: Lineage, deltas: Iterable[ChannelSearch]) -> Iterator[Span]:
     """The values and writes of ancestors that DeltaChannels are rebuilt from."""
     for at, channel in deltas:
         for key in lineage.ancestors([(at, channel)]):

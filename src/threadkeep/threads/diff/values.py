@@ -19,7 +19,7 @@ from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import Change, Path, TextEdit, fields, items
 
 Keys: TypeAlias = Sequence[Hashable]
-Pair: TypeAlias = tuple[int, int]
+IndexPair: TypeAlias = tuple[int, int]
 _STEPS = 2_000_000  # comparisons of two elements
 _TABLE = 500_000  # numbers in a table: some megabytes
 
@@ -47,7 +47,7 @@ class Gap(NamedTuple):
     b_stop: int
 
 
-def align(a: Keys, b: Keys, effort: Effort) -> list[Pair]:
+def align(a: Keys, b: Keys, effort: Effort) -> list[IndexPair]:
     """Pair positions with equal keys, rising on both sides.
 
     Equal ends and keys that each side has once are always paired; between them the longest common
@@ -66,7 +66,7 @@ def align(a: Keys, b: Keys, effort: Effort) -> list[Pair]:
     return pairs + [(len(a) - n, len(b) - n) for n in range(back, 0, -1)]
 
 
-def _anchors(a: Keys, b: Keys) -> list[Pair]:
+def _anchors(a: Keys, b: Keys) -> list[IndexPair]:
     """Pair keys that each side has once: the longest sequence that rises on both sides."""
     in_a, in_b = Counter(a), Counter(b)
     where = {key: j for j, key in enumerate(b) if in_b[key] == 1}
@@ -77,14 +77,14 @@ def _anchors(a: Keys, b: Keys) -> list[Pair]:
             length = bisect_left(ends, where[key])
             ends[length : length + 1] = [where[key]]
             rows[length : length + 1] = [((i, where[key]), rows[length - 1] if length else None)]
-    found, row = list[Pair](), rows[-1] if rows else None
+    found, row = list[IndexPair](), rows[-1] if rows else None
     while row is not None:
         pair, row = row
         found.append(pair)
     return found[::-1]
 
 
-def _longest(a: Keys, b: Keys, effort: Effort) -> Iterator[Pair]:
+def _longest(a: Keys, b: Keys, effort: Effort) -> Iterator[IndexPair]:
     """Yield the longest common subsequence, or only equal ends if it takes too long."""
     i = _common_prefix(a, b)
     stop = _common_prefix(a[i:][::-1], b[i:][::-1])
@@ -109,7 +109,7 @@ def _longest(a: Keys, b: Keys, effort: Effort) -> Iterator[Pair]:
     yield from ((len(a) - n, len(b) - n) for n in range(stop, 0, -1))
 
 
-def gaps(pairs: Iterable[Pair], a_size: int, b_size: int) -> Iterator[Gap]:
+def gaps(pairs: Iterable[IndexPair], a_size: int, b_size: int) -> Iterator[Gap]:
     """Iterate over the gaps before, between and after the pairs, with empty ones."""
     i = j = 0
     for next_i, next_j in (*pairs, (a_size, b_size)):

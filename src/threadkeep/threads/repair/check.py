@@ -17,9 +17,9 @@ from threadkeep._core.engine.cold_references import STUB, lost_archive, says_act
 from threadkeep._core.engine.context import NO_CODEC, Engine
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import (
+    ChannelSearch,
     CheckpointKey,
     Lineage,
-    Search,
     SegmentKey,
     WriteKey,
     by_log,
@@ -217,7 +217,7 @@ class Examined:
     lost: dict[CheckpointKey, set[str]] = field(default_factory=dict)
     broken: set[CheckpointKey] = field(default_factory=set)
     broken_writes: set[WriteKey] = field(default_factory=set)
-    rebuilt: list[Search] = field(default_factory=list)
+    rebuilt: list[ChannelSearch] = field(default_factory=list)
 
     def add(
         self, kind: Kind, problem: str, key: CheckpointKey | None = None, channel: str = ""
@@ -421,7 +421,7 @@ def _look_at_deltas(
     lineage = found.lineage
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
     stored = {checkpoint_key(one): one for one in whole}
-    causes: dict[Search, CheckpointKey | None] = {}
+    causes: dict[ChannelSearch, CheckpointKey | None] = {}
     for key, channel in found.rebuilt:
         cause = _broken_above(found, stored, (key, channel), causes)
         if cause is not None:
@@ -433,8 +433,8 @@ def _look_at_deltas(
 def _broken_above(
     found: Examined,
     stored: dict[CheckpointKey, StoredCheckpoint],
-    search: Search,
-    known: dict[Search, CheckpointKey | None],
+    search: ChannelSearch,
+    known: dict[ChannelSearch, CheckpointKey | None],
 ) -> CheckpointKey | None:
     """Find the nearest ancestor that lacks a value or a write that the channel is rebuilt from."""
     (at, channel), passed = search, []

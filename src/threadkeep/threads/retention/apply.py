@@ -67,7 +67,7 @@ SEGMENT_ROW = 64  # bytes of a segment's row besides its data, about
 _PAGE = 200
 _ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint are removed
 
-Choice: TypeAlias = Callable[[ThreadSnapshot], set[CheckpointKey]]
+Chooser: TypeAlias = Callable[[ThreadSnapshot], set[CheckpointKey]]
 
 
 # -- threads and runs ------------------------------------------------------------------
@@ -172,7 +172,7 @@ def _drop_rows(
     return len(found)
 
 
-def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
+def _keep(engine: Engine, thread: str, choose: Chooser) -> Operation[None]:
     """Remove all checkpoints except the chosen ones and those that they are rebuilt through."""
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch, None]]:

@@ -23,6 +23,7 @@ from threadkeep._core.codec import Codec
 from threadkeep._core.engine import load, put
 from threadkeep._core.engine.context import Engine, Keyframes, read_manifest
 from threadkeep._core.engine.differences import alike
+from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.load import Listing, Loaded
 from threadkeep._core.engine.model import HIDDEN, OWN_NS, DropThread, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import (
@@ -33,7 +34,7 @@ from threadkeep._core.engine.operation import (
     fetch,
     no_progress,
 )
-from threadkeep._core.engine.put import Call, Put, PutWrites
+from threadkeep._core.engine.put import Put, PutWrites, SaveCall
 from threadkeep._core.engine.refs import Manifest
 from threadkeep._core.engine.rows import (
     created_at,
@@ -69,7 +70,7 @@ from threadkeep.threads.transfer.sources import (
     open_sqlite_saver,
     own_store,
 )
-from threadkeep.threads.transfer.whole_thread import CheckpointKey, parts_of
+from threadkeep.threads.transfer.whole_thread import parts_of
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
 _MOST_BYTES = 8 << 20
@@ -265,7 +266,7 @@ class _Adoption:
         with closing(self.source.checkpoints(name)) as found:
             yield parts_of(found, lambda one: one.size, _MOST_CHECKPOINTS, _MOST_BYTES)
 
-    def _calls(self, one: SourceCheckpoint, existing: ExistingThread) -> Iterator[Call]:
+    def _calls(self, one: SourceCheckpoint, existing: ExistingThread) -> Iterator[SaveCall]:
         """Make the calls that store a checkpoint and the writes of each task."""
         thread = existing.thread
         place = CheckpointRef(thread, validation.text("checkpoint_ns", one.ns), one.id)
@@ -285,7 +286,7 @@ class _Adoption:
         missing = [w for w in one.writes if (w.task_id, w.idx) not in stored]
         yield from _write_calls(place, missing)
 
-    def _store(self, calls: list[Call], apart: Engine) -> Operation[Engine]:
+    def _store(self, calls: list[SaveCall], apart: Engine) -> Operation[Engine]:
         """Run the calls; return the engine that knows their results."""
         done = yield from on(self.store, together(_operation(apart, one) for one in calls))
         if done is None:  # another process writes to this thread
@@ -324,7 +325,7 @@ class _Adoption:
             raise _different(ours.thread, ours.ns, ours.id, ", ".join(found))
 
 
-def _operation(engine: Engine, call: Call) -> Operation[None]:
+def _operation(engine: Engine, call: SaveCall) -> Operation[None]:
     """Store a call as of its own time, which the registry shows as the time of the write."""
     at = pack_time(call.checkpoint.get("ts", "")) if isinstance(call, Put) else None
     made = at if isinstance(at, int) else created_at(call.place.id)

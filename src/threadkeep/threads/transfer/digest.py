@@ -21,6 +21,7 @@ import ormsgpack
 from threadkeep._core.codec.introspection import references
 from threadkeep._core.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -34,7 +35,7 @@ from threadkeep._core.engine.rows import Write, counting, manifest_of
 from threadkeep._stores.records import first_children
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.threads.transfer.bundle_format import parsed_size
-from threadkeep.threads.transfer.whole_thread import CheckpointKey, WholeThread
+from threadkeep.threads.transfer.whole_thread import WholeThread
 
 Digests: TypeAlias = dict[CheckpointKey, bytes]
 

@@ -16,6 +16,7 @@ import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
 from psycopg.rows import dict_row
 
+from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.postgres.connections import PostgresSettings, settings_of
 from threadkeep._stores.postgres.statement import mapped_errors
@@ -29,7 +30,6 @@ from threadkeep.threads.transfer.sources import (
     needs,
     own_store,
 )
-from threadkeep.threads.transfer.whole_thread import CheckpointKey
 
 _Row: TypeAlias = dict[str, Any]
 _BlobKey: TypeAlias = tuple[str, str, str]  # namespace, channel, version

@@ -29,6 +29,7 @@ from threadkeep._core.codec import Codec, NativeCodec
 from threadkeep._core.codec.format import OWN, describe
 from threadkeep._core.codec.langgraph_payloads import Shared, decode_langgraph
 from threadkeep._core.engine.differences import alike
+from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.load import Loaded
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._stores.sqlite.failures import named as mapped
@@ -41,7 +42,6 @@ from threadkeep.errors import (
     ThreadkeepError,
     WrongKeyError,
 )
-from threadkeep.threads.transfer.whole_thread import CheckpointKey
 
 KEY_SIZES = (16, 24, 32)
 """Sizes of AES keys, in bytes."""

@@ -15,6 +15,7 @@ from threadkeep._core.codec.frame import Compression, unpack
 from threadkeep._core.engine import thread_entry, thread_summary
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.lineage import (
+    CheckpointKey,
     Lineage,
     Positions,
     by_log,
@@ -55,9 +56,7 @@ from threadkeep.errors import CodecError, StaleThreadError, ThreadExistsError, T
 
 T = TypeVar("T")
 S = TypeVar("S", Segment, SegmentInfo)
-Row: TypeAlias = CheckpointRow | WriteRow
-CheckpointKey: TypeAlias = tuple[str, str]
-"""The namespace and id of a checkpoint."""
+ThreadRow: TypeAlias = CheckpointRow | WriteRow
 Outcome: TypeAlias = Literal["unchanged", "added", "extended", "replaced"]
 
 _PAGE = 256
@@ -271,7 +270,7 @@ def fence_of(state: StoredThread) -> Operation[RowsFence]:
 # -- parts ---------------------------------------------------------------------------
 
 
-def rows_of(whole: WholeThread) -> set[Row]:
+def rows_of(whole: WholeThread) -> set[ThreadRow]:
     """Return a thread's rows, whose bytes are the same in each copy."""
     return {*whole.checkpoints, *whole.writes}
 
@@ -429,7 +428,7 @@ def _overlapping(segment: Segment, stored: Iterable[SegmentInfo]) -> list[Span]:
 
 
 def _batches(
-    whole: WholeThread, stored: set[Row], there: ThreadSnapshot, now: int
+    whole: WholeThread, stored: set[ThreadRow], there: ThreadSnapshot, now: int
 ) -> Iterator[Batch]:
     """Yield the missing parts: segments before rows, older checkpoints before younger ones.
 
@@ -452,7 +451,7 @@ def _batches(
         yield last._replace(bump_generation=not stored)
 
 
-def _age(row: Row) -> tuple[str, str, int]:
+def _age(row: ThreadRow) -> tuple[str, str, int]:
     if isinstance(row, CheckpointRow):
         return (row.id, row.ns, 0)
     return (row.checkpoint_id, row.ns, row.seq)
