@@ -306,7 +306,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
 
 
 def _ours(item: pytest.Function) -> bool:
-    """Whether a test reaches a class of ours, on a store that was asked for."""
+    """Return True if a test reaches a class of ours, on a requested store."""
     if "tk_store" in item.fixturenames:
         return True
     classes = _classes(item.module, item.function, item.cls, item.fixturenames)

@@ -1,4 +1,4 @@
-"""What child processes do in the tests of SQLite: plain functions, run by `in_child`."""
+"""Functions that child processes run in the tests of SQLite (see `in_child`)."""
 
 import multiprocessing
 import os
@@ -189,7 +189,7 @@ def without_rights(path, pipe):
 
 
 def with_small_files(path, limit, pipe):
-    """Commit until a limit on file sizes stops it; go on when it is lifted."""
+    """Commit until a limit on file sizes stops it; continue when it is lifted."""
     import resource  # noqa: PLC0415 - not on every platform
 
     backend = SqliteBackend(path, synchronous="normal")

@@ -141,7 +141,7 @@ def test_writes_of_tasks_come_back_exactly(store):
 
 
 def stored(cache):
-    """How many entries the store has, with those that expired."""
+    """Return the number of entries in the store, including expired ones."""
     entries = cache._store.backend
     if hasattr(entries, "_entries"):
         return len(entries._entries)
@@ -356,7 +356,7 @@ def test_delete_and_clear_end_leases(pair):
 
 def test_a_run_that_ended_without_a_value_holds_up_nobody_in_its_process(pair):
     one, _ = pair
-    assert in_thread(lambda: one.get([same(A)]))() == {}  # (its key is nobody's any more)
+    assert in_thread(lambda: one.get([same(A)]))() == {}  # (its key is free again)
     assert quickly(in_thread(one.get, [same(A)])) == {}
 
 
@@ -443,7 +443,7 @@ async def test_a_file_that_is_read_only_has_no_cache_or_its_values(tmp_path, cap
     backend = SqliteBackend(path, read_only=True)
     with pytest.raises(OpenError, match="has no cache"):
         await asyncio.to_thread(NodeCache, backend)
-    assert await NodeCache(backend).aget([A]) == {}  # (opened at its first use; graphs go on)
+    assert await NodeCache(backend).aget([A]) == {}  # (opened at its first use; graphs continue)
     assert "has no cache" in caplog.text
     backend.close()
 

@@ -1,4 +1,4 @@
-"""What is kept at hand in front of a store: the contract through it, and its own promises."""
+"""Caches in front of a store: the contract through them, and their own promises."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_nothing_stale_is_read_whoever_writes(tmp_path, kind, seed):
 
 
 class HotKeys:
-    """What the hot store holds of one database; tests that run beside this one use it too."""
+    """The hot store's keys of one database; other tests use the same hot store."""
 
     def __init__(self, client, folder):
         self.client = client
@@ -507,7 +507,7 @@ def test_stores_without_a_name_are_refused(tmp_path):
 
 
 class Failing(Backend):
-    """A hot store whose server fails at what it is told to."""
+    """A hot store whose server fails on chosen calls."""
 
     def __init__(self):
         self.asked = 0

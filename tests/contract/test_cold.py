@@ -132,7 +132,7 @@ def test_a_bucket_that_is_not_there(s3: str) -> None:
 
 def test_a_server_that_is_not_there(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # (nobody listens)
+        taken.bind(("127.0.0.1", 0))  # (no server listens)
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setattr(colds, "_PATIENCE", timedelta(seconds=0.1))
         store = ColdStore(s3)

@@ -41,7 +41,7 @@ def frame(number: int, size: int) -> bytes:
 
 
 class TestTiered(Variant):
-    """Whatever the rule lets in and out, what is read is what is stored."""
+    """Reads return the stored values, whatever the rule admits or evicts."""
 
     def new_backend(self, folder):
         tier = HotTier(max_bytes=20, max_age=60, min_reads=1)
@@ -79,7 +79,7 @@ class Store(MemoryBackend):
 
 
 class Process:
-    """What one process does with a store, by its own clock."""
+    """One process's use of a store, by its own clock."""
 
     def __init__(self, store, kind, cache, hot, tier):
         self.store = store
@@ -112,7 +112,7 @@ class Process:
         return [len(s.data) for s in found], self.store.asked - before
 
     def near(self):
-        """How many bytes are kept in memory, about."""
+        """Return the bytes kept in memory, approximately."""
         return self.cache._memory.size if self.cache._memory is not None else 0
 
     def clear(self, thread):
@@ -160,7 +160,7 @@ def process(store, kind, level):
 
 
 def is_held(store):
-    """Whether the hot store has anything of this one's values."""
+    """Return True if the hot store has any of this store's values."""
     with redis.Redis.from_url(redis_url()) as client:
         keys = client.scan_iter(match=f"tk-hot:{{{store.name}%2F*:s")
         return any(client.hlen(key) for key in keys)
@@ -197,7 +197,7 @@ def test_a_thread_that_grows_is_let_go_of(process, store, level):
 
 
 def test_a_value_that_is_replaced_again_and_again_stays_at_hand(process):
-    """What a read needs counts, not all that was ever saved."""
+    """Only values that a read needs count, not all saved values."""
     for number in range(1, 30):
         process.save(number, size=300)
         process.load(number)

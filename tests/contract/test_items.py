@@ -455,7 +455,7 @@ def add(items, names):
 
 
 def test_the_index_finds_as_many_as_there_are(tmp_path, monkeypatch):
-    """Whatever the index leaves out: other namespaces, filters, vectors of the same item."""
+    """Matches that the index leaves out: other namespaces, filters, vectors of the same item."""
     monkeypatch.setattr(postgres_queries, "_EXACT", 10)
     with blocking_postgres(OPTIONS, tmp_path) as items:
         many = [with_vector(("far", str(n % 7)), str(n), (1, n / 900)) for n in range(900)]

@@ -111,7 +111,7 @@ class TestWriteBehind(ReadContract, ScanContract, RegistryContract, ConcurrencyC
 
 
 class TestDurableBesideWriteBehind(BackendContract):
-    """What must be durable on return passes the same layer by."""
+    """Saves that must be durable on return bypass the same layer."""
 
     def new_backend(self, folder):
         beneath = stack_of(MemoryBackend())

@@ -307,7 +307,7 @@ def test_two_event_loops_one_after_the_other():
         asyncio.run(a_turn(saver, str(number)))
     assert value_at(saver, place("2")) == "2"
     asyncio.run(saver.aclose())
-    gc.collect()  # a connection that nobody closed would warn now
+    gc.collect()  # an unclosed connection would warn now
 
 
 def test_many_event_loops_at_once():
@@ -423,7 +423,7 @@ async def test_64_runs_share_a_connection_to_save_and_use_all_of_the_pool_to_loa
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads, on purpose
 @pytest.mark.parametrize("end", ["os._exit", "sys.exit"])
 def test_a_fork_while_pools_are_open(end, tmp_path):
-    """The child and the parent go on, each with connections of its own; the child ends well."""
+    """The child and the parent continue, each with its own connections; the child ends normally."""
     program = f"""
 import asyncio, gc, os, sys, warnings
 from kit.rows import aput, place, put, value_at

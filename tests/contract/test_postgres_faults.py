@@ -1,4 +1,4 @@
-"""PostgreSQL that goes away and comes back: restarts, dropped connections, failover."""
+"""PostgreSQL disappears and returns: restarts, dropped connections, failover."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ STEPS = 3  # of each run before the fault, and as many after it
 
 
 class Progress:
-    """How far the runs are; a fault comes when all have begun, and the end when all go on."""
+    """Progress of the runs: a fault comes when all have begun, and the end when all continue."""
 
     def __init__(self, runs=RUNS):
         self.kept = {f"run {number}": [] for number in range(runs)}
@@ -102,7 +102,7 @@ def own_server():
 
 
 def drop_all(database):
-    """What an administrator does, or a proxy that drops idle connections: we are not told."""
+    """Connections dropped by an administrator or a proxy, without notice."""
     with psycopg.connect(database, autocommit=True) as db:
         query = """SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
             WHERE application_name = %s"""
@@ -204,7 +204,7 @@ async def test_a_programs_own_async_pool_may_be_dropped_too():
 
 
 def test_a_programs_own_connection_that_is_lost_is_an_error_at_once():
-    """Nobody but its owner can connect again."""
+    """Only its owner can connect again."""
     with psycopg.connect(url(), autocommit=True, **NAMED) as given:
         schema = empty_schema()
         saver = PostgresSaver(given, schema=schema)
@@ -222,7 +222,7 @@ def test_a_programs_own_connection_that_is_lost_is_an_error_at_once():
 
 
 def test_what_was_done_and_not_acknowledged_is_done_once():
-    """The connection breaks behind the commit; it is done again, and nobody notices."""
+    """The connection breaks after the commit; it is retried, without an error."""
     options = {"schema": empty_schema(), "conflicts": "raise"}
     with proxy(url()) as way, PostgresSaver(way.url, **options) as saver:
         config = put(saver, place(), {"value": [0]})
@@ -283,7 +283,7 @@ async def test_cancelled_calls_give_their_connections_back(more):
                 done = await asyncio.gather(*tasks, return_exceptions=True)
                 assert {type(one) for one in done} == {asyncio.CancelledError}
         await asyncio.gather(*(aput(saver, place(str(n)), {"value": n}) for n in range(8)))
-        # (what was begun may be stored, though nobody waits for it)
+        # (a call that began may be stored, though its caller stopped waiting)
         found = [one.config async for one in saver.alist(place())]
         assert found[-1] == config
         assert (await saver.acheck()).ok

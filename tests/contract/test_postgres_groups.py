@@ -100,7 +100,7 @@ def drawn(draw):
 
 @pytest.fixture
 def answers(monkeypatch):
-    """Whether each group was stored by one call."""
+    """Return True for each group that one call stored."""
     found, together = [], AsyncPostgresBackend._together
 
     async def noted(self, given):

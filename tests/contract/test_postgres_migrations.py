@@ -1,4 +1,4 @@
-"""How PostgreSQL's tables are made: by whom, how often, how many at once, and next to writers."""
+"""Migrations of PostgreSQL's tables: by several roles, repeatedly, at once, and beside writers."""
 
 import asyncio
 import re

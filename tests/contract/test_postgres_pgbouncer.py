@@ -53,7 +53,7 @@ class TestAsyncBehindPgBouncer(TestBehindPgBouncer):
 
 @pytest.fixture
 def sessions():
-    """How many sessions of the server our clients have had, by application name."""
+    """Return the number of server sessions of our clients, by application name."""
 
     def count(name):
         with psycopg.connect(url()) as db:

@@ -1,4 +1,4 @@
-"""How PostgreSQL finds what is asked for: by indexes, however much there is."""
+"""PostgreSQL finds rows by indexes, in tables of any size."""
 
 import json
 from datetime import UTC, datetime
@@ -131,7 +131,7 @@ def shown(plan, depth=0):
 
 
 def plans(db, read, mode):
-    """How each statement of a read is carried out, and how many rows it touched."""
+    """Return the plan of each statement of a read, and the number of rows it touched."""
     for statement in reads.query(read).statements:
         db.execute(f"SET plan_cache_mode = {mode if statement.keep else 'force_custom_plan'}")
         text = statement.sql.replace("{schema}", db.schema_of_test)
@@ -205,7 +205,7 @@ def test_a_group_uses_indexes(db):
             assert 20 <= by_index < MOST
 
 
-# Threads that go on all through the months.
+# Threads that continue through all months.
 SPREAD = """
 INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, run, seen, flags, metadata,
     key_log, key_pos, manifest)
@@ -230,7 +230,7 @@ def months():
 
 
 def partitions_read(plan):
-    """What was read of checkpoints, and how many rows at a time: children are not looked for."""
+    """Return the reads of checkpoints, with their rows: children are not searched."""
     return {
         node["Relation Name"]: seen(node)
         for node in nodes(plan)

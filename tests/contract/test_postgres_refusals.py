@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses arrives as our errors, which say what to do; nothing was changed."""
+"""Refusals of PostgreSQL become typed errors with a hint; nothing is changed."""
 
 import asyncio
 import time
@@ -132,7 +132,7 @@ def test_two_copies_in_opposite_directions_do_not_wait_for_each_other(own_server
 
 
 def test_a_deadlock_and_a_serialization_failure_are_tried_again(admin, store):
-    """Whatever else the database does to our tables: triggers stand in for it."""
+    """Other failures of the database, simulated by triggers."""
     for code in ("40P01", "40001"):
         admin.execute(
             f"CREATE SEQUENCE {store.schema}.failures_{code};"

@@ -1,4 +1,4 @@
-"""How often PostgreSQL is asked: a round trip is what a call costs where the server is far."""
+"""Round trips to PostgreSQL: on a distant server, they are the cost of a call."""
 
 import uuid
 
@@ -112,7 +112,7 @@ def test_several_statements_are_one_round_trip(way):
 
 
 def test_a_programs_own_connection_costs_one_more_for_its_transaction(way):
-    """Not in autocommit mode: BEGIN goes with the statement or before it, COMMIT after it."""
+    """Without autocommit mode: BEGIN with the statement or before it, COMMIT after it."""
     schema = empty_schema()
     for autocommit, most in ((True, 1), (False, 3)):
         with psycopg.connect(way.url, autocommit=autocommit) as given:

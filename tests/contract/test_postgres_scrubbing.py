@@ -1,4 +1,4 @@
-"""What PostgreSQL's files hold of threads that were erased."""
+"""Erased threads leave no bytes in PostgreSQL's files."""
 
 from uuid import uuid4
 
@@ -25,7 +25,7 @@ def own():
 
 @pytest.fixture
 def marker():
-    """What is looked for: another one each time, as tests share a server."""
+    """Return the marker to search for: a new one each time, since tests share a server."""
     return f"marker-{uuid4().hex}"
 
 

@@ -107,7 +107,7 @@ def test_metadata_values_and_keys(saver):
 
 
 def test_a_backend_is_asked_for_metadata_with_nul():
-    """LangGraph takes it out of texts; whoever talks to the backend does not."""
+    """LangGraph removes it from texts; direct callers of the backend do not."""
     backend = PostgresBackend(url(), schema=empty_schema())
     for number, text in enumerate(ALL):
         said = json.dumps({"run_id": text, "number": number, text: 1})

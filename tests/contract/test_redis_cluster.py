@@ -110,7 +110,7 @@ async def test_a_given_async_cluster_client_stays_open():
 
 
 class Sweeping:
-    """A source that empties the index behind the back of whoever has added to it."""
+    """A source that empties the index after others have added to it."""
 
     def __init__(self, inner, index, times):
         self.inner, self.index, self.times = inner, index, times

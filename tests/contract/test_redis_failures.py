@@ -1,4 +1,4 @@
-"""What a Redis server does wrong, and what is made of it: on servers of the tests' own."""
+"""Failures of a Redis server, on servers that the tests start."""
 
 import socket
 from contextlib import contextmanager
@@ -115,7 +115,7 @@ def large(number):
 
 
 def commit_until_full(backend):
-    """How many batches it took, before one was refused."""
+    """Return the number of batches stored before one was refused."""
     for number in range(1, 1000):
         try:
             backend.commit(large(number))
@@ -238,7 +238,7 @@ def test_keys_of_another_program(server):
 
 @pytest.fixture
 def tries(monkeypatch):
-    """How often it was tried again."""
+    """Return the number of retries."""
     pauses = []
 
     async def pause(_source, seconds):
@@ -357,7 +357,7 @@ def test_changes_whose_answer_was_lost(server, tries):
 
 @pytest.mark.parametrize("face", ["blocking", "awaited"])
 def test_a_killed_server_comes_back_with_all_that_was_acknowledged(face):
-    """With `appendfsync always`; who was waiting for it goes on."""
+    """With `appendfsync always`; waiting callers continue."""
     with Server("--appendonly", "yes", "--appendfsync", "always") as mortal:
         backend = RedisBackend(mortal.url)
         told = backend if face == "blocking" else awaited(backend)

@@ -1,6 +1,6 @@
 """Random changes on Redis and in memory: the same refusals, and the same answers to every read.
 
-Ids are such as nobody hopes for: empty, with NUL and what stands for it, one the other's beginning.
+The ids are unusual: empty, with NUL and its replacement, or a prefix of another id.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What Redis' files hold of threads that were erased."""
+"""Erased threads leave no bytes in Redis' files."""
 
 import os
 

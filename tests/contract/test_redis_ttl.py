@@ -64,7 +64,7 @@ def batch(number=1, thread=THREAD):
 def remaining(client, prefix, thread=THREAD):
     """Milliseconds that the keys which are there live on; -1: for ever.
 
-    Asked for in one transaction, as time goes on between two commands.
+    Read in one transaction, because time passes between two commands.
     """
     pipeline = client.pipeline()
     for key in keys_of(prefix, thread):

@@ -128,7 +128,7 @@ def test_a_generation_of_an_earlier_life_is_stale(backend, vanish):
     before = generation(backend)
     backend.commit(first(generation=before))
     vanish()
-    with pytest.raises(StaleThreadError):  # nobody has looked since
+    with pytest.raises(StaleThreadError):  # no reader has looked since
         backend.commit(first(generation=before))
     after = generation(backend)
     assert after != before

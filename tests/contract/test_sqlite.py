@@ -22,7 +22,7 @@ class TestMemoryDatabase(Variant):
 
 
 class TestConnection(Variant):
-    """The file of a connection that the program has open anyway."""
+    """The file of a connection that the program already has open."""
 
     def new_backend(self, folder):
         connection = sqlite3.connect(folder / "threads.db")

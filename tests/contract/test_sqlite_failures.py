@@ -1,4 +1,4 @@
-"""SQLite's failures: each typed, nothing changed, and the backend goes on."""
+"""SQLite's failures: each typed, nothing changed, and the backend continues."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""What the writing connection of SQLite knows: the same as the file says, and no more questions."""
+"""SQLite's writing connection remembers rows: the same as in the file, with no more queries."""
 
 import random
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What keeps a SQLite file from being opened, and what its error says."""
+"""SQLite files that cannot be opened, and their errors."""
 
 import os
 import re
@@ -254,7 +254,7 @@ def test_a_program_of_one_thread_has_one_connection(path):
     pool.give(reader)
     pool.give(connection)
     assert not pool.write_lock.locked()
-    assert pool.take() is reader  # so that nobody who writes waits for it
+    assert pool.take() is reader  # so that no writer waits for it
     pool.give(reader)
     backend.close()
 

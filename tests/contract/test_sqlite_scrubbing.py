@@ -1,4 +1,4 @@
-"""What SQLite's files hold of threads that were erased: nothing, whatever happened before."""
+"""Erased threads leave no bytes in SQLite's files, whatever happened before."""
 
 import sqlite3
 import subprocess
@@ -143,7 +143,7 @@ def test_a_writer_in_the_way_is_an_error_too(path):
 
 
 def test_beside_others_that_write(path):
-    """Others of this program and of another one go on, and what they store is whole."""
+    """Other connections of this and another program continue, and store whole data."""
     failures = []
     with SqliteSaver(path, **OPTIONS) as saver, SqliteSaver(path, **OPTIONS) as apart:
         fill(saver)

@@ -1,4 +1,4 @@
-"""What a person with the sqlite3 shell finds, and how much room it takes."""
+"""The views for the sqlite3 shell, and their size."""
 
 import os
 import re

@@ -28,7 +28,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def backend(path):
-    """With two supersteps of a thread, of which the second one is at hand."""
+    """With two supersteps of a thread; the second one is cached."""
     with closing(SqliteBackend(path, synchronous="normal")) as backend:
         backend.commit(turn(1))
         backend.commit(turn(2))
@@ -196,7 +196,7 @@ def test_other_savers_of_the_file_leave_its_locks_alone(backend, path):
 import fcntl, sys
 with open({os.fspath(path) + "-shm"!r}, "r+b") as file:
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)  # of whoever has the file open
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)  # of processes that opened it
     except OSError:
         sys.exit()
 sys.exit("unlocked")

@@ -25,7 +25,7 @@ QUESTION = {"messages": [("user", "count")]}
 
 
 class Counting(BaseChatModel):
-    """Streams the numbers, for ever; answers at once where nobody streams."""
+    """Streams the numbers for ever; answers at once if its output is not streamed."""
 
     @property
     def _llm_type(self) -> str:

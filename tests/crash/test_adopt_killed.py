@@ -1,4 +1,4 @@
-"""A process killed while it adopts threads: the next one goes on, and all is as it was."""
+"""A process killed while it adopts threads: the next one continues, and the result is the same."""
 
 from __future__ import annotations
 

@@ -426,7 +426,7 @@ def fork(saver: Saver, scene: Scene) -> None:
 
 
 def offload_less(saver: Saver, scene: Scene) -> None:
-    """What retention has removed is gone through, too."""
+    """The faults also cover removals by retention."""
     saver.threads.gc(Retention(channels={"doc": "latest"}))
     saver.threads.offload("t", over=LEAST)
 

@@ -149,7 +149,7 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("nursery", [[RELAXED]], indirect=True)
 @pytest.mark.parametrize("store", KILLS)
 def test_relaxed_saves_lose_their_last_alone(nursery: Nursery, store: str, tmp_path: Path) -> None:
-    """Whatever is there is whole, and of each thread only the newest may be missing."""
+    """All stored checkpoints are whole; only the newest of a thread may be missing."""
     kept = 0
     for kill, saver in kills(nursery, store, tmp_path, SEED + 2, some(5, KILLS[store] // 4)):
         told = sorted(nursery.told)
@@ -176,7 +176,7 @@ def test_nothing_is_lost_that_was_to_be_kept(nursery: Nursery, store: str, tmp_p
         lost = set(missing(saver, told))
         for place in newest & lost:
             # One that is the newest no more, as its child was killed before it told of the
-            # next, may be without the channel of which the latest value stays.
+            # next, may lack the channel that keeps only its latest value.
             assert head(saver, place[0]) != place[1], f"kill {kill}"
             assert find(saver, place) is not None, f"kill {kill}"
         collected |= bool(lost - newest)

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def saver_options() -> dict[str, Any]:
-    """What the savers are opened with; a module may have its own."""
+    """Options of the savers; a module may have its own."""
     return {}
 
 
@@ -76,7 +76,7 @@ class Looking:
 
 @pytest.fixture(params=BACKENDS)
 async def look(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Looking]:
-    """What looks at the threads of a fresh saver, once for each backend."""
+    """A `Look` at the threads of a fresh saver, for each backend."""
     async with open_backend(request.param, tmp_path) as saver:
         yield Looking(saver)
 

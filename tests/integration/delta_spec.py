@@ -1,4 +1,4 @@
-"""What the published conformance suite leaves out: threads with DeltaChannels.
+"""Threads with DeltaChannels, which the published conformance suite leaves out.
 
 In its manner: plain async functions that are given a saver and call its async methods.
 LangGraph rebuilds a DeltaChannel from `aget_delta_channel_history`, so what this tells,
@@ -232,7 +232,7 @@ def graph(saver: Any, frequency: int = 100, **options: Any) -> Any:
 
 
 def lines(turns: int, start: int = 0) -> list[str]:
-    """What the graph's log holds after so many turns."""
+    """Return the graph's log after a number of turns."""
     three = [(f"turn {n}", f"a{3 * n + 1}", f"b{3 * n + 2}") for n in range(start, turns)]
     return [line for turn in three for line in turn]
 
@@ -303,7 +303,7 @@ async def test_pruning_after_a_new_snapshot_lets_older_checkpoints_go(saver: Any
 
 
 async def rows_of(saver: Any) -> int:
-    """How many checkpoints the store holds for the thread, shown or not."""
+    """Return the number of the thread's checkpoints in the store, including hidden ones."""
     stats = await getattr(saver, "inner", saver).astats()
     return stats.checkpoints
 

@@ -1,4 +1,4 @@
-"""A saver of somebody else's that counts what it is asked, and fails where it is told to."""
+"""A saver of another library that counts its calls, and fails on chosen ones."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Inner(InMemorySaver):
 
 
 class OnlyAwaited(BaseCheckpointSaver[Any]):
-    """A saver without blocking methods, whose loop nobody is told of."""
+    """A saver without blocking methods, whose loop is unknown."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ async def aput(saver: Any, thread: str = "t", number: int = 1, **values: Any) ->
 
 
 def arguments(thread: str, number: int, **values: Any) -> tuple[Any, Any, Any, Any]:
-    """What `put` is called with."""
+    """Arguments of `put`."""
     versions = dict.fromkeys(values, number)
     made = checkpoint(number, values, versions)
     return config(thread), made, {"source": "loop", "run_id": f"run of {thread}"}, versions
 
 
 def values(saver: Any, thread: str = "t") -> Any:
-    """What the thread's head holds; None where there is none."""
+    """Return the value of the thread's head, or None if it has none."""
     found = saver.get_tuple(config(thread))
     return None if found is None else found.checkpoint["channel_values"]
 

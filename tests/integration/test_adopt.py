@@ -1,4 +1,4 @@
-"""What LangGraph's own savers hold is adopted as it is: from each of them, into each store.
+"""Threads of LangGraph's own savers are adopted unchanged: from each of them, into each store.
 
 The oracle is LangGraph's own saver: what it gives of each checkpoint is what ours must give.
 """
@@ -460,7 +460,7 @@ APART = "The thread here and the source have diverged."
 
 
 def gone_on(inner: Any, name: Any, saver: Any) -> None:
-    """Adopt a thread that both go on with afterwards, and one that nobody does."""
+    """Adopt a thread that both continue afterwards, and one that neither continues."""
     for thread in ("t", "u"):
         story(inner).invoke({"log": ["a"]}, at(thread))
     saver.threads.adopt(name)
@@ -887,7 +887,7 @@ def test_a_server_that_is_not_there_shows_no_password() -> None:
 
 
 def test_nothing_is_left_of_an_earlier_thread(filled: Any) -> None:
-    """What is stored is read by a saver that remembers nothing."""
+    """Read the stored data with a saver that remembers nothing."""
     with MemorySaver() as ours:
         ours.threads.adopt(filled("sqlite").name)
         for thread in {place[0] for place in everything(ours)}:

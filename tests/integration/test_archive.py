@@ -311,7 +311,7 @@ def test_a_fork_is_put_aside(saver: Any, cold: Path) -> None:
     assert archives(cold) == []
 
 
-# -- what goes with it, and what leaves it alone ---------------------------------------
+# -- data that moves with it, and data that stays ---------------------------------------
 
 
 def test_collecting_leaves_archives_alone_until_they_are_due(saver: Any, cold: Path) -> None:

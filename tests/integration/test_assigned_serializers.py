@@ -106,7 +106,7 @@ def test_what_waits_is_stored_by_the_serializer_of_its_save(tmp_path: Path) -> N
         put(saver, "t", 1, a=["before"])
         saver.serde = encrypted()
         put(saver, "t", 2, a=["before", SECRET])
-        with SqliteSaver(tmp_path / "a.db") as other:  # so that what waits is made anew
+        with SqliteSaver(tmp_path / "a.db") as other:  # so that the waiting save is built again
             put(other, "u", 1, a=1)
             other.copy_thread("u", "t")
         saver.flush()

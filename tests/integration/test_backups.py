@@ -1,4 +1,4 @@
-"""A store that was restored is the one that was backed up, whoever wrote meanwhile."""
+"""A restored store equals the backup, despite concurrent writers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def seen(saver: Any) -> dict[str, Any]:
 
 
 def goes_on(saver: Any) -> None:
-    """Threads go on where they stood; what was deleted stays deleted."""
+    """Threads continue from their heads; deleted threads stay deleted."""
     for schema, thread in ((Plain, "plain"), (Delta, "delta"), (Delta, "copy")):
         end = story(saver, schema).invoke({"log": ["e"]}, at(thread))
         assert end["log"] == told("a", "b", "c", "e")
@@ -151,7 +151,7 @@ def test_from_one_redis_to_another_and_to_a_cluster(tmp_path: Path) -> None:
 
 @contextmanager
 def _own_store(name: str, folder: Path) -> Iterator[str]:
-    """The URL of a store with a format of its own; a schema goes at the end."""
+    """The URL of a store with its own format; a schema comes at the end."""
     if name == "sqlite":
         yield f"sqlite:///{folder / 'own.db'}"
         return
@@ -198,7 +198,7 @@ def test_a_store_comes_back_from_its_own_format(own: Any, tmp_path: Path) -> Non
 
 
 def test_a_store_is_replaced_under_a_saver_that_has_it_open(own: Any, tmp_path: Path) -> None:
-    """What that saver remembers is of threads that are gone: it builds on none of it."""
+    """The saver remembers threads that are gone, and builds on none of them."""
     _, url = own
     file = tmp_path / "backup"
     back_up(url, file)
@@ -243,7 +243,7 @@ def test_an_empty_store_is_filled_and_a_later_run_of_a_lost_thread_is_refused(
 
 
 class Interrupting:
-    """Progress that is interrupted, as Ctrl-C does, when it is told something for the nth time."""
+    """Progress that is interrupted, as by Ctrl-C, at its nth call."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -314,7 +314,7 @@ class Writers:
     """Threads that put one checkpoint after another until they are stopped.
 
     In each of their states `m` counts up to `n`. One prunes its thread now and then, one
-    deletes it and begins anew.
+    deletes it and begins again.
     """
 
     def __init__(self, open_one: Callable[[], Any]) -> None:

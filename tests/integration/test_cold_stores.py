@@ -88,7 +88,7 @@ WAYS = [*[(name, False) for name in SHARED], ("sqlite", True)]
 def test_a_copy_beside_its_original(
     name: str, kind: str, remove: Any, tmp_path: Path, cold: Path, *, plainly: bool
 ) -> None:
-    """What the original has put there the copy reads, and never removes."""
+    """A copy reads the original's objects, and never removes them."""
     one, other = (url_of(name, tmp_path / folder) for folder in ("one", "other"))
     with open_saver(one, cold=cold.as_uri()) as original:
         original.setup()

@@ -76,7 +76,7 @@ def test_a_method_of_a_program_s_subclass_stays() -> None:
 
 
 async def outcome(name: str, decorate: Callable[[Any], Any], folder: Path) -> Any:
-    """How many tests of LangGraph's suite pass, which fail, and what it finds missing."""
+    """Results of LangGraph's suite: passed, failed and missing capabilities."""
 
     async def factory() -> AsyncIterator[Any]:
         async with foreign(name, folder) as inner, decorate(inner) as saver:

@@ -451,7 +451,7 @@ with open_saver(url, conflicts="raise") as saver:
 
 
 def process(url: str, who: str) -> subprocess.Popen[str]:
-    """A process that is ready to run: a line sent lets it begin, another one go on."""
+    """A process that is ready to run: a line makes it begin, another makes it continue."""
     return subprocess.Popen(
         [*python(), "-c", RUN_IN_A_PROCESS, url, who],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""With `conflicts="fork"`, runs that leave the head of another one behind are told of."""
+"""With `conflicts="fork"`, runs that do not descend from another run's head are reported."""
 
 from __future__ import annotations
 

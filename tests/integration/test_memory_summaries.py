@@ -332,7 +332,7 @@ async def test_close_in_the_event_loop_cancels_what_is_under_way(
     await asyncio.wait_for(asked.wait(), WAIT)
     (task,) = memory._background._running.values()
     if is_done:
-        answer.set()  # (and the task would go on with the store at its next step)
+        answer.set()  # (and the task would continue with the store at its next step)
     memory.close()
     answer.set()
     await asyncio.wait([task])

@@ -257,7 +257,7 @@ def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
             drop = ("", chain.at["configurable"]["checkpoint_id"], 1)
             store._store.backend.commit(Batch("t", 1, drop_writes=(drop,)))
         assert saver.threads.mirror(other).unchanged == 1
-        # A run that has seen both of the others goes on: it counts by number what it has seen.
+        # A run that has seen both others continues: it counts seen versions by number.
         chain.at = fresh(saver).get_tuple(config()).config
         chain.put(n=9)
         assert saver.threads.mirror(other).extended == ["t"]

@@ -62,7 +62,7 @@ class Failing(InMemorySaver):
 
 
 def traces(saver):
-    """All that a saver tells of threads."""
+    """Everything that a saver returns about threads."""
     if not hasattr(saver, "threads"):
         return [*saver.list(None)]
     every = ("created", "active", "suspended", "archived", "deleted")
@@ -397,7 +397,7 @@ def webhook():
 
 
 class Mails:
-    """What an SMTP server accepted."""
+    """The messages that an SMTP server accepted."""
 
     def __init__(self):
         self.all = []

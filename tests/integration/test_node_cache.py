@@ -118,7 +118,7 @@ def test_only_a_node_that_finished_is_cached(saver, lease):
             with pytest.raises(ZeroDivisionError):
                 graph.invoke({"x": 7})
         assert failing.runs == 2
-        assert monotonic() - begin < 10  # (nobody waited for the lease of a run that ended)
+        assert monotonic() - begin < 10  # (no run waited for the lease of an ended run)
 
 
 async def test_a_run_that_failed_holds_up_no_other_task():

@@ -1,4 +1,4 @@
-"""What is stored beside a thread's checkpoints, in namespaces of threadkeep's own."""
+"""Data beside a thread's checkpoints, in threadkeep's own namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a graph run hands out has ids that are plain text, and no id is held longer than needed.
+"""Ids that graph runs return are plain text, and are held no longer than needed.
 
 LangGraph passes a load's id on by reference: that it is a text of a class of its own, or that we
 keep it alive, shows in no comparison of values.
@@ -27,7 +27,7 @@ MODES = ["values", "updates", "checkpoints", "tasks", "debug", "messages"]
 
 
 def odd_texts(found: Any, path: str = "") -> Iterator[str]:
-    """Where in what was handed out, at any depth, lies a text that is no plain `str`."""
+    """Return the places of texts, at any depth, that are not a plain `str`."""
     if isinstance(found, str):
         if type(found) is not str and not isinstance(found, Enum):
             yield f"{path}: {type(found)}"

@@ -199,7 +199,7 @@ def test_a_delta_channel_is_not_stored_without_what_it_is_rebuilt_through(pair: 
 
 
 def test_a_position_that_was_given_again_is_not_taken_for_the_old_one(pair: Pair) -> None:
-    """The other process goes on where the log of the removed checkpoint ended."""
+    """The other process continues after the removed checkpoint's log."""
     first = pair.other.put(config(), checkpoint(1, {"m": [LONG] * 2}, {"m": 1}), {}, {})
     old = ["ours", LONG * 2]
     pair.other.put(first, checkpoint(2, {"m": [LONG, LONG, *old]}, {"m": 2}), {"run_id": "r"}, {})

@@ -216,7 +216,7 @@ def test_an_allowlist_is_pairs(saver: Any, allowed: Any) -> None:
 
 @dataclass
 class Record:
-    """Looks like a message that has no id yet, and speaks to nobody."""
+    """Looks like a message that has no id yet."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""What is known of a thread goes where the thread goes."""
+"""A thread's entry moves with the thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves that return before they are durable: what is kept, what can be lost, who is told."""
+"""Saves that return before they are durable: kept saves, lost saves, and their reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Said(TypedDict):
 
 
 class Store(MemoryBackend):
-    """Counts what it is told; fails where it is told to."""
+    """Counts its calls; fails on chosen ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def store() -> Store:
 
 @pytest.fixture
 def saver(store: Store) -> Saver:
-    """A saver that stores what it is told when it must."""
+    """A saver that stores queued saves only when it must."""
     return Saver(store, write_behind=SELDOM)
 
 
@@ -310,7 +310,7 @@ def test_nothing_is_built_on_what_was_lost(store: Store, saver: Saver) -> None:
 
 
 def test_an_ordinary_saver_may_write_to_the_same_thread(store: Store, saver: Saver) -> None:
-    """Neither goes on with the other's logs, so that nothing can be taken."""
+    """Neither continues the other's logs, so that no place can be taken."""
     talk(saver, 3)
     saver.flush()
     other = Saver(store)
@@ -415,7 +415,7 @@ def test_deletion_stays_deleted_for_a_run_under_way(
     with suppress(LostSavesError):
         saver.flush()
     assert shown(Saver(store)) == []
-    late(saver, config())  # another run begins anew
+    late(saver, config())  # another run begins again
     saver.flush()
     assert len(shown(Saver(store))) == 1
 

@@ -43,7 +43,7 @@ def said(who: str, number: int, size: int = 30) -> str:
 
 
 def talk(saver: Any, thread: str, who: str, turns: int, chain: Any = None) -> Any:
-    """Go on with a list that grows, a value that is replaced, and a write that waits."""
+    """Continue with a growing list, a replaced value, and a waiting write."""
     chain = chain or Chain(saver, thread, start={LATER: 100, "own": 1000}.get(who, 0)).follow()
     for number in range(turns):
         chain.put(
@@ -202,7 +202,7 @@ def test_in_the_cold_store_deletion_is_enough(
 
 
 def test_what_was_pruned_is_not_taken_along(store: Any, tmp_path: Path) -> None:
-    """Into archives, exports and copies goes what checkpoints refer to that are there."""
+    """Archives, exports and copies contain only data of existing checkpoints."""
     talk(store, "t", MARKER, 9)
     chain = Chain(store, "t", start=2000).follow()
     chain.put(said=[said("left", 0), *chain.values["said"][:0]], page="")

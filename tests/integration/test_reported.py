@@ -1,4 +1,4 @@
-"""What users of LangGraph report of its savers, tried on ours."""
+"""Issues that users report of LangGraph's savers, tried on ours."""
 
 from __future__ import annotations
 

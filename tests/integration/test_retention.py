@@ -486,7 +486,7 @@ def test_a_thread_full_of_tags_can_be_collected_and_changed(saver: Any) -> None:
     assert len(saver.threads.untag("thread", "0").tags) == 199
 
 
-# -- channels of which the latest value is enough --------------------------------------
+# -- channels that keep only their latest value -----------------------------------------
 
 
 class Sketching(TypedDict, total=False):

@@ -41,7 +41,7 @@ DEFAULT = {n: "async" if "async" in s.durabilities else "sync" for n, s in SCENA
 
 @cache
 def expected(name: str, durability: str) -> list[Any]:
-    """What LangGraph's own saver shows."""
+    """Return the result of LangGraph's own saver."""
     return play(SCENARIOS[name], InMemorySaver(), durability=durability, api="sync")
 
 

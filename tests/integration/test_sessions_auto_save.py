@@ -62,7 +62,7 @@ async def test_by_events(call):
     one = session(save_interval=3, trigger_conditions=["tool_call", "paid"], events=["paid", "x"])
     for number, event in enumerate(["message", "tool_call", None, "paid", None, "x", None, None]):
         await call(one, "step", number, event, {"extra": 1})
-    # (the interval begins anew with each save)
+    # (the interval restarts with each save)
     assert saved(one) == [(2, "tool_call", 1), (4, "paid", 3), (7, "interval", 6)]
     with pytest.raises(InvalidArgumentError, match="event: 'tool_cal'") as caught:
         await call(one, "step", 9, "tool_cal")

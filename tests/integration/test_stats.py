@@ -1,4 +1,4 @@
-"""`saver.stats()` on every store: its parts add up, and are what the registry tells of threads."""
+"""`saver.stats()` on every store: its parts add up, and equal the registry's sizes."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_output_is_there_before_the_stream_ends(saver: Any) -> None:
         assert found.checkpoint_id == head
         assert found.created_at <= found.saved_at
         assert found.completed_at is None
-        # nobody else sees it
+        # no other reader sees it
         assert saver.get_tuple(at("thread")).checkpoint["id"] == head
         assert NAMESPACE not in {
             one.config["configurable"]["checkpoint_ns"] for one in saver.list(at("thread"))
@@ -469,7 +469,7 @@ async def test_calls_that_would_block_the_loop_that_saves(memory: Any) -> None:
             await stream.astop("done")
         with pytest.raises(InvalidArgumentError, match="output"):
             stream.update(5)
-        await stream.aupdate("a")  # it goes on
+        await stream.aupdate("a")  # it continues
         await stream.astop("pending")
     assert [one.text for one in memory.partial("thread")] == ["a"]
 

@@ -51,7 +51,7 @@ def model(*texts: str) -> Any:
 
 
 def builder() -> StateGraph[State]:
-    """A model, then two nodes at once, one of which is a graph with a model."""
+    """A model, then two nodes at once: one is a graph with a model."""
     talking, inside = model("one two three"), model("four five")
 
     def talk(state: State) -> dict[str, Any]:
@@ -74,7 +74,7 @@ OF_RUNS = ("checkpoint", "langgraph_checkpoint", "langgraph_path", "ls_", "threa
 
 
 def plain(found: Any) -> Any:
-    """What was streamed, without what each run makes anew."""
+    """Return the streamed events, without the values that differ in each run."""
     if isinstance(found, dict):
         left = [key for key in found if key not in ANEW and not key.startswith(OF_RUNS)]
         return {key: plain(found[key]) for key in left}
@@ -126,7 +126,7 @@ class Held:
 
 
 async def streamed(stream: AsyncIterator[Any], mode: str) -> Any:
-    """Go on until something of the mode comes."""
+    """Continue until an event of the mode arrives."""
     async for found in stream:
         if found[0] == mode:
             return found[1]

@@ -1,4 +1,4 @@
-"""What LangGraph and its users do with values and calls, which storing changes must survive.
+"""Uses of values and calls by LangGraph and its users that storing changes must survive.
 
 Each test is a promise of behaviour. Values that change are in `test_traps_of_values`, runs
 that meet on one thread in `test_fences`.
@@ -51,7 +51,7 @@ def say(graph: Any, number: int) -> Any:
 
 
 def redact(state: Any) -> None:
-    """What a page may do to the objects it was given."""
+    """Change the objects that a page returned, as a program may."""
     for message in state["messages"]:
         message.content = "***"
         message.additional_kwargs["redacted"] = True
@@ -339,7 +339,7 @@ def test_what_the_human_says_is_stored_once(tmp_path: Any) -> None:
 
 
 def test_two_savers_that_take_turns_see_each_others_states(another: Any) -> None:
-    """What one remembers of the thread is old each time: that may cost, but never mislead."""
+    """The saver's memory of the thread is old each time: that may cost time, but never mislead."""
     graphs = [story(another()) for _ in range(3)]
     names = [f"turn {n}" for n in range(9)]
     for number, name in enumerate(names):

@@ -218,7 +218,7 @@ def test_a_change_in_place_that_is_not_returned_is_not_kept(saver: Any) -> None:
 async def test_aput_keeps_values_as_they_were_when_it_began(
     another: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LangGraph goes on, and changes its channels' own containers, while a put is under way."""
+    """LangGraph continues, and changes its channels' containers, during a put."""
     saver, gate = another(), Gate()
     values: dict[str, Any] = {"set": {0}, "list": [0], "dict": {"a": 0}, "deque": deque([0])}
     made = checkpoint(values)

@@ -102,7 +102,7 @@ class Canon:
         }
 
     def place(self, config: Mapping[str, Any] | None) -> Any:
-        """What a config names; keys with "__" are a saver's or LangGraph's own."""
+        """Return a config's own keys; keys with "__" are a saver's or LangGraph's."""
         if config is None:
             return None
         named = {k: v for k, v in config["configurable"].items() if not k.startswith("__")}

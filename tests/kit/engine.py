@@ -288,7 +288,7 @@ class Steps:
 
 
 def until_commit(steps: Steps) -> Steps:
-    """Go on until the operation waits for a commit."""
+    """Continue until the operation waits for a commit."""
     while isinstance(steps.request, Fetch):
         steps.step()
     return steps
@@ -341,7 +341,7 @@ class Chain:
         self.values: dict[str, Any] = {}
 
     def follow(self) -> Chain:
-        """Go on from what the thread's head is now, if it has one."""
+        """Continue from the thread's current head, if any."""
         head = self.saver.get_tuple(self.at)
         if head is not None:
             self.at = head.config

@@ -33,7 +33,7 @@ def main():
     for one in (_signal.SIGINT, _signal.SIGTERM):
         _signal.signal(one, lambda given, _: os.kill(pid, given))
     for one in (0, 1, 2):
-        os.close(one)  # (whoever reads them waits for the process alone)
+        os.close(one)  # (their reader waits only for the process)
     code = number(link)
     if code < 0:
         if code != -_signal.SIGKILL:

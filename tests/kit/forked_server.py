@@ -102,7 +102,7 @@ def take(streams: list[int], pipes: list[int], links: list[socket.socket]) -> No
 
 
 def heard(link: socket.socket) -> tuple[tuple[list[str], str, dict[str, str]], list[int]]:
-    """What a client asks for, and its streams."""
+    """A client's request, and its streams."""
     head, streams, _, _ = socket.recv_fds(link, 4, 3)
     left = int.from_bytes(head, "big")
     data = b""

@@ -27,7 +27,7 @@ QUICK = ("fsync=off", "listen_addresses=127.0.0.1", "unix_socket_directories=", 
 
 
 def identity():
-    """Whom servers run as: they refuse root."""
+    """The user that servers run as, since they refuse root."""
     if os.geteuid() != 0:
         return {}
     user = int(os.environ["TK_TEST_USER"])

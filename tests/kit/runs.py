@@ -128,7 +128,7 @@ def story(saver: Any, schema: Any = Plain, gates: dict[str, Gate] | None = None)
 
 
 def told(*names: str) -> list[str]:
-    """What `story` tells when these runs follow one another."""
+    """Return the log of `story` after these runs in turn."""
     return [line for who in names for line in (who, f"{who}-first", f"{who}-second")]
 
 

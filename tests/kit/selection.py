@@ -60,7 +60,7 @@ def stores_left_out(items: Iterable[Any], *kinds: Iterable[str]) -> set[Any]:
 
 
 def some(quick: int, full: int) -> int:
-    """Return how often to repeat something: `full` times in a full run."""
+    """Return the number of repetitions: `full` in a full run."""
     return full if FULL else quick
 
 

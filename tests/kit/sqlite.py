@@ -1,4 +1,4 @@
-"""What the writing connection of a SQLite backend is told."""
+"""The statements that a SQLite backend's writing connection gets."""
 
 from contextlib import contextmanager
 

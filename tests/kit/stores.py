@@ -51,7 +51,7 @@ class _Data(dict):
 class Reference(InMemoryStore):
     """LangGraph's `InMemoryStore` without three defects.
 
-    To look for an item makes its namespace; a namespace stays when its last item goes; and an item
+    To look for an item makes its namespace; a namespace outlives its last item; and an item
     that is put again keeps the vectors of texts that it no longer has.
     """
 

@@ -54,4 +54,4 @@ class SyncFace(BaseCheckpointSaver[Any]):
 
 
 FACES: dict[str, Callable[[Any], Any]] = {"async": lambda saver: saver, "sync": SyncFace}
-"""What makes a saver's async API, or its sync API, the one that a suite calls."""
+"""Wrappers that run a suite on a saver's async API, or its sync API."""

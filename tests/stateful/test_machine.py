@@ -64,7 +64,7 @@ ODD_TIMES = st.sampled_from(["2024-05-01T10:20:30.123456+00:00", "2024-05-01", "
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to build a large value; short to print if a sequence fails."""
+    """A recipe for a large value; short to print if a sequence fails."""
 
     kind: str
     form: str

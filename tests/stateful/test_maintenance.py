@@ -119,7 +119,7 @@ class Watched(Backend):
         return name
 
     def close(self) -> None:
-        """The one inside goes on."""
+        """The inner one continues."""
 
 
 class Process:
@@ -152,7 +152,7 @@ class Process:
         self.allowed.acquire()
         try:
             self.do()
-        except BaseException as error:  # noqa: BLE001 - the test tells of it
+        except BaseException as error:  # noqa: BLE001 - the test reports it
             self.error = error
         self.is_done = True
         self.stopped.release()

@@ -14,7 +14,7 @@ import threadkeep
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(threadkeep.__file__).parent
-FOLDERS = (SOURCE, *(ROOT / name for name in ("bench", "demo", "examples", "scripts")))
+FOLDERS = (SOURCE, *(ROOT / name for name in ("bench", "demo", "examples", "scripts", "tests")))
 OTHERS = [  # (without code that looks like English: whole files are searched)
     *(file for end in ("c", "sql", "lua") for file in SOURCE.rglob(f"*.{end}")),
     *(file for file in (ROOT / "scripts").iterdir() if file.is_file() and not file.suffix),
@@ -31,7 +31,7 @@ RELATIVE = re.compile(
     r"(Return (what|whether|which|who|how)\b"
     r"|(What|Whether|Which|Who|Whom|Whose|How|Where|When|Whatever)\b)"
 )
-OPENING = re.compile(rf'"""{RELATIVE.pattern}')
+OPENING = re.compile(rf'"{{3}}{RELATIVE.pattern}')
 UNPLAIN = re.compile(
     r"\b(so it is (where|with|when)|(is|are) told|tells? of|goes|going on|go on|of which|whoever"
     r"|nobody(?!\"|:)|anew|would have taken|that lasts|such an?|anyway)\b",
@@ -39,6 +39,7 @@ UNPLAIN = re.compile(
 )
 BEGINNING = re.compile(r"(?:^|[.:;!] |^\W+)(Of|What) (?!.*\?)")  # of a sentence in docs
 WIDTH = 100
+PROSE = re.compile(r'#.*|"{3}(?s:.*?)"{3}')  # comments and docstrings, nearly
 # (from Python 3.12 on, f-strings have tokens of their own)
 TEXTS = {
     tokenize.COMMENT,
@@ -54,14 +55,18 @@ def files(folder: Path) -> list[Path]:
 def texts(file: Path) -> Iterator[tuple[int, str]]:
     """Yield the comments and string literals of a module, with their lines.
 
-    Nothing of a module without an unplain word: most are not tokenized.
+    Modules without an unplain word, which are most, are not tokenized. In tests, other literals
+    than docstrings are data.
     """
-    if not UNPLAIN.search(file.read_text()):
-        return
-    with file.open("rb") as source:
-        for token in tokenize.tokenize(source.readline):
-            if token.type in TEXTS:
-                yield token.start[0], token.string
+    text = file.read_text()
+    if ROOT / "tests" in file.parents:
+        for found in PROSE.finditer(text):
+            yield text.count("\n", 0, found.start()) + 1, found[0]
+    elif UNPLAIN.search(text):
+        with file.open("rb") as source:
+            for token in tokenize.tokenize(source.readline):
+                if token.type in TEXTS:
+                    yield token.start[0], token.string
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

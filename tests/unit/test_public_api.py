@@ -1,6 +1,6 @@
 """Public names and signatures are those of public_api.txt.
 
-After a wanted change: `.venv/bin/python tests/unit/test_public_api.py` writes the file anew.
+After a wanted change: `.venv/bin/python tests/unit/test_public_api.py` writes the file again.
 """
 
 from __future__ import annotations

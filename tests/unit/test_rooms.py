@@ -1,4 +1,4 @@
-"""What is pure imports nothing that does I/O, reads a clock or makes threads."""
+"""Pure modules import nothing that does I/O, reads a clock or makes threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with graphs, as a table: name -> scenario (see `table`)."""
+"""Uses of graphs, as a table: name -> scenario (see `table`)."""
 
 from __future__ import annotations
 

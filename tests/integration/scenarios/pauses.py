@@ -1,4 +1,4 @@
-"""Runs that stop and go on: static and dynamic interrupts, alone and several at once."""
+"""Runs that stop and continue: static and dynamic interrupts, alone and several at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are kept: thread ids, namespaces, metadata, and graphs that change."""
+"""Places of data: thread ids, namespaces, metadata, and graphs that change."""
 
 from __future__ import annotations
 

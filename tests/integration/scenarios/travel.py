@@ -1,4 +1,4 @@
-"""Time travel: going on from an older checkpoint, updates, copies and forks."""
+"""Time travel: continuing from an older checkpoint, updates, copies and forks."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def edits(self) -> bool:
-        """Whether nodes edit values in place."""
+        """Return True if nodes edit values in place."""
         return any(node.edits for s in self.stages for node in s.nodes) or self.has("spread")
 
     def has(self, *words: str) -> bool:

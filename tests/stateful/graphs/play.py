@@ -3,7 +3,7 @@
 LangGraph's `InMemorySaver` is sound to compare with only if it reads values before nodes edit them.
 So it is always played by the async API, in which each of its puts and writes is one uninterrupted
 step of the event loop that begins before the next nodes; and with durability "sync" instead of
-"async", which must show the same. Ours saves in other threads meanwhile, and may store such a value
+"async", which must show the same. Ours saves in other threads meanwhile, and may store this value
 as it was a little later. Those values are left out of the comparison (`Plan.loose_values`,
 `Plan.loose_writes`), and each must have existed during its call (`journal`). The last checkpoint of
 a run is stored when no node runs any more, so that runs continue from equal states.
@@ -197,7 +197,7 @@ class Player(Driver):
         self.last = await self.invoke(None, self.here())
 
     async def _resume(self, turn: Turn, number: int) -> None:
-        """Answer what is asked: all of it, or (by `pick`) one; else begin anew."""
+        """Answer what is asked: all of it, or (by `pick`) one; else begin again."""
         state = await self.state(self.here())
         asked = sorted(state.interrupts if state else (), key=lambda i: repr(i.value))
         if not asked:
@@ -237,7 +237,7 @@ class Player(Driver):
         self.last = await self.invoke(command, self.here())
 
     async def _scribble(self, turn: Turn, number: int) -> None:
-        """Edit what the last run returned: nobody is to notice."""
+        """Edit the last run's result, without any effect on the thread."""
         if isinstance(self.last, dict):
             for name in sorted(self.last):
                 with contextlib.suppress(IndexError):

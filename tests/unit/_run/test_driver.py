@@ -1,4 +1,4 @@
-"""Plans: each step is done in either way, and whatever ends one, nothing of it goes on."""
+"""Plans: each step runs in either way, and no part of an ended plan continues."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def test_a_pending_write_outlives_the_loop_of_its_caller():
     writer = Writer(store)
 
     async def leave():
-        writer.submit(writes(1))  # and nobody waits for it
+        writer.submit(writes(1))  # without waiting for it
 
     async def save():
         await asyncio.wait_for(awaited(writer, writes(2)), 10)

@@ -1,4 +1,4 @@
-"""Which threads are worth keeping at hand: the decision alone."""
+"""The decision which threads to cache."""
 
 import os
 from datetime import timedelta
@@ -48,7 +48,7 @@ def seg(size=100, start=0):
 
 
 def read(rule, size=100, *, fetched=None, thread="t"):
-    """A read has found so many bytes, of which so many came from the store."""
+    """Record a read: its bytes, and how many of them came from the store."""
     fresh = seg(size if fetched is None else fetched)
     return rule.read(thread, [seg(size)], [fresh])
 

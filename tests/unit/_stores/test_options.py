@@ -1,6 +1,6 @@
 """Options: signatures, URLs, the environment, and the tables of docs/stores.md.
 
-To write the tables of the docs anew: `.venv/bin/python tests/unit/_stores/test_options.py`.
+To write the tables of the docs again: `.venv/bin/python tests/unit/_stores/test_options.py`.
 """
 
 import inspect

@@ -112,7 +112,7 @@ def test_what_led_to_a_checkpoint_alone(parents):
 def test_hidden_ancestors_are_read_in_stretches():
     backend = Counted()
     saver = Saver(backend)
-    for start in range(40):  # each a line of its own, of which only the ends are left
+    for start in range(40):  # each its own line, with only the ends left
         chain = Chain(saver, start=start * 100)
         for _ in range(20):
             chain.put(n=1)

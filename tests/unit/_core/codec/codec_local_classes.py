@@ -1,4 +1,4 @@
-"""Classes defined inside functions, created anew by each call."""
+"""Classes defined inside functions, created by each call."""
 
 from __future__ import annotations
 

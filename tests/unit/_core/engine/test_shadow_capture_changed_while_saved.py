@@ -230,7 +230,7 @@ class Key:
 
 
 def test_keys_that_change_end_no_save():
-    """They are not copied, as a dict would have to be hashed anew."""
+    """They are not copied, because a dict would have to be hashed again."""
     value = {Key(f"{n}"): LONG for n in range(20)}
     keys = list(value)
     chain = Chain(memory_saver())

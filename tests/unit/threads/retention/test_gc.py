@@ -39,7 +39,7 @@ def noise(count: int) -> list[bytes]:
     return [CHANCE.randbytes(90) for _ in range(count)]
 
 
-# -- segments of which little is left ----------------------------------------------------
+# -- mostly unused segments ---------------------------------------------------------------
 
 
 def test_a_segment_of_which_little_is_needed_is_written_anew() -> None:

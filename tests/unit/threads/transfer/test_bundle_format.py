@@ -209,7 +209,7 @@ def verify(file):
 
 @pytest.mark.parametrize("plains", HOSTILE.values(), ids=HOSTILE)
 def test_a_small_file_takes_little_memory(plains):
-    """Whatever it declares: 1 MB here (64 MB are allowed, and 200 times the size), and copies."""
+    """The limits hold for any declared size: 1 MB here (else 64 MB, or 200 times the size)."""
     file = io.BytesIO()
     writer = BundleWriter(file)
     for plain in plains:

@@ -162,7 +162,7 @@ def until_segments(steps):
 
 
 def test_a_thread_that_expires_while_it_is_read(saver):
-    """As on Redis: all of it goes at once, its generation too."""
+    """As on Redis: everything is removed at once, including its generation."""
     steps = until_segments(Steps(whole_thread.read_thread("t"), saver._store.backend))
     rows_in_memory(saver).clear()
     assert steps.finish().is_nothing
@@ -387,7 +387,7 @@ def test_tombstones_are_put_too(saver):
 
 
 def test_a_thread_that_was_deleted_since_lives_on_where_it_stood(saver):
-    """Its tombstone is the bundle's: runs on checkpoints older than the deletion go on."""
+    """Its tombstone is the bundle's: runs on checkpoints older than the deletion continue."""
     target = memory_saver()
     chain = Chain(target)
     # An id of version 6 tells its time: long before the deletion.
