@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--smoke", action="store_true", help="the shortest run that shows that all of it works")
     add("--backend", choices=suite.BACKENDS, default="sqlite", help="on what (default: sqlite)")
     add(
-        "--suite", choices=("savers", "threads", "short"), default="savers", help="what is measured"
+        "--suite", choices=("savers", "threads", "short"), default="savers", help="the measurements"
     )
     add("--threads", type=int, default=100_000, help="how many, with --suite threads")
     add("--rounds", type=int, help="how many, with --suite short (default: 5)")

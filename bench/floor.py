@@ -60,7 +60,7 @@ def lent(checkpoint: Checkpoint) -> Checkpoint:
 
 
 class ReferenceSaver(BaseCheckpointSaver[int]):
-    """Keeps what it is given. Not for use: a value changed later changes in the past too."""
+    """Keeps its arguments. Not for use: a value changed later changes in the past too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ def metadata(number: int) -> Any:
 
 
 def least(question: Callable[[], int]) -> tuple[float, int]:
-    """The least time in milliseconds, and what was found."""
+    """The least time in milliseconds, and the result."""
     times, found = [], 0
     for _ in range(REPEATS):
         begin = perf_counter()

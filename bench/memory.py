@@ -44,7 +44,7 @@ class State(TypedDict):
 
 @dataclass
 class Talk:
-    """A conversation through a graph: a model that says what was recorded."""
+    """A conversation through a graph: a model that repeats the recorded answers."""
 
     saver: Any
     said: list[BaseMessage] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Talk:
         return {"messages": [self._tape.pop(0)] if self._tape else []}
 
     def turn(self, turn: Turn) -> None:
-        """Run a turn, and note what it cost."""
+        """Run a turn, and record its cost."""
         question = HumanMessage(turn.user["content"] or "")
         makers = {"assistant": from_assistant, "tool": from_tool}
         self._tape = [makers[one["role"]](one) for one in turn.replies]

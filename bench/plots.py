@@ -15,8 +15,8 @@ from bench.report import amount
 
 Points: TypeAlias = list[tuple[float, float]]
 
-# The savers that are drawn: a name and the classes of the line. Colour tells whose the saver is,
-# the dashes on what it stores. results.json has the others.
+# The savers that are drawn: a name and the classes of the line. The colour shows the library, the
+# dashes the store. results.json has the others.
 LINES = {
     "lg-full": ("LangGraph, SQLite", "theirs"),
     "lg-delta-full": ("LangGraph, SQLite, DeltaChannel", "theirs dotted"),

@@ -52,7 +52,7 @@ def durable(client: Client) -> Iterator[str]:
 
 
 def configured(client: Client) -> dict[str, str] | None:
-    """Set what makes it durable; what was set before, or None where that is refused."""
+    """Set its durability; return the earlier settings, or None if the server refuses."""
     try:
         before = {name: client.config_get(name)[name] for name in DURABLE}
         for name, value in DURABLE.items():

@@ -2,7 +2,7 @@
 
 Only where a server is, what a path is called there, and what the report says of a server
 live here. A file's path stands for a part of a server (a database, a prefix), as it does for
-a file of SQLite: lanes need not know what they are measured on.
+a file of SQLite: lanes need not know their server.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def awaited(node: Callable[[Talk], Talk]) -> Any:
 
 @dataclass
 class Replay:
-    """Recorded conversations: an agent node and a tools node emit what was recorded.
+    """Recorded conversations: an agent node and a tools node emit the recorded messages.
 
     Each conversation is a thread. The nodes alternate as the record does, so that the
     supersteps, checkpoints and pending writes are those of a real tool-calling agent.

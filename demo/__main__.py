@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"demo: stopped; what was done so far is in {plan.work}", file=sys.stderr)
+        print(f"demo: stopped; the work so far is in {plan.work}", file=sys.stderr)
         return 130
     return 0
 

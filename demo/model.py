@@ -131,7 +131,7 @@ def already_read(wanted: ToolCall, turn: Sequence[BaseMessage]) -> bool:
 
 
 def summary(results: Sequence[ToolMessage]) -> str:
-    """Say what was learned, from the results themselves."""
+    """Report the findings, from the results themselves."""
     lines = []
     for message in results:
         text = str(message.content)

@@ -67,7 +67,7 @@ class Plan:
 
 @dataclass
 class Run:
-    """The conversation on one saver: what was acknowledged, its times and sizes."""
+    """The conversation on one saver: acknowledged messages, times and sizes."""
 
     plan: Plan
     saver: str

@@ -1,6 +1,6 @@
 """A chat of 200 turns in a window of 20 messages: python examples/layered_memory.py.
 
-The model is made up: no key and no network. What it is sent is counted.
+The model is made up: no key and no network. Its input is counted.
 """
 
 from textwrap import fill, indent

@@ -20,7 +20,7 @@ TK_TEST_PGBOUNCER_BIN   pgbouncer, the program, or ""
 it holds would outlive any process that is killed, but not a machine that loses its power), and
 TMPDIR is a folder in memory, where there is one with room and it names none yet.
 
-Always holds: what was started is stopped by its own process id, whatever ends the run (but for
+Invariants: each started process is stopped by its own process id, however the run ends (except by
 SIGKILL), and nothing outside the folders made here is removed.
 """
 

@@ -1,8 +1,8 @@
 """The resident memory of a process that holds many open threads.
 
-Each thread gets a conversation and one more turn, so that a saver that keeps what it
-last saw of a thread would keep all of it. Invariant: each saver in a fresh process,
-measured from after its first thread on, when everything has been loaded.
+Each thread gets a conversation and one more turn, so that a saver that keeps its last
+values of a thread would keep all of it. Invariant: each saver in a fresh process, measured
+from after its first thread on, when everything has been loaded.
 """
 
 from __future__ import annotations

@@ -371,7 +371,7 @@ def opening(setting: Setting) -> Iterator[Group]:
 
 
 def compiling(subject: Subject) -> dict[str, str]:
-    """The environment of a process that keeps what it compiles, also where this one does not."""
+    """The environment of a process that keeps its bytecode, even if this one does not."""
     environment = subject.environment()
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return environment

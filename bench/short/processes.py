@@ -100,7 +100,7 @@ def source(checkout: Path) -> Path:
     """The checkout, whose threadkeep can be run as fast as this one's.
 
     Raises:
-        BenchError: there is no threadkeep in it, or what is compiled here is not there.
+        BenchError: threadkeep, or a module that is compiled here, is missing in it.
     """
     if not (checkout / "src" / "threadkeep").is_dir():
         raise BenchError(f"no threadkeep in {checkout}: name the folder of a checkout")

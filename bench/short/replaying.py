@@ -1,8 +1,8 @@
 """The calls that LangGraph makes for one conversation, recorded once and replayed.
 
 The calls come from a real run over the floor. A replay gives them a thread of its own, and
-messages of its own; what a saver loads takes the place of what was recorded, as it does in
-a run. Only calls on a thread of about twenty messages are measured.
+messages of its own; values that a saver loads replace the recorded ones, as in a run. Only
+calls on a thread of about twenty messages are measured.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ def counted(kind: str, file: str, data: str | None, threads: int, library: str) 
     """
     calls, counter = record(data), Counter(library)
     copies = [deepcopy(calls) for _ in range(threads + 1)]
-    gc.freeze()  # what was made until here is not looked at again in each collection
-    sys.setswitchinterval(10)  # seconds: valgrind is slow, and a switch is not what is counted
+    gc.freeze()  # collections skip all earlier objects
+    sys.setswitchinterval(10)  # seconds: valgrind is slow, and switches are not counted
     counts = 0
     with KINDS[kind].open(Path(file)) as saver:
         played(saver, copies.pop(), "warm")

@@ -13,7 +13,7 @@ _SHOWN = 60  # characters of a value that a message quotes
 
 
 class ThreadkeepError(Exception):
-    """threadkeep could not do what was asked."""
+    """threadkeep could not carry out a request."""
 
     retryable = False
 
@@ -176,7 +176,7 @@ class NewerFormatError(CodecError):
 
 
 class BackendError(ThreadkeepError):
-    """The store could not do what was asked."""
+    """The store could not carry out a request."""
 
 
 class OpenError(BackendError, ValueError):
@@ -232,7 +232,7 @@ class DiskFullError(BackendError):
 class UnfinishedErasureError(BackendError):
     """Some bytes of the threads are not erased yet.
 
-    `report`, a `threadkeep.threads.EraseReport`, lists what was erased and what was not.
+    `report`, a `threadkeep.threads.EraseReport`, lists the erased data and its remains.
     """
 
     retryable = True

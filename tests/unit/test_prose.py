@@ -37,6 +37,10 @@ UNPLAIN = re.compile(
     r"|nobody(?!\"|:)|anew|would have taken|that lasts|such an?|anyway)\b",
     re.IGNORECASE,
 )
+# (not of tests yet; models are asked about a folder, and the weather)
+AVOIDED = re.compile(
+    UNPLAIN.pattern + r"|\bwhat (is(?! in the folder| the weather)|was|they|has)\b", re.IGNORECASE
+)
 BEGINNING = re.compile(r"(?:^|[.:;!] |^\W+)(Of|What) (?!.*\?)")  # of a sentence in docs
 WIDTH = 100
 PROSE = re.compile(r'#.*|"{3}(?s:.*?)"{3}')  # comments and docstrings, nearly
@@ -62,7 +66,7 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
     if ROOT / "tests" in file.parents:
         for found in PROSE.finditer(text):
             yield text.count("\n", 0, found.start()) + 1, found[0]
-    elif UNPLAIN.search(text):
+    elif AVOIDED.search(text):
         with file.open("rb") as source:
             for token in tokenize.tokenize(source.readline):
                 if token.type in TEXTS:
@@ -89,7 +93,7 @@ def test_comments_and_messages_avoid_unplain_words(folder):
         f"{file.relative_to(folder)}:{line + text.count(chr(10), 0, word.start())}: {word[0]}"
         for file in files(folder)
         for line, text in texts(file)
-        for word in UNPLAIN.finditer(text)
+        for word in (UNPLAIN if folder.name == "tests" else AVOIDED).finditer(text)
     ]
 
     assert found == []
@@ -100,7 +104,7 @@ def test_comments_of_other_languages_avoid_unplain_words():
         f"{file.name}:{number}: {word[0]}"
         for file in OTHERS
         for number, line in enumerate(file.read_text().splitlines(), 1)
-        for word in UNPLAIN.finditer(line)
+        for word in AVOIDED.finditer(line)
     ]
 
     assert found == []
@@ -112,7 +116,7 @@ def test_pages_avoid_unplain_words_and_wrap_their_lines(page):
     found = [
         f"{number}: {word[0]}"
         for number, line in enumerate(lines, 1)
-        for word in UNPLAIN.finditer(line)
+        for word in AVOIDED.finditer(line)
     ]
     code = False
     for number, line in enumerate(lines, 1):

@@ -333,7 +333,7 @@ def in_store(
 
 
 def _described(source: Callable[..., Any], method: M, variant: V) -> tuple[M, V]:
-    """Give methods the public name, documentation and signature of what they run."""
+    """Give methods the public name, documentation and signature of their operations."""
     # Errors about wrong arguments show the public name.
     source.__qualname__ = source.__qualname__.replace("._", ".")
     source.__name__ = source.__name__.removeprefix("_")

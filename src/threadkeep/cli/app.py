@@ -153,7 +153,7 @@ def _import(modules: Iterable[str] | None) -> None:
             sys.path.insert(0, "")  # the working directory, as for `python -m`
         try:
             importlib.import_module(name)
-        except Exception as error:  # modules of users raise what they like
+        except Exception as error:  # modules of users may raise any error
             raise InvalidArgumentError(
                 f"The module {name!r} cannot be imported: {type(error).__name__}: {error}.",
                 hint="Use its full name, in the folder where the program runs.",

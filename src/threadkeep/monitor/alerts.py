@@ -247,7 +247,7 @@ class Channel:
         for pause in (*_PAUSES, None):
             try:
                 self._send(alert)
-            except Exception as error:  # noqa: BLE001 - functions of users raise what they like
+            except Exception as error:  # noqa: BLE001 - functions of users may raise any error
                 if pause is not None:
                     self._end.wait(pause)
                 else:

@@ -75,7 +75,7 @@ class Timing:
         for sink in self._exports.sinks:
             try:
                 sink.record(self._operation, seconds, error)
-            except Exception:  # noqa: BLE001 - sinks of users raise what they like
+            except Exception:  # noqa: BLE001 - sinks of users may raise any error
                 _log.exception("A sink of an observed saver failed: %r", sink)
         if (logs := self._exports.logs) is not None:
             _guarded("logger", logs.record, self._operation, self._subject, seconds, error)
@@ -107,7 +107,7 @@ def _guarded(name: str, call: Callable[..., T], *args: Any, **options: Any) -> T
     """Call code of the program. A failure is logged, and does not fail the operation."""
     try:
         return call(*args, **options)
-    except Exception:  # noqa: BLE001 - tracers and loggers of users raise what they like
+    except Exception:  # noqa: BLE001 - tracers and loggers of users may raise any error
         _log.exception("The %s of an observed saver failed.", name)
         return None
 

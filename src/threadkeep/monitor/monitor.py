@@ -173,7 +173,7 @@ class Monitor:
             if now - self._measured_sizes_at >= pause:
                 self._storage = yield from self._sizes.measure(now)
                 self._measured_sizes_at, self._has_new_sizes = now, True
-        except Exception as error:  # noqa: BLE001 - savers of users raise what they like
+        except Exception as error:  # noqa: BLE001 - savers of users may raise any error
             return _text(error)
         if now - self._cleaned_at >= _CLEAN_EVERY:
             yield from self._clean(now)
@@ -195,7 +195,7 @@ class Monitor:
         if self._on_snapshot is not None:
             try:
                 self._on_snapshot(snapshot)
-            except Exception:  # noqa: BLE001 - functions of users raise what they like
+            except Exception:  # noqa: BLE001 - functions of users may raise any error
                 _log.exception("The function on_snapshot of a monitor failed.")
         return snapshot
 

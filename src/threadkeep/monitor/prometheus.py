@@ -83,7 +83,7 @@ class PrometheusMetrics:
             yield from exported.collect()
 
     def update(self, *, is_end: bool = False) -> None:
-        """Add what was counted since the last update. The caller holds the lock.
+        """Add the counts since the last update. The caller holds the lock.
 
         Args:
             is_end: the process ends, so its queues count as empty.

@@ -425,8 +425,8 @@ class Threads(ThreadEntries, ThreadTransfers):
             InvalidArgumentError: neither or both were given, or metadata that is empty.
             ThreadNotFoundError: the thread never existed; nothing was done.
             UnfinishedErasureError: a place was not cleared, or one of several threads was not
-                removed. `report` lists what was done, the message what to do before you erase
-                again.
+                removed. `report` lists the completed steps. Do what the message says, then
+                erase again.
             ConflictError, CorruptionError: the thread shares segments with a thread that others
                 keep writing, or that is damaged; no place was cleared.
             BackendError: the store failed; erase again.

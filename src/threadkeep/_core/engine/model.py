@@ -329,7 +329,7 @@ class WritesFence(NamedTuple):
 class RowsFence(NamedTuple):
     """Holds if the thread has exactly this many checkpoint rows and write rows.
 
-    Then no row was added since they were read, and what was unused still is. The rows of all
+    Then no row was added since they were read, and unused rows are still unused. The rows of all
     threads that share its segments count. Together with an `EntryFence` it also excludes that one
     row was removed and another added, as removing rows raises the revision of the entry.
     """

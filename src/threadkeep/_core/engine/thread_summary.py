@@ -240,7 +240,7 @@ _CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
 
 
 class Tasks(NamedTuple):
-    """The tasks of a step by what they wrote, in order of their first write."""
+    """The tasks of a step with their writes, in order of the first write."""
 
     asked: tuple[str, ...] = ()  # called `interrupt()`
     waiting: tuple[str, ...] = ()  # of these, the unfinished ones

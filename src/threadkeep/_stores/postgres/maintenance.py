@@ -269,7 +269,7 @@ class Dumps:
         return migrations.are_ours(dict(self._rows(db, tables.sql)))
 
     def _before(self, db: psycopg.Connection[Any]) -> tuple[bool, _Before]:
-        """Return True if the schema exists, and what is in it."""
+        """Return True if the schema exists, and its contents."""
         exists = bool(self._rows(db, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0][0])
         if self._is_ours(db):
             return exists, self._rows(db, self._sql(_THREADS))
@@ -281,7 +281,7 @@ class Dumps:
         return exists, []
 
     def _outdate(self, db: psycopg.Connection[Any], before: _Before, now: int) -> None:
-        """Raise generations, so that other processes drop what they remember of the threads."""
+        """Raise generations, so that other processes drop their cached values of the threads."""
         beyond = 1 + max(generation for _, generation, *_ in before)
         (end,) = self._rows(db, self._sql("SELECT {schema}.time_of(%s)"), now)[0]
         gone = [

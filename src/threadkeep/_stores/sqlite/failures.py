@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
 DAMAGED = (
-    "`threadkeep check FILE` lists the damage, `threadkeep repair` mends what it can; otherwise"
+    "`threadkeep check FILE` lists the damage, `threadkeep repair` mends it if possible; otherwise"
     " restore a backup."
 )
 _MEANINGS: dict[int, Meaning] = {

@@ -192,7 +192,7 @@ def advise(session: Session) -> None:
     document = {"store": name, "advice": [asdict(one) for one in found]}
     lines = [line for one in found for line in _advice_lines(one)]
     if any(one.frees for one in found):
-        lines.append("Try commands with --dry-run first. What they free overlaps.")
+        lines.append("Try commands with --dry-run first. Several may free the same bytes.")
     session.print(document, *(lines or ["No advice: nothing stands out."]))
 
 

@@ -174,7 +174,7 @@ def _check_start(start: bytes, form: Form) -> None:
 
 def _check_end(body: bytes, expected: tuple[int, bytes], rest: bytes, form: Form) -> None:
     if rest or len(body) != _TAIL.size or _TAIL.unpack(body) != expected:
-        raise _damaged("'s end does not match what is before it", form)
+        raise _damaged("'s end does not match the data before it", form)
 
 
 def _damaged(how: str, form: Form) -> CorruptionError:
