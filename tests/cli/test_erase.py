@@ -84,10 +84,11 @@ def test_json_is_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["threads"][0]["checkpoints"] == 0
 
 
-def test_without_a_terminal_nothing_is_erased(here) -> None:
-    code, out, errors = here("erase", "alpha")
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_without_a_terminal_nothing_is_erased(here, more: tuple[str, ...]) -> None:
+    code, out, errors = here("erase", "alpha", *more)
     assert (code, out) == (2, [])
-    assert "cannot ask for confirmation" in errors[0]
+    assert "cannot ask for confirmation" in "".join(errors)
     assert names() == ["alpha", "beta", "fork", "gamma"]
 
 

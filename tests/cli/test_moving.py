@@ -257,6 +257,7 @@ def test_a_sync_goes_on_after_ctrl_c(told):
 def test_a_terminal_sees_how_far_it_is(told):
     assert "threads compared" in progress_of("mirror", "threads.db", "sqlite:///new.db")
     copied = progress_of("backup", "threads.db", "backup.db")
+    assert "\r" in copied
     assert "pages copied" in copied
     assert "threads read" not in copied
     read = progress_of("backup", "threads.db", "backup.tkb")

@@ -270,6 +270,9 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
         ["check", "a.db", "host=h password=hunter 2"],
         ["check", "u:hunter 2@127.0.0.1:1/db"],
         ["check", "postgresql://u:hunter 2@127.0.0.1:1/db"],
+        ["check", "postgresql://u:hunter2@127.0.0.1:1/db"],  # (the driver says why it failed)
+        ["mirror", "threads.db", "postgresql://u:hunter2@127.0.0.1:1/x"],
+        ["stats", "redis://u:hunter2@127.0.0.1:1/0"],
         ["check", "a.db", "--url=postgresql://u:hunter 2@127.0.0.1:1/x"],
         ["check", "--urll=postgresql://u:hunter 2@h/x"],
         ["show", "t", "--url", "postgresql://u:hunter 2@127.0.0.1:1/x"],

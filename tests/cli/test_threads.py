@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+from kit.cli import threadkeep
 from kit.engine import Chain
 from langchain_core.messages import HumanMessage
 
@@ -302,3 +303,15 @@ def test_nothing_that_is_shown_gives_orders_to_a_terminal(store, told):
         said = "\n".join(told(*arguments))
         assert not set(said) & set(evil[0] + evil[-3:]), arguments
         assert r"\x1b[2J" in said
+
+
+def test_as_processes(forked):
+    """Each imports what it needs by itself."""
+    for arguments in (
+        ["diff", "forked", forked[0]],
+        ["set", "forked", "a=1"],
+        ["copy", "forked", "twin"],
+    ):
+        code, said, wrong = threadkeep(*arguments)
+        assert (code, wrong) == (0, []), arguments
+        assert said

@@ -115,6 +115,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], list[Callable[[Any], Any]]]] = {
             lambda v: v[0].additional_kwargs["k"].append(2),
             lambda v: v[0].tool_calls.append({"name": "t", "args": {}, "id": "c"}),
             lambda v: v[0].response_metadata.update(finish="stop"),
+            lambda v: setattr(v[0], "id", "given by a reducer"),
         ),
     ),
     "tuple of lists": (lambda: ([0], [1]), steps(lambda v: v[0].append(1))),

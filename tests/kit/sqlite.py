@@ -2,13 +2,15 @@
 
 from contextlib import contextmanager
 
+LOOKS = ("PRAGMA data_version", "PRAGMA journal_mode")
+
 
 @contextmanager
 def statements(backend):
-    """Collect its statements, but for looks at the file."""
+    """Collect its statements, but for looks at the file, which every call may take."""
     found = []
     db = backend._connections.writer()
-    db.set_trace_callback(lambda text: text.startswith("PRAGMA") or found.append(text))
+    db.set_trace_callback(lambda text: text in LOOKS or found.append(text))
     try:
         yield found
     finally:

@@ -362,6 +362,7 @@ def test_it_comes_back_exactly_or_as_langgraph_gives_it(value) -> None:
         LANGGRAPH.dumps_typed([value])  # it is taken
     data = CODEC.encode(value)
     back = CODEC.decode(data)
+    assert value is not like or CODEC.encode(back) == data
     assert same(back, like), back
     assert getattr(back, "note", None) == getattr(like, "note", None)
     assert CODEC.encode(value) == data

@@ -124,15 +124,20 @@ def test_two_processes_append_to_one_thread_in_turns(saver):
     assert sound(saver)
 
 
+@pytest.mark.parametrize("last", ["one", "two"])
 @pytest.mark.parametrize("is_other_process", [False, True])
-def test_two_puts_that_extend_the_same_list(saver, is_other_process):
+def test_two_puts_that_extend_the_same_list(saver, is_other_process, last):
     old = texts(30)
     at = saver.put(config(), checkpoint(1, {"m": old}, {"m": 1}), {}, {})
     other = fresh(saver) if is_other_process else saver
-    other.get_tuple(run_config())
+    if is_other_process:
+        other.get_tuple(run_config())
     one = until_commit(putting(saver, at, 2, {"m": [*old, "one" + LONG]}))
     two = until_commit(putting(other, at, 3, {"m": [*old, "two" + LONG]}))
-    after_two, after_one = two.finish(), one.finish()
+    if last == "one":
+        after_two, after_one = two.finish(), one.finish()
+    else:
+        after_one, after_two = one.finish(), two.finish()
     assert values_of(fresh(saver), after_one)["m"][-1].startswith("one")
     assert values_of(fresh(saver), after_two)["m"][-1].startswith("two")
     assert sound(saver)
