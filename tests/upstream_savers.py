@@ -293,7 +293,7 @@ def pytest_runtest_protocol(item: pytest.Function) -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out whole modules unread: they may import what is not installed."""
+    """Leave out whole modules unread: they may import missing packages."""
     return str(collection_path.relative_to(config.rootpath)) in LEFT_OUT.get(PACKAGE, {}) or None
 
 

@@ -161,7 +161,7 @@ def test_exactly_that_thread_is_cleared():
     assert kept.find(everything("b")) == []
 
 
-# -- what is asked of the store ----------------------------------------------------------
+# -- reads of the store ------------------------------------------------------------------
 
 
 class Counting(MemoryBackend):
@@ -337,7 +337,7 @@ def saver(tmp_path, hot):
 
 
 class Spy:
-    """Counts what is asked of the database."""
+    """Counts the requests to the database."""
 
     def __init__(self, saver):
         backend = saver._store.backend

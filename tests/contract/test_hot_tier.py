@@ -1,4 +1,4 @@
-"""`HotTier` in front of a store: what is kept at hand, and what is asked of the store."""
+"""`HotTier` in front of a store: the cached values, and the reads of the store."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestTiered(Variant):
         return found[0]
 
 
-# -- what is asked of the store ------------------------------------------------------------
+# -- reads of the store --------------------------------------------------------------------
 
 
 class Store(MemoryBackend):

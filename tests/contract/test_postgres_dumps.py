@@ -1,4 +1,4 @@
-"""Backups by pg_dump and pg_restore: what they are given, and what is refused."""
+"""Backups by pg_dump and pg_restore: their arguments, and refusals."""
 
 import json
 import os
@@ -229,7 +229,7 @@ def test_a_restore_over_partitions_that_fails_has_changed_nothing(programs, tmp_
     assert (contents(store), kinds()) == (before, tables)
 
 
-# -- what is refused ---------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------
 
 
 def test_a_schema_that_is_not_ours_is_not_backed_up(programs, tmp_path):

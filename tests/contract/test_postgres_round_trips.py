@@ -40,7 +40,7 @@ async def loaded(saver):
     return (await saver.aget_tuple(config)).config
 
 
-ONE = {"max_size": 1, "min_size": 1}  # so that what was prepared was prepared everywhere
+ONE = {"max_size": 1, "min_size": 1}  # so that statements are prepared on all connections
 
 
 def test_the_proxy_counts():

@@ -57,7 +57,7 @@ def backend():
 
 
 class Trips:
-    """Counts what is sent: each time is a round trip."""
+    """Counts the requests: each one is a round trip."""
 
     def __init__(self, kind):
         self.count = 0
@@ -205,7 +205,7 @@ def test_a_child_process_has_connections_of_its_own(backend):
     assert backend.fetch(READS[:1])[0].found.row.id == uid(2)
 
 
-# -- what is given -------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------
 
 
 def test_a_client_that_decodes_is_refused():

@@ -255,7 +255,7 @@ def test_nobody_listens(tries):
         backend.fetch(HEAD)
     assert caught.value.retryable
     assert "secret" not in str(caught.value)
-    assert not tries  # what was never reached is no lost connection
+    assert not tries  # a server never reached is no lost connection
 
 
 def test_a_server_that_went_away(impatient, tries):

@@ -115,6 +115,6 @@ def test_a_hot_store_with_files():
             assert saver.threads.get("z").state == "deleted"
             server.start()
             assert remnants(server.folder, MARKER)
-            # (who searches for what is deleted finds nothing, and yet it is cleared)
+            # (a search for deleted threads finds nothing, and yet they are cleared)
             assert saver.threads.erase(metadata={"name": MARKER}).threads == ()
             assert remnants(server.folder, MARKER) == {}

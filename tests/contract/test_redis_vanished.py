@@ -1,4 +1,4 @@
-"""Threads that vanish under a process that remembers them: nothing may be built on what is gone."""
+"""Threads that vanish under a process that remembers them: nothing may be built on lost rows."""
 
 import operator
 from typing import Annotated, TypedDict

@@ -234,7 +234,7 @@ def test_a_transaction_left_open_takes_no_commit_with_it(backend, place, more):
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("INSERT INTO tk_threads (thread) VALUES ('half done')")
     backend.commit(batch(1, **more))
-    backend._connections.rest_writer()  # what was not committed is gone now
+    backend._connections.rest_writer()  # uncommitted rows are gone now
     assert stored(backend) == 1
     threads = backend._connections.writer().execute("SELECT thread FROM tk_threads")
     assert threads.fetchall() == [("t",)]

@@ -122,7 +122,7 @@ def test_a_killed_process_loses_no_acknowledged_commit(path, told_before):
     backend = opened(path)
     there = {(name, n) for name in ("t1", "t2") for n in children.numbers(backend, name)}
     assert told <= there
-    assert len(there) <= len(told) + 2  # what was under way, one for each thread
+    assert len(there) <= len(told) + 2  # commits under way, one for each thread
     backend.close()
 
 

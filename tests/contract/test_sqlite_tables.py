@@ -213,7 +213,7 @@ def test_hot_statements_search_by_key(work):
         plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
         walks = [step for step in plan if step.startswith("SCAN") and "json_each" not in step]
         walks = [step for step in walks if not re.fullmatch(r"SCAN( \d+)? CONSTANT ROWS?", step)]
-        assert set(walks) <= {"SCAN path", "SCAN q"}, statement  # (what is asked is `q`)
+        assert set(walks) <= {"SCAN path", "SCAN q"}, statement  # (`q` is the query)
         # At most one row, or the few of a path: sorting those costs nothing.
         few = "c.id = " in statement or "path" in statement
         assert few or not [step for step in plan if "TEMP B-TREE" in step], statement

@@ -55,7 +55,7 @@ def elsewhere(path, code):
     subprocess.run([sys.executable, "-c", f"{start}\n{code}"], check=True)
 
 
-# -- what is at hand -----------------------------------------------------------------
+# -- cached rows ---------------------------------------------------------------------
 
 
 def test_the_head_is_that_of_the_last_commit(backend):

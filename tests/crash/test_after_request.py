@@ -293,7 +293,7 @@ def small_seals(monkeypatch):
 def uninterrupted(stores, conflicts, operation):
     """Everything that is there in the end, and how many requests it took."""
     scene = Scene(stores(), conflicts, operation)
-    everything(scene.saver)  # as where it is interrupted: what was read is remembered
+    everything(scene.saver)  # as if interrupted: the saver remembers its reads
     scene.backend.asked = 0
     operation(scene.saver, scene)
     requests = scene.backend.asked

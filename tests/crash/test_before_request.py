@@ -204,7 +204,7 @@ def restore(saver: Saver, thread: str, _folder: Path) -> None:
 
 
 def offload(saver: Saver, thread: str, _folder: Path) -> None:
-    saver.delete_thread(f"{thread} fork")  # (what is shared is not offloaded)
+    saver.delete_thread(f"{thread} fork")  # (shared values are not offloaded)
     saver.threads.offload(thread, over=LEAST)
 
 

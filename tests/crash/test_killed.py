@@ -116,7 +116,7 @@ def kills(
     chance = random.Random(seed)
     for kill in range(count):
         nursery.told.clear()
-        # A fresh store now and then: what is checked each time stays small.
+        # A fresh store now and then keeps each check small.
         url = url_of(store, kill // KILLS_A_STORE, folder)
         nursery.raise_and_kill(url, kill, chance, most)
         with open_saver(url) as saver:

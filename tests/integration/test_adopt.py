@@ -123,7 +123,7 @@ PLAYED = (
 
 
 def theirs(saver: Any) -> dict[Any, Any]:
-    """All that LangGraph's saver gives; the order of what is kept by channel is free."""
+    """All that LangGraph's saver gives; the order of values by channel is free."""
     threads = sorted({found.config["configurable"]["thread_id"] for found in saver.list(None)})
     found = [shown(one) for thread in threads for one in saver.list(at(thread))]
     return {one["place"]: one for one in found}
@@ -582,7 +582,7 @@ def test_a_thread_that_went_on_here_alone_is_no_conflict(tmp_path: Path, saver: 
         saver.prune(["t"])
         story(saver).invoke({"log": ["b"]}, at("t"))
         story(saver).invoke({"log": ["c"]}, at("t"))
-        assert not saver.threads.adopt(name).conflicts  # what was pruned comes back
+        assert not saver.threads.adopt(name).conflicts  # pruned checkpoints come back
         assert story(saver).get_state(at("t")).values["log"] == told("a", "b", "c")
 
 
@@ -827,7 +827,7 @@ def test_values_in_json_as_the_first_releases_wrote_them(tmp_path: Path) -> None
             assert found.metadata == {"x": [1, None]}
 
 
-# -- what is no source -------------------------------------------------------------------
+# -- invalid sources ---------------------------------------------------------------------
 
 
 def test_what_is_no_source(tmp_path: Path) -> None:

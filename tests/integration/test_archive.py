@@ -451,7 +451,7 @@ def test_what_cannot_be_reached_is_not_erased(tmp_path: Path, cold: Path) -> Non
         assert state_of(saver) == "archived"
 
 
-# -- what is refused -------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------
 
 
 def test_without_the_cold_store_nobody_takes_it_for_empty(

@@ -239,7 +239,7 @@ def test_an_empty_store_is_filled_and_a_later_run_of_a_lost_thread_is_refused(
             saver.put_writes(old, [("n", 1)], "task")
 
 
-# -- what was interrupted ----------------------------------------------------------------
+# -- interruptions -----------------------------------------------------------------------
 
 
 class Interrupting:

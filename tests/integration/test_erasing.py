@@ -353,7 +353,7 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
     assert saver.check().ok
 
 
-# -- what is kept at hand ------------------------------------------------------------
+# -- caches --------------------------------------------------------------------------
 
 
 async def test_what_waits_is_settled_first(tmp_path: Path) -> None:

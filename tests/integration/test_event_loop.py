@@ -51,7 +51,7 @@ def watched() -> Iterator[None]:
     blockbuster.BlockingError = Blocking  # type: ignore[misc]
     try:
         with blockbuster.blockbuster_ctx() as watching:
-            for function in watching.functions.values():  # what is not ours
+            for function in watching.functions.values():  # functions of other libraries
                 function.can_block_in("logging/__init__.py", {"emit", "flush"})
                 function.can_block_in("redis/utils.py", {"get_lib_version"})
             yield

@@ -299,7 +299,7 @@ def test_a_run_may_wait_for_the_user_and_be_resumed_by_anyone(pair: Any) -> None
     assert compiled(one).invoke({"log": ["in"]}, at())["log"] == ["in", "yes", "in"]
 
 
-# -- what is never fenced ------------------------------------------------------------
+# -- operations without fences -------------------------------------------------------
 
 
 def test_going_back_forks_freely(pair: Any) -> None:

@@ -156,7 +156,7 @@ def test_savers_with_another_allowlist_count_together(ours: Any) -> None:
     assert ours.forked_runs == clone.forked_runs == 1
 
 
-# -- what is a branch because somebody wanted one ------------------------------------
+# -- wanted branches -----------------------------------------------------------------
 
 
 def test_whoever_chooses_a_checkpoint_branches_silently(ours: Any, warnings: Any) -> None:

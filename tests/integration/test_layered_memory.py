@@ -138,7 +138,7 @@ def test_every_turn_sees_the_end_of_the_conversation(memory: Any) -> None:
     for turn, shown in enumerate(chat.shown):
         own = originals(shown)
         assert texts(own) == texts(said[2 * turn + 1 - len(own) : 2 * turn + 1])
-        assert len(own) == min(2 * turn + 1, 5)  # (the input comes after what was cut)
+        assert len(own) == min(2 * turn + 1, 5)  # (the input comes after the cut messages)
         assert len(shown) - len(own) == (turn > 2)
     assert memory.full_messages("t") == said
 

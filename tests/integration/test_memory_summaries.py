@@ -290,7 +290,7 @@ def test_in_the_background_no_turn_waits(another: Any) -> None:
         assert len(chat.say("t", talk(2, count))) == count + 2
     gate.wait_until_reached()
     gate.open()
-    memory.close()  # (waits for what is under way)
+    memory.close()  # (waits for running summaries)
     assert len(summarizer.asked) == 1
     again = layered(another(), summarizer)
     assert again.full_messages("t") == talk(12)

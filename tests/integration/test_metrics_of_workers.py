@@ -110,7 +110,7 @@ def test_all_metrics_of_four_workers_under_load(tmp_path: Path) -> None:
     for metric in METRICS:
         for labels, attribute in metric.attributes.items():
             if metric.gauge:
-                assert found[metric.name, "memory"] == 0  # (what was queued is gone)
+                assert found[metric.name, "memory"] == 0  # (queued saves are gone)
             else:
                 value = found[f"{metric.name}_total", "sqlite", *labels]
                 assert value == getattr(total, attribute), attribute

@@ -61,7 +61,7 @@ def test_a_thread_that_was_only_created_comes_along(saver: Any) -> None:
 
 
 class Counting(Dying):
-    """Counts what is written."""
+    """Counts the written rows."""
 
     def __init__(self, inner: Any, commits: int = 10**9) -> None:
         super().__init__(inner, commits)

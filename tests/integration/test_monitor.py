@@ -373,7 +373,7 @@ def noise():
 
 @contextmanager
 def webhook():
-    """A server on this machine, and what was posted to it."""
+    """A server on this machine, and the requests posted to it."""
     posted, came = [], threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

@@ -44,7 +44,7 @@ def odd_texts(found: Any, path: str = "") -> Iterator[str]:
 
 
 def compiled(saver: Any, seen: list[Any] | None = None) -> Any:
-    """A graph with a subgraph that waits; its nodes tell what they see, if they are asked to.
+    """A graph with a subgraph that waits; its nodes report their view on request.
 
     Then they keep ids of checkpoints in the state too.
     """

@@ -83,7 +83,7 @@ def test_what_others_change_loses_nothing(pair: Pair, change: str, waits_in: str
     pair.relaxed.flush()
     if "fork" in change or waits_in == "a fork":
         pair.other.threads.fork("t", new_thread_id="fork")
-    if waits_in == "a fork":  # what is done to the one is done to the other
+    if waits_in == "a fork":  # both threads get the same changes
         pair.other.threads.fork("fork", new_thread_id="t2")
         chain.at["configurable"]["thread_id"] = "t2"
     pair.relaxed.get_tuple(chain.at)
@@ -157,7 +157,7 @@ def test_what_cannot_be_watched_is_stored_anew(pair: Pair, *, is_loaded: bool) -
 
 
 def test_what_is_stored_is_the_value_as_it_was_saved(pair: Pair) -> None:
-    """Its bytes are to be had: what was made of the objects since does not matter."""
+    """Its stored bytes count, not later changes of the objects."""
     notes = [{"text": f"{number} {LONG}"} for number in range(3)]
     chain = Chain(pair.relaxed)
     chain.put(notes=notes)
@@ -251,7 +251,7 @@ def by_channel(values: Any) -> Any:
 
 
 class Story:
-    """A relaxed run beside another process that does anything; what was saved is remembered."""
+    """A relaxed run beside another process that does anything; it remembers its saves."""
 
     def __init__(self, pair: Pair, seed: int) -> None:
         self.pair = pair

@@ -220,7 +220,7 @@ def test_branches_are_measured_together(saver: Any) -> None:
     assert graph.get_state(states[0].config).values == states[0].values
 
 
-# -- what protects a thread, and what is said of one alone -----------------------------
+# -- protection of threads, and policies of single threads -----------------------------
 
 
 def test_a_pinned_thread_is_left_alone(saver: Any) -> None:

@@ -22,7 +22,7 @@ from .driver import play
 from .scenarios import SCENARIOS
 from .turns import TakingTurns
 
-# Runs that follow one another never conflict; what is forgotten is read again.
+# Runs that follow one another never conflict; forgotten rows are read again.
 UNUSUAL = {"conflicts": "raise", "working_set_bytes": 1}
 
 RUNS = {

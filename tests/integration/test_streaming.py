@@ -1,4 +1,4 @@
-"""Streams: what is saved of them, what is left when they end, and who waits for whom."""
+"""Streams: their saves, their remains after the end, and the order of waiting."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_what_has_no_meaning() -> None:
     for wrong in (
         lambda: WarmTier(max_age=0),
         lambda: ColdTier(offload_over=10),
-        lambda: ColdTier(archive=1),  # type: ignore[arg-type] # what is refused
+        lambda: ColdTier(archive=1),  # type: ignore[arg-type] # the refused value
         lambda: Tiering(warm=timedelta(days=1)),  # type: ignore[arg-type] # the same
         lambda: open_saver("memory://", tiering="cold"),
     ):

@@ -85,7 +85,7 @@ class Chat:
 
         Args:
             thread: its id, or a config.
-            messages: what is said.
+            messages: the texts.
             each: the model says one message in each of its calls.
         """
         first, *others = messages

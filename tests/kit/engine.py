@@ -78,7 +78,7 @@ class Interrupting(Passing):
 
 
 class Counted(Backend):
-    """Passes everything on to another backend and remembers what was asked."""
+    """Passes everything on to another backend and records the requests."""
 
     def __init__(self, inner: Any = None) -> None:
         self.inner = MemoryBackend() if inner is None else inner
@@ -154,7 +154,7 @@ class Dying(Backend):
 
 
 class Recording(MemoryBackend):
-    """A store in memory that keeps what was committed, to be committed to others."""
+    """A store in memory that keeps its commits, to repeat them on others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def recorded(build: Callable[[Saver], None], **options: Any) -> list[Any]:
 
 
 class CountedCodec:
-    """Passes everything on to another codec and remembers what was encoded."""
+    """Passes everything on to another codec and records the encoded values."""
 
     def __init__(self, inner: Any = None) -> None:
         self.inner = inner or NativeCodec()

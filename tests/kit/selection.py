@@ -1,6 +1,6 @@
 """Selection of tests: `make test` runs a part, `make test-all` everything.
 
-`make test-all` sets `THREADKEEP_TESTS=full`. Nothing else decides what is left out of `make test`:
+`make test-all` sets `THREADKEEP_TESTS=full`. Only these rules decide which cases `make test` skips:
 variants of a backend run a part of the contract (`kit.contract`), long lists of cases are drawn
 from (`drawn`), and hypothesis tries fewer examples (`settings_of`).
 """

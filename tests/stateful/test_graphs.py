@@ -1,4 +1,4 @@
-"""Any graph and any script show on ours what they show on LangGraph's `InMemorySaver`.
+"""Any graph and any script show the same on ours as on LangGraph's `InMemorySaver`.
 
 `THREADKEEP_EXAMPLES=2000` plays that many new ones.
 """

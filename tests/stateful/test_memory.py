@@ -81,7 +81,7 @@ class Conversations(RuleBasedStateMachine):
         assert not [one for one in messages if one not in originals([one])], messages
         return f"{len(messages)} messages"
 
-    # -- what is done --------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------
 
     @rule(each=st.booleans())
     def speak(self, *, each: bool) -> None:

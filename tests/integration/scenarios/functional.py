@@ -1,4 +1,4 @@
-"""The functional API: entrypoints, tasks, what they remember and what they return."""
+"""The functional API: entrypoints, tasks, their memory and their results."""
 
 from __future__ import annotations
 

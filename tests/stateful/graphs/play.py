@@ -197,7 +197,7 @@ class Player(Driver):
         self.last = await self.invoke(None, self.here())
 
     async def _resume(self, turn: Turn, number: int) -> None:
-        """Answer what is asked: all of it, or (by `pick`) one; else begin again."""
+        """Answer all interrupts, or (by `pick`) one; else begin again."""
         state = await self.state(self.here())
         asked = sorted(state.interrupts if state else (), key=lambda i: repr(i.value))
         if not asked:

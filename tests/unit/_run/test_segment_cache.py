@@ -237,7 +237,7 @@ def test_without_an_age_reads_count_for_ever(decide, clock):
     assert load(rule) == CACHE
 
 
-# -- what is remembered --------------------------------------------------------------------
+# -- remembered values ---------------------------------------------------------------------
 
 
 def test_the_threads_not_met_for_longest_are_forgotten(decide, monkeypatch):

@@ -1,4 +1,4 @@
-"""Parts of a stream: what is stored, and what is read back."""
+"""Parts of a stream, stored and read back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def values(**found):
     return Part("values", "", "bot", "", found)
 
 
-# -- what is stored --------------------------------------------------------------------
+# -- stored parts ----------------------------------------------------------------------
 
 
 def test_text_of_a_message_is_stored_as_one_part():

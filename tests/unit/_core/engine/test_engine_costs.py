@@ -355,7 +355,7 @@ def test_objects_inside_containers_that_are_rebuilt(made):
     assert codec.encoded == []
 
 
-# -- what is stored once ---------------------------------------------------------------
+# -- values stored once ----------------------------------------------------------------
 
 
 class Chat(TypedDict):

@@ -139,7 +139,7 @@ def test_the_bytes_of_committed_segments_are_let_go():
     assert all(home.committed and not home.segments for home in homes)
 
 
-# -- what is remembered is right -------------------------------------------------------
+# -- remembered values are right -------------------------------------------------------
 
 
 def test_lent_objects_are_lent_to_nobody_else(made):

@@ -1,4 +1,4 @@
-"""Bundles as bytes: what was written comes back, and damage always raises."""
+"""Bundles as bytes: written threads come back, and damage always raises."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_thread_that_nobody_knows_is_nothing():
 
 @pytest.mark.parametrize("number", range(1, 14))
 def test_a_thread_that_is_pruned_while_it_is_read(saver, number):
-    """At any request: what was read refers to nothing that is not there."""
+    """After any request, the rows read refer only to existing rows."""
     steps = Steps(whole_thread.read_thread("t"), saver._store.backend)
     for _ in range(number):
         if steps.request is not None:
