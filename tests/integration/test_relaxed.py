@@ -309,6 +309,19 @@ def test_nothing_is_built_on_what_was_lost(store: Store, saver: Saver) -> None:
     assert saver.check().ok
 
 
+def test_what_a_thread_lost_that_was_deleted_before_a_flush_is_told(
+    store: Store, saver: Saver
+) -> None:
+    """The id of the last write tells that its run began before the deletion."""
+    talk(saver, 2)
+    saver.put_writes(config(checkpoint_id=str(uuid6())), [("n", 1)], "task")
+    Saver(store).delete_thread("t")
+    with pytest.raises(LostSavesError, match="5 saves") as caught:
+        saver.flush()
+    assert isinstance(caught.value.__cause__, ThreadDeletedError)
+    assert shown(saver) == []
+
+
 def test_an_ordinary_saver_may_write_to_the_same_thread(store: Store, saver: Saver) -> None:
     """Neither continues the other's logs, so that no place can be taken."""
     talk(saver, 3)
