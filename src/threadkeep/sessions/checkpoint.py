@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from inspect import isclass
-from typing import Annotated, Any, Literal, NotRequired, Self
+from typing import Annotated, Any, NotRequired, Self
 
 from langgraph.checkpoint.base.id import uuid6
 from pydantic import (
@@ -29,7 +29,7 @@ from typing_extensions import TypedDict, is_typeddict
 from threadkeep._core import validation
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.texts import is_unicode
-from threadkeep._stores.open import as_url, named
+from threadkeep._stores.open import DATABASES, as_url, named
 from threadkeep.errors import InvalidArgumentError, invalid
 
 EVENTS = ("tool_call", "state_change", "message", "node_end", "interrupt", "error", "manual")
@@ -244,7 +244,7 @@ class CheckpointConfig(BaseSettings):
     )
 
     enabled: bool = True
-    storage_type: Literal["sqlite", "memory", "postgres", "redis"] = "sqlite"
+    storage_type: str = "sqlite"
     url: str | None = None
     auto_save: bool = True
     save_interval: int = Field(default=5, ge=1)
@@ -299,6 +299,13 @@ class CheckpointConfig(BaseSettings):
             return list(value) if isinstance(value, tuple | set | frozenset) else value
         names = value.strip().removeprefix("[").removesuffix("]").split(",")
         return [name.strip().strip("\"'") for name in names if name.strip()]
+
+    @field_validator("storage_type")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in DATABASES:
+            raise ValueError(f"use {', '.join(DATABASES)}")
+        return value
 
     @model_validator(mode="before")
     @classmethod
