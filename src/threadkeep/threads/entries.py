@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
     from threadkeep.threads.transfer.mirror import MirrorReport
 
-_LARGEST_PAGE = 1000  # threads
-
 
 class ThreadEntries:
     """Entries of threads in the registry of a store."""
@@ -191,8 +189,7 @@ class ThreadEntries:
 
         def page() -> Operation[Iterable[ThreadInfo]]:
             nonlocal cursor, is_last
-            search = lazy.registry.search(self._engine, "thread", _LARGEST_PAGE, cursor, filters)
-            found = yield from on(self._store, search)
+            found = yield from on(self._store, lazy.registry.by_name(self._engine, cursor, filters))
             cursor, is_last = found.cursor, found.cursor is None
             return found.threads
 

@@ -108,6 +108,11 @@ def search(
     return ThreadPage(tuple(shown), following)
 
 
+def by_name(engine: Engine, cursor: str | None, wanted: Filters) -> Operation[ThreadPage]:
+    """Read the largest page of threads, sorted by id; see `Threads.scan`."""
+    return search(engine, "thread", MOST, cursor, wanted)
+
+
 def _is_shown(entry: ThreadEntry) -> bool:
     """Return False for threadkeep's own threads and for damaged entries, which are logged."""
     if entry.damage:
