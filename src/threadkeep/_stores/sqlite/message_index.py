@@ -60,10 +60,10 @@ class SqliteIndex(MadeTables):
         OpenError: and its kinds, if the file cannot be opened.
     """
 
+    content = "full-text index"
+
     def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
         super().__init__(Connections(lambda: DatabaseLocation(path, "normal", busy_timeout, "rw")))
-
-    content = "full-text index"
 
     def _is_made(self, db: sqlite3.Connection) -> bool:
         found = db.execute(_TABLE).fetchone()

@@ -273,11 +273,7 @@ def monitor(
     with session.open() as saver:
         observed = observe(saver, registry=registry)
         if once:
-            watch = Monitor(observed, thresholds, alerts=channels, in_a_row=1)
-            found = watch.measure()
-            watch.stop()
-            session.print(found.as_json(), found.report())
-            return 0 if found.healthy and not found.alerts else 1
+            return _once(session, Monitor(observed, thresholds, alerts=channels, in_a_row=1))
         watch = Monitor(observed, thresholds, seconds, alerts=channels, on_snapshot=show)
         with (
             suppress(KeyboardInterrupt),
@@ -296,6 +292,14 @@ def _wait(codes: SimpleQueue[int]) -> int:
     while True:
         with suppress(Empty):
             return codes.get(timeout=_SECONDS)
+
+
+def _once(session: Session, watch: Monitor) -> int:
+    """Measure once, print it, and return the exit code."""
+    found = watch.measure()
+    watch.stop()
+    session.print(found.as_json(), found.report())
+    return 0 if found.healthy and not found.alerts else 1
 
 
 def _line(found: Snapshot) -> str:
