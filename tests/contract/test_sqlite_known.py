@@ -77,6 +77,50 @@ def test_a_thread_lately_written_is_not_asked_for(backend):
         assert commit == ["BEGIN", *expected, "COMMIT"]
 
 
+def test_a_put_carries_the_segments_of_its_writes_without_questions(backend):
+    backend.commit(turn(1))
+    brought, own = (segment(1), segment(0, log=7)), segment(2)
+    write_first = Batch("t", 1, segments=brought, writes=(write(1),))
+    backend.commit(write_first)
+    carrying = turn(2, segments=(*brought, own))
+    assert told(backend, lambda: backend.commit(carrying)) == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+    assert told(backend, lambda: backend.commit(turn(3, segments=brought)))[1:-1] == ["INSERT"]
+    (rows,) = backend.fetch([ReadThread("t")])
+    assert len(rows.segments) == 4
+
+
+def test_other_bytes_at_a_recent_place_are_refused(backend):
+    backend.commit(turn(1, segments=(segment(0), segment(1, data=b"one"))))
+    with pytest.raises(SegmentTakenError):
+        backend.commit(turn(2, segments=(segment(1, data=b"two"),)))
+
+
+def test_a_recent_segment_that_was_dropped_is_stored_again(backend):
+    backend.commit(turn(1, segments=(segment(0), segment(1))))
+    backend.commit(turn(2, drop_segments=((1, 1, 1),)))
+    backend.commit(turn(3, segments=(segment(1),)))
+    (rows,) = backend.fetch([ReadThread("t")])
+    assert [(place.start, place.count) for place in rows.segments] == [(0, 1), (1, 1)]
+
+
+def test_a_gap_that_was_reserved_is_filled_without_questions(backend):
+    backend.commit(turn(1, segments=(segment(0), segment(3))))
+    filling = turn(2, segments=(segment(1), segment(2)))
+    assert told(backend, lambda: backend.commit(filling)) == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+    with pytest.raises(SegmentTakenError):
+        backend.commit(turn(3, segments=(segment(2, data=b"other"),)))
+
+
+def test_recent_segments_are_bounded(backend):
+    recent = backend._connections.known.recent
+    for number in range(200):
+        backend.commit(Batch("t", 1, segments=(segment(number, data=bytes(10_000)),)))
+    assert 100 <= len(recent) <= 104
+    backend.commit(Batch("t", 1, segments=(segment(200, data=bytes(20_000)),)))
+    assert (1, 1, 200) not in recent
+    assert (1, 1, 199) in recent
+
+
 def test_a_thread_of_before_is_asked_for_once(backend, other):
     other.commit(turn(1))
     assert told(backend, lambda: backend.commit(turn(2)))[:2] == ["BEGIN", "SELECT"]
@@ -254,13 +298,17 @@ def is_right(backend, threads=THREADS):
             )
     for heap, known_heap in held.heaps.items():
         stored = db.execute(
-            "SELECT log, max(start + count) FROM tk_heap_segments WHERE thread = ? GROUP BY log",
-            (heap,),
-        )
-        ends = dict(stored.fetchall())
-        for log, end in known_heap.ends.items():
-            assert end >= ends.get(log, 0)
-        assert not known_heap.is_whole or ends.keys() <= known_heap.ends.keys()
+            "SELECT log, start, start + count FROM tk_heap_segments WHERE thread = ?", (heap,)
+        ).fetchall()
+        for log, gaps in known_heap.gaps.items():
+            places = [place for of, *place in stored if of == log]
+            assert all(stop <= a or b <= start for start, stop in places for a, b in gaps)
+        logs = {log for log, *_ in stored}
+        assert not known_heap.is_whole or logs <= known_heap.gaps.keys()
+    for (heap, log, start), one in held.recent.items():
+        of = (heap, log, start, one.count, one.data)
+        sql = "SELECT count(*) FROM tk_heap_segments WHERE (thread, log, start, count, data) ="
+        assert column(db, f"{sql} (?, ?, ?, ?, ?)", of) == [1]
     return True
 
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _MAX_WAIT = 60
 _IDLE_SECONDS = 10.0  # an idle thread ends after this time; the next change starts another
 _LINGER_SECONDS = 0.004  # how long pending writes wait for the checkpoint that follows
-_MIN_SKIPS, _MAX_SKIPS = 16, 4096  # lingers to skip after useless ones
+_MAX_SKIPS = 4096  # lingers to skip after useless ones
+_UNPROVEN = 8  # half of what a first useless linger skips; 0 once lingers have been useful
 _LAST_SECONDS = 5.0  # limit for committing the queue when an event loop shuts down
 OF_THE_STORE = (UnreachableError, ClosedError)  # failures of the store, not of one change
 
@@ -269,7 +270,7 @@ class Writer(ResetInChild):
         self._turn = threading.Lock()  # held while committing
         self._lingering = False  # the thread waits for another change, with a timeout
         self._skips = 0  # lingers to skip
-        self._skipped = 0  # lingers skipped since the last useless one
+        self._skipped = _UNPROVEN  # lingers skipped since the last useless one
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._awake = False  # the thread is about to look at the queue
         self._thread: threading.Thread | None = None
@@ -392,7 +393,7 @@ class Writer(ResetInChild):
     def _note_linger(self, *, in_vain: bool) -> None:
         """Record the result of a linger: each useless one doubles the lingers to skip."""
         if in_vain:
-            self._skipped = min(max(2 * self._skipped, _MIN_SKIPS), _MAX_SKIPS)
+            self._skipped = min(max(2 * self._skipped, 1), _MAX_SKIPS)
             self._skips = self._skipped
         else:
             self._skipped //= 2

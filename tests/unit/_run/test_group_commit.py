@@ -333,6 +333,27 @@ def test_waits_in_vain_become_ever_rarer(monkeypatch):
     assert 4 <= len(waits) <= 8
 
 
+def test_one_wait_in_vain_among_useful_ones_leaves_out_none(monkeypatch):
+    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 10)
+    store = opened()
+    writer = Writer(store)
+
+    def turn(pool):
+        waiting = pool.submit(writer.commit, writes(1))
+        until(lambda: len(writer._queue) == 1)
+        writer.commit(batch(1))
+        waiting.result(1)
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(4):
+            turn(pool)
+        with monkeypatch.context() as patched:
+            patched.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 0)
+            writer.commit(writes(1))  # in vain
+        turn(pool)
+    assert store.groups == [["t1", "t1"]] * 4 + [["t1"], ["t1", "t1"]]
+
+
 def test_interrupts_wait_for_nobody(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
     store = opened()

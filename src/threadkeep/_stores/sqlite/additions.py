@@ -15,13 +15,17 @@ from threadkeep._core.engine.thread_entry import label_prefix
 from threadkeep._stores.sqlite.known import (
     ENTRY,
     NEW,
+    NO_SEGMENTS,
     NOTHING,
     SIZE,
     TIME,
+    Gaps,
     Known,
     KnownHeap,
     KnownThread,
     Space,
+    after,
+    filled,
 )
 from threadkeep._stores.sqlite.records import (
     TABLES,
@@ -159,7 +163,7 @@ _NO_KEY = (None, "")
 def _questions(known: Known, batch: Batch) -> list[_Question]:
     name = batch.thread
     thread, heap = known.thread(name)
-    logs = {one.log: None for one in batch.segments if heap is None or heap.end(one.log) is None}
+    logs = {one.log: None for one in batch.segments if heap is None or heap.gaps_of(one.log) is None}
     keys = [(row.ns, row.checkpoint_id) for row in batch.writes]
     keys += [(row.ns, row.id) for row in batch.checkpoints]
     if thread is not None:
@@ -192,7 +196,7 @@ def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question])
                 continue
             thread = known.threads[name] = _thread(name, *columns)
         if log != _NO_LOG and thread.number:
-            known.heap_of(thread).ends[log] = end or 0
+            known.heap_of(thread).gaps[log] = after(end or 0)
         if ns is not None:
             if ns not in thread.spaces:
                 thread.spaces[ns] = Space(_id(top), _id(below))
@@ -268,29 +272,33 @@ class _Additions:
 
     def _take_segments(self, thread: KnownThread, heap: KnownHeap, batch: Batch) -> bool:
         """Collect a batch's drops and segments. Returns False, without effect, on an overlap."""
-        number = thread.heap or self._known.last_number + 1
-        ends: dict[int, int] = {}
-        append = not batch.drop_segments
-        for one in sorted(batch.segments):
-            end = ends.get(one.log, heap.end(one.log) or 0)
-            append = append and one.start >= end
-            ends[one.log] = max(end, one.start + one.count)
-        if append:
-            self._segments += [_segment(number, one) for one in batch.segments]
-        elif not self._replace(number, batch):
+        number, drops = thread.heap or self._known.last_number + 1, batch.drop_segments
+        segments = self._known.recent.without(number, batch.segments, drops)
+        gaps: dict[int, Gaps] = {}
+        all_fit = not drops
+        for log, start, count, _ in segments:
+            before = gaps.get(log) or heap.gaps_of(log) or NO_SEGMENTS
+            gaps[log], fits = filled(before, start, start + count)
+            all_fit = all_fit and fits
+        if all_fit:
+            self._segments += [_segment(number, one) for one in segments]
+        elif not self._replace(number, segments, drops):
             return False
-        heap.ends |= ends
-        if batch.drop_segments:
+        self._known.recent.add(number, segments)
+        heap.gaps |= gaps
+        if drops:
             heap.layout = object()
         return True
 
-    def _replace(self, number: int, batch: Batch) -> bool:
+    def _replace(
+        self, number: int, segments: Sequence[Segment], drops: Sequence[tuple[int, int, int]]
+    ) -> bool:
         """Drop and add segments of a heap at once. Returns False, without effect, on an overlap."""
         db = self._db
         self.store()
         db.execute("SAVEPOINT tk_segments")
-        db.executemany(_DROP_SEGMENT, [(number, *place) for place in batch.drop_segments])
-        fits = all(self._fits(number, one) for one in batch.segments)
+        db.executemany(_DROP_SEGMENT, [(number, *place) for place in drops])
+        fits = all(self._fits(number, one) for one in segments)
         if not fits:
             db.execute("ROLLBACK TO tk_segments")
         db.execute("RELEASE tk_segments")

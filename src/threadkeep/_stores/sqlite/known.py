@@ -5,10 +5,10 @@ Used under the write lock. It stays valid until another connection writes.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep._core.engine.model import (
     HIDDEN,
@@ -19,12 +19,12 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._stores.records import allows
-from threadkeep._stores.sqlite.opening import MEMORY, WalIndex, find_index
+from threadkeep._stores.sqlite.opening import MEMORY, WalIndex, changes_of, find_index
 from threadkeep._stores.sqlite.records import pack_id, unpack_id
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from threadkeep._core.engine.model import Batch, CheckpointRow, WriteRow
     from threadkeep._core.engine.thread_entry import EntryUpdate
@@ -34,27 +34,89 @@ NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
 
 _MOST = 1024  # threads, and heaps
 _MOST_PARTS = 64  # namespaces of a thread, logs of a heap
+_MOST_GAPS = 4  # of a log, the last ones
+_NO_END = 2**63
 _MOST_WRITTEN = 8  # checkpoints of a namespace whose writes are counted
 _MOST_BYTES = 16 * 1024  # of a head
+_MOST_RECENT = 1024 * 1024  # bytes of recent segments
+_ROW_BYTES = 100  # of a recent segment, without its data
+
+
+Gaps: TypeAlias = tuple[tuple[int, int], ...]
+"""Ranges of positions of a log without a segment: start and stop. The last one has no end."""
+
+NO_SEGMENTS: Gaps = ((0, _NO_END),)
+
+
+def after(end: int) -> Gaps:
+    """Return the gaps of a log of which only the end is known."""
+    return ((end, _NO_END),)
+
+
+def filled(gaps: Gaps, start: int, stop: int) -> tuple[Gaps, bool]:
+    """Return the gaps without the positions `start <= p < stop`, and whether all were in one."""
+    left: list[tuple[int, int]] = []
+    fits = False
+    for first, last in gaps:
+        fits = fits or first <= start and stop <= last
+        left += [(a, b) for a, b in ((first, min(start, last)), (max(stop, first), last)) if a < b]
+    return tuple(left[-_MOST_GAPS:]), fits
 
 
 class KnownHeap:
-    """The log ends of a thread's heap, which several threads may share.
+    """The gaps in the logs of a thread's heap, which several threads may share.
 
     If `is_whole` is set, a log without an entry is empty. Each batch that drops segments sets
     `layout` to a new object.
     """
 
-    __slots__ = ("ends", "is_whole", "layout")
+    __slots__ = ("gaps", "is_whole", "layout")
 
     def __init__(self, *, is_whole: bool) -> None:
         self.is_whole = is_whole
-        self.ends: dict[int, int] = {}
+        self.gaps: dict[int, Gaps] = {}
         self.layout = object()
 
-    def end(self, log: int) -> int | None:
-        """Return the position after the last segment of a log, or None if it is unknown."""
-        return self.ends.get(log, 0 if self.is_whole else None)
+    def gaps_of(self, log: int) -> Gaps | None:
+        """Return the gaps of a log, or None if its end is unknown."""
+        return self.gaps.get(log, NO_SEGMENTS if self.is_whole else None)
+
+
+class RecentSegments(OrderedDict[tuple[int, int, int], Segment]):
+    """The segments that were stored last, by heap, log and start.
+
+    A `put` carries the segments of its writes if it was built before their commit.
+    """
+
+    _bytes = 0
+
+    def clear(self) -> None:
+        """Forget all segments."""
+        super().clear()
+        self._bytes = 0
+
+    def without(
+        self, heap: int, segments: Sequence[Segment], drops: Iterable[tuple[int, int, int]]
+    ) -> Sequence[Segment]:
+        """Forget the dropped segments; return the segments that are not known to be stored."""
+        for log, start, _ in drops:
+            dropped = self.pop((heap, log, start), None)
+            self._bytes -= 0 if dropped is None else _bytes_of(dropped)
+        found = self.get
+        return [one for one in segments if found((heap, one.log, one.start)) != one]
+
+    def add(self, heap: int, segments: Iterable[Segment]) -> None:
+        """Remember segments that were stored just now."""
+        for one in segments:
+            if len(one.data) <= _MOST_BYTES:
+                self[heap, one.log, one.start] = one
+                self._bytes += _bytes_of(one)
+        while self._bytes > _MOST_RECENT:
+            self._bytes -= _bytes_of(self.popitem(last=False)[1])
+
+
+def _bytes_of(segment: Segment) -> int:
+    return len(segment.data) + _ROW_BYTES
 
 
 class Space:
@@ -212,6 +274,7 @@ class Known:
         self.last_number = 0  # the greatest thread number; 0: unknown
         self.threads: dict[str, KnownThread] = {}
         self.heaps: dict[int, KnownHeap] = {}
+        self.recent = RecentSegments()
         self._version = 0
         self._stamp: tuple[int, int] | None = None  # None: a transaction is open
         self._index: WalIndex | None = None
@@ -228,6 +291,7 @@ class Known:
         self.last_number = 0
         self.threads.clear()
         self.heaps.clear()
+        self.recent.clear()
         self._heads.clear()
 
     def begin(self, db: sqlite3.Connection) -> None:
@@ -264,9 +328,9 @@ class Known:
         if not self._has_looked:
             self._index, self._has_looked = find_index(db, self._path), True
         header = b"" if self._index is None else self._index.header()
-        # Another connection may have committed after us: compare the version, read after the
-        # header. A header that our commit did not change belongs to another file.
-        is_ours = self._before and header != self._before and _version(db) == self._version
+        # Another connection may have committed after us, and the index may be another file's: each
+        # commit adds one to the number of changes.
+        is_ours = self._before and changes_of(header) == changes_of(self._before) + 1
         for name in self._changed:
             self._heads.pop(name, None)
             state = self.head(ReadCheckpoint(name, ""))
@@ -298,7 +362,7 @@ class Known:
             return None, None
         self.threads[name] = thread  # (move it to the end: the first are evicted first)
         heap = self.heaps.pop(thread.heap, None)
-        if heap is None or len(heap.ends) > _MOST_PARTS:
+        if heap is None or len(heap.gaps) > _MOST_PARTS:
             return thread, None
         self.heaps[thread.heap] = heap
         return thread, heap

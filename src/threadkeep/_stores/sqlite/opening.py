@@ -16,6 +16,7 @@ import mmap
 import os
 import re
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -351,6 +352,12 @@ def _code(error: Exception) -> int:
 # -- the index of a WAL --------------------------------------------------------------
 
 _HEADER_BYTES = 96  # (the header is stored twice)
+_CHANGES = slice(8, 12)  # of https://sqlite.org/walformat.html, section 2.1: `iChange`
+
+
+def changes_of(header: bytes) -> int:
+    """Return the number of commits that the header of an index counts."""
+    return int.from_bytes(header[_CHANGES], sys.byteorder)
 
 
 class WalIndex:
