@@ -49,7 +49,7 @@ NO_SEGMENTS: Gaps = ((0, _NO_END),)
 
 
 def after(end: int) -> Gaps:
-    """Return the gaps of a log of which only the end is known."""
+    """Return the gaps of a log if only its end is known."""
     return ((end, _NO_END),)
 
 
