@@ -83,7 +83,12 @@ def test_a_put_carries_the_segments_of_its_writes_without_questions(backend):
     write_first = Batch("t", 1, segments=brought, writes=(write(1),))
     backend.commit(write_first)
     carrying = turn(2, segments=(*brought, own))
-    assert told(backend, lambda: backend.commit(carrying)) == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+    assert told(backend, lambda: backend.commit(carrying)) == [
+        "BEGIN",
+        "INSERT",
+        "INSERT",
+        "COMMIT",
+    ]
     assert told(backend, lambda: backend.commit(turn(3, segments=brought)))[1:-1] == ["INSERT"]
     (rows,) = backend.fetch([ReadThread("t")])
     assert len(rows.segments) == 4

@@ -163,7 +163,9 @@ _NO_KEY = (None, "")
 def _questions(known: Known, batch: Batch) -> list[_Question]:
     name = batch.thread
     thread, heap = known.thread(name)
-    logs = {one.log: None for one in batch.segments if heap is None or heap.gaps_of(one.log) is None}
+    logs = {
+        one.log: None for one in batch.segments if heap is None or heap.gaps_of(one.log) is None
+    }
     keys = [(row.ns, row.checkpoint_id) for row in batch.writes]
     keys += [(row.ns, row.id) for row in batch.checkpoints]
     if thread is not None:

@@ -58,7 +58,7 @@ def filled(gaps: Gaps, start: int, stop: int) -> tuple[Gaps, bool]:
     left: list[tuple[int, int]] = []
     fits = False
     for first, last in gaps:
-        fits = fits or first <= start and stop <= last
+        fits = fits or (first <= start and stop <= last)
         left += [(a, b) for a, b in ((first, min(start, last)), (max(stop, first), last)) if a < b]
     return tuple(left[-_MOST_GAPS:]), fits
 
