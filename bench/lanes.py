@@ -184,10 +184,10 @@ class Lane:
         self.orders.close()
 
 
-def apart(target: Callable[..., Any], *arguments: Any) -> Any:
+def apart(target: Callable[..., Any], *arguments: Any, context: Any = SPAWN) -> Any:
     """Run `target(*arguments)` in a fresh process; its result."""
-    ours, theirs = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=report, args=(theirs, target, arguments), daemon=True)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=report, args=(theirs, target, arguments), daemon=True)
     process.start()
     theirs.close()
     try:

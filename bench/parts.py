@@ -79,8 +79,10 @@ def put(setting: Setting, results: Results, step: Step) -> None:
 
 def processes(setting: Setting, results: Results, step: Step) -> None:
     kinds = lasting(setting)
+    sizes = setting.sizes
+    load = crowd.Load(sizes.processes, sizes.threads, 1, sizes.process_turns)
     for number, kind in enumerate(kinds, 1):
-        results.crowd.append(crowd.measure(kind, setting.sizes, setting.folder))
+        results.crowd.append(crowd.measure(kind, load, setting.folder / f"crowd-{kind}.db"))
         step(number, len(kinds))
 
 

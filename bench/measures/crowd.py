@@ -6,6 +6,7 @@ was reported as done is counted again in the file afterwards.
 
 from __future__ import annotations
 
+import multiprocessing
 import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +17,30 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from bench import sql
 from bench.errors import BenchError
-from bench.lanes import SPAWN, apart, config_of
+from bench.lanes import apart, config_of
 from bench.savers import KINDS
-from bench.sizes import Sizes
 from bench.workloads import Graph, chat_graph
 from threadkeep.errors import ThreadkeepError
+
+# Processes are forked from one that has imported everything, and has done nothing else.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload([__name__])
+
+
+class Load(NamedTuple):
+    """Processes, threads in each, chats of each thread one after the other, turns of a chat."""
+
+    processes: int
+    threads: int
+    chats: int
+    turns: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,8 @@ class CrowdFigures:
     error: str  # the first one, in one line
     slowest: float  # ms, of the turns that were done
     median: float  # ms
+    held: float  # seconds, of all processes: holding the write lock, ours only
+    waited: float  # seconds, of all processes: waiting for it, ours only
 
 
 @dataclass(frozen=True)
@@ -52,29 +68,38 @@ class Outcome:
     errors: tuple[str, ...]
 
 
-def measure(kind: str, sizes: Sizes, folder: Path) -> CrowdFigures:
-    """Let `sizes.processes` x `sizes.threads` chats run on one file of this kind."""
-    file = folder / f"crowd-{kind}.db"
-    apart(prepare, kind, file)
+@dataclass(frozen=True)
+class Share:
+    """The outcomes of one process, and its seconds with and before the write lock."""
+
+    outcomes: list[Outcome]
+    held: float
+    waited: float
+
+
+def measure(kind: str, load: Load, file: Path) -> CrowdFigures:
+    """Let the chats run on one file of this kind."""
+    apart(prepare, kind, file, context=FORKED)
     with ExitStack() as stack:
-        crowd = [stack.enter_context(member(kind, file, sizes, n)) for n in range(sizes.processes)]
+        crowd = [stack.enter_context(member(kind, file, load, n)) for n in range(load.processes)]
         try:
-            outcomes, seconds = race(crowd)
+            shares, seconds = race(crowd)
         except EOFError:
             label = KINDS[kind].label
             raise BenchError(f"a process of {label} failed: its error is above") from None
-    return summary(kind, sizes, outcomes, seconds, apart(kept, kind, file, outcomes))
+    found = apart(kept, kind, file, [o for share in shares for o in share.outcomes], context=FORKED)
+    return summary(kind, load, shares, seconds, found)
 
 
-def race(crowd: Sequence[Connection]) -> tuple[list[Outcome], float]:
+def race(crowd: Sequence[Connection]) -> tuple[list[Share], float]:
     """Start all at once when all are ready; what came of it, and the seconds it took."""
     for one in crowd:
         one.recv()
     start = perf_counter()
     for one in crowd:
         one.send("go")
-    outcomes: list[Outcome] = [outcome for one in crowd for outcome in one.recv()]
-    return outcomes, perf_counter() - start
+    shares: list[Share] = [one.recv() for one in crowd]
+    return shares, perf_counter() - start
 
 
 def prepare(kind: str, file: Path) -> None:
@@ -84,11 +109,11 @@ def prepare(kind: str, file: Path) -> None:
 
 
 @contextmanager
-def member(kind: str, file: Path, sizes: Sizes, number: int) -> Iterator[Connection]:
+def member(kind: str, file: Path, load: Load, number: int) -> Iterator[Connection]:
     """One process of the crowd, and the connection to it."""
-    ours, theirs = SPAWN.Pipe()
-    arguments = (kind, file, sizes, number, theirs)
-    process = SPAWN.Process(target=join_in, args=arguments, daemon=True)
+    ours, theirs = FORKED.Pipe()
+    arguments = (kind, file, load, number, theirs)
+    process = FORKED.Process(target=join_in, args=arguments, daemon=True)
     process.start()
     theirs.close()
     try:
@@ -99,15 +124,21 @@ def member(kind: str, file: Path, sizes: Sizes, number: int) -> Iterator[Connect
         process.join()
 
 
-def join_in(kind: str, file: Path, sizes: Sizes, number: int, parent: Connection) -> None:
+def join_in(kind: str, file: Path, load: Load, number: int, parent: Connection) -> None:
     """The inside of one process: its threads share one saver."""
     signal(SIGINT, SIG_IGN)  # the parent ends us
-    with KINDS[kind].open(file) as saver, ThreadPoolExecutor(sizes.threads) as pool:
+    with (
+        sql.write_lock() as lock,
+        KINDS[kind].open(file) as saver,
+        ThreadPoolExecutor(load.threads) as pool,
+    ):
         graph = chat_graph(saver)
-        names = [f"chat-{number}-{n}" for n in range(sizes.threads)]
+        names = [f"chat-{number}-{n}" for n in range(load.threads * load.chats)]
         parent.send("ready")
         parent.recv()
-        parent.send(list(pool.map(partial(chat, graph, sizes.process_turns), names)))
+        held, waited = lock.held, lock.waited
+        outcomes = list(pool.map(partial(chat, graph, load.turns), names))
+        parent.send(Share(outcomes, lock.held - held, lock.waited - waited))
 
 
 def chat(graph: Graph, turns: int, thread: str) -> Outcome:
@@ -136,14 +167,15 @@ def answers(saver: BaseCheckpointSaver[Any], thread: str) -> int:
 
 
 def summary(
-    kind: str, sizes: Sizes, outcomes: list[Outcome], seconds: float, found: int
+    kind: str, load: Load, shares: Sequence[Share], seconds: float, found: int
 ) -> CrowdFigures:
+    outcomes = [outcome for share in shares for outcome in share.outcomes]
     times = sorted(time for outcome in outcomes for time in outcome.times)
     errors = [error for outcome in outcomes for error in outcome.errors]
     return CrowdFigures(
         kind,
-        sizes.processes,
-        sizes.threads,
+        load.processes,
+        load.threads,
         seconds,
         len(times),
         len(times) - found,
@@ -151,4 +183,6 @@ def summary(
         errors[0] if errors else "",
         times[-1] if times else 0.0,
         times[len(times) // 2] if times else 0.0,
+        sum(share.held for share in shares),
+        sum(share.waited for share in shares),
     )

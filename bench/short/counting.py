@@ -1,7 +1,8 @@
-"""Machine instructions, counted by valgrind: exact where times are not.
+"""Counts of what times hide: machine instructions, and syncs of files.
 
 A worker runs under callgrind and asks it, by a small library that is compiled here, to
-count the instructions of one call after the other, those of all threads together.
+count the instructions of one call after the other, those of all threads together. Another
+library stands in front of the system's `fsync` and `fdatasync` and counts them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -21,20 +23,45 @@ void start(void) { CALLGRIND_START_INSTRUMENTATION; }
 void zero(void) { CALLGRIND_ZERO_STATS; }
 void dump(const char *name) { CALLGRIND_DUMP_STATS_AT(name); }
 """
+SYNCS = """
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static atomic_long calls;
+long syncs_so_far(void) { return calls; }
+int fsync(int file) { calls++; return syscall(SYS_fsync, file); }
+int fdatasync(int file) { calls++; return syscall(SYS_fdatasync, file); }
+"""
 EMPTY = "nothing"  # a call that does nothing: what counting itself costs
 SUMMARY, TRIGGER = "totals: ", "desc: Trigger: Client Request: "
 
 
 def library(folder: Path) -> Path | None:
-    """Compile the library; None where there is no valgrind or no C compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None or shutil.which("valgrind") is None:
+    """Compile the library for callgrind; None where there is no valgrind or no C compiler."""
+    return None if shutil.which("valgrind") is None else compiled(folder / "requests.c", REQUESTS)
+
+
+def compiled(source: Path, text: str) -> Path | None:
+    """Compile a library; None where that cannot be done."""
+    compiler, made = shutil.which("cc"), source.with_suffix(".so")
+    if compiler is None:
         return None
-    source, made = folder / "requests.c", folder / "requests.so"
-    source.write_text(REQUESTS)
+    source.write_text(text)
     command = [compiler, "-shared", "-fPIC", "-o", str(made), str(source)]
     done = subprocess.run(command, check=False, capture_output=True)
     return None if done.returncode else made
+
+
+def counting_syncs(folder: Path) -> list[str]:
+    """The command under which syncs of a worker are counted; empty if they cannot be."""
+    made = compiled(folder / "syncs.c", SYNCS) if sys.platform == "linux" else None
+    return ["env", f"LD_PRELOAD={made}"] if made else []
+
+
+def syncs() -> int | None:
+    """The syncs of files by this process so far; None if they are not counted."""
+    library = ctypes.CDLL(None)
+    return library.syncs_so_far() if hasattr(library, "syncs_so_far") else None
 
 
 def command(folder: Path) -> list[str]:

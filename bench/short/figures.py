@@ -12,7 +12,7 @@ from bench.targets import Line
 
 Figures: TypeAlias = dict[str, float]
 FLOOR = "floor"
-PEERS = {"lg-full", "lg-memory", "lg-pg"}
+PEERS = {"lg-full", "lg-normal", "lg-memory", "lg-pg"}
 
 
 @dataclass(frozen=True)

@@ -4,75 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from statistics import median, quantiles
-from typing import Any, TypeAlias
 
 from bench.errors import BenchError
 from bench.measures.turns import last_blocks
 from bench.savers import KINDS
-from bench.short import counting
+from bench.short import counting, crowds, statements
 from bench.short.figures import FLOOR, Aim, Figures, Group
-from bench.short.processes import ROOT, Subject, Worker
-from bench.short.sizes import Load, ShortSizes
+from bench.short.processes import ROOT, Subject
+from bench.short.setting import Part, Setting, fresh, rounds
+from bench.short.sizes import Load
 from bench.sizes import QUICK, SMOKE, Sizes
 
 TIMEOUT = 120  # seconds, of an opening
 MAIN_SIZES = {sizes.name: sizes for sizes in (Sizes(), QUICK, SMOKE)}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Arguments of every part; `step(done, total)` reports progress, `say` of a part left out."""
-
-    sizes: ShortSizes
-    data: Path | None
-    subjects: Sequence[Subject]
-    folder: Path
-    step: Callable[[int, int], None]
-    say: Callable[[str], None]
-
-    def file(self, subject: Subject, part: str) -> Path:
-        return self.folder / f"{part}-{subject.name.replace(' ', '-')}.db"
-
-    def some(self, *left_out: str) -> list[Subject]:
-        return [subject for subject in self.subjects if subject.kind not in left_out]
-
-    def lasting(self) -> list[Subject]:
-        return [subject for subject in self.subjects if KINDS[subject.kind].lasts]
-
-
-Part: TypeAlias = Callable[[Setting], Iterator[Group]]
-
-
-def rounds(
-    setting: Setting,
-    subjects: Sequence[Subject],
-    group: Group,
-    measure: Callable[[Subject], Figures],
-) -> Group:
-    """Measure every saver once a round, each round beginning with another one."""
-    total = setting.sizes.rounds * len(subjects)
-    for number in range(setting.sizes.rounds):
-        at = number % len(subjects) if subjects else 0
-        for place, subject in enumerate([*subjects[at:], *subjects[:at]]):
-            group.add(subject, measure(subject))
-            setting.step(number * len(subjects) + place + 1, total)
-    group.rounds = {one: group.rounds[one] for one in subjects if one in group.rounds}
-    return group
-
-
-def fresh(setting: Setting, subject: Subject, part: str, order: str, **given: Any) -> Any:
-    """Carry out one order in a fresh process on a fresh store, which is removed."""
-    file, kind = setting.file(subject, part), KINDS[subject.kind]
-    try:
-        with Worker(subject) as worker:
-            return worker.ask(order, kind=kind.key, file=file, data=setting.data, **given)
-    finally:
-        kind.remove(file)
 
 
 # -- runs ------------------------------------------------------------------------------
@@ -100,7 +48,8 @@ def at_once(setting: Setting, load: Load) -> Group:
     )
 
     def measure(subject: Subject) -> Figures:
-        found = fresh(setting, subject, "runs", "together", runs=load.runs, turns=load.turns)
+        given = {"data": setting.data, "runs": load.runs, "turns": load.turns}
+        found = fresh(setting, subject, "runs", "together", (), **given)
         times = found["times"]
         figures = {
             "supersteps/s": found["supersteps"] / found["seconds"],
@@ -129,7 +78,8 @@ def sync(setting: Setting) -> Iterator[Group]:
     )
 
     def measure(subject: Subject) -> Figures:
-        found = fresh(setting, subject, "sync", "one_by_one", count=count, warm=True)
+        given = {"data": setting.data, "count": count, "warm": True}
+        found = fresh(setting, subject, "sync", "one_by_one", (), **given)
         return {
             "seconds": found["seconds"],
             "CPU s": found["cpu"],
@@ -154,7 +104,7 @@ def stored(setting: Setting) -> Iterator[Group]:
         group = Group(f"stored bytes, {title}", ("MB",), "MB", aims)
         for done, subject in enumerate(subjects, 1):
             file, kind = setting.file(subject, "bytes"), KINDS[subject.kind]
-            with Worker(subject) as worker:
+            with setting.worker(subject) as worker:
                 worker.ask(
                     "one_by_one",
                     kind=kind.key,
@@ -180,8 +130,8 @@ def calls(setting: Setting) -> Iterator[Group]:
     chosen = [*dict.fromkeys((*setting.some("pg-pool"), *in_memory(setting)))]
 
     def measure(subject: Subject) -> Figures:
-        count = setting.sizes.replays
-        found: Figures = fresh(setting, subject, "calls", "microseconds", threads=count)
+        given = {"data": setting.data, "threads": setting.sizes.replays}
+        found: Figures = fresh(setting, subject, "calls", "microseconds", (), **given)
         return found
 
     yield rounds(setting, chosen, group, measure)
@@ -205,7 +155,7 @@ def instructions(setting: Setting, chosen: Sequence[Subject]) -> Iterator[Group]
         "put",
         (
             Aim("put", 450, beside="", of=on_sqlite),
-            Aim("put_writes", 250, beside="", of=on_sqlite),
+            Aim("put_writes", 300, beside="", of=on_sqlite),
             *(Aim(name) for name in ("put", "put_writes", "get_tuple")),
         ),
     )
@@ -215,7 +165,7 @@ def instructions(setting: Setting, chosen: Sequence[Subject]) -> Iterator[Group]
         folder = setting.folder / f"counts-{subject.name.replace(' ', '-')}"
         folder.mkdir()
         kind, file = KINDS[subject.kind], setting.file(subject, "counted")
-        with Worker(subject, counting.command(folder)) as worker:
+        with setting.worker(subject, counting.command(folder)) as worker:
             worker.ask(
                 "counted",
                 kind=kind.key,
@@ -232,7 +182,7 @@ def instructions(setting: Setting, chosen: Sequence[Subject]) -> Iterator[Group]
 
 # -- a long thread ---------------------------------------------------------------------
 
-LONG = {"normal": 1.5, "full": 1.7}
+LONG = {"normal": 2.0, "full": 2.4}
 
 
 def turns(setting: Setting) -> Iterator[Group]:
@@ -267,7 +217,7 @@ def long_lane(
         total, workers = 0, {}
         for subject, file in files.items():
             stack.callback(KINDS[subject.kind].remove, file)
-            workers[subject] = worker = stack.enter_context(Worker(subject))
+            workers[subject] = worker = stack.enter_context(setting.worker(subject))
             given = {"file": file, "data": setting.data, "sizes": sizes.name}
             total = worker.ask("open_long", kind=subject.kind, **given)
         done = max(0, total - sizes.last)
@@ -296,11 +246,11 @@ def cold(setting: Setting) -> Iterator[Group]:
             file, kind = setting.file(subject, "cold"), KINDS[subject.kind]
             stack.callback(kind.remove, file)
             given = {"kind": kind.key, "file": file, "data": setting.data}
-            with Worker(subject) as worker:
+            with setting.worker(subject) as worker:
                 worker.ask("one_by_one", **given, count=threads, warm=False)
 
         def measure(subject: Subject) -> Figures:
-            with Worker(subject) as worker:
+            with setting.worker(subject) as worker:
                 found = worker.ask(
                     "cold",
                     kind=subject.kind,
@@ -385,4 +335,6 @@ PARTS: dict[str, Part] = {
     "cold": cold,
     "opening": opening,
     "bytes": stored,
+    "processes": crowds.processes,
+    "statements": statements.statements,
 }

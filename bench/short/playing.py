@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -11,11 +12,12 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from bench import postgres
+from bench import postgres, sql
 from bench.conversations import Conversation, joined, load, made_up
 from bench.errors import BenchError
 from bench.lanes import config_of, milliseconds
 from bench.savers import KINDS
+from bench.short import counting
 from bench.workloads import Replay
 
 WARM = 4  # conversations that do not count
@@ -39,6 +41,27 @@ def together(
     """Play conversations at once, each on its own thread."""
     chosen = conversations(data, runs)
     return asyncio.run(_together(kind, Path(file), chosen, turns))
+
+
+def traced_together(**given: Any) -> Counter[str]:
+    """Count the statements of conversations at once, opening included, by their first word."""
+    with sql.statements() as found:
+        together(**given)
+    return found
+
+
+def traced_thread(kind: str, file: str) -> dict[str, Any]:
+    """Play a made-up conversation twice, on a new file each: timed, and its statements counted."""
+    (one,) = conversations(None, 1)
+    with KINDS[kind].open(Path(file)) as saver:
+        ms = milliseconds(lambda: _play(saver, [one], "run"))
+    with sql.statements() as found, KINDS[kind].open(Path(f"{file}-traced")) as saver:
+        found.clear()
+        before = counting.syncs()
+        _play(saver, [one], "run")
+        after, counts = counting.syncs(), found.copy()
+    synced = None if before is None or after is None else after - before
+    return {"turns": len(one.turns), "ms": ms, "statements": counts, "fsyncs": synced}
 
 
 async def _together(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bench.measures import crowd
+
 
 class Load(NamedTuple):
     """So many runs at once, each of the first `turns` turns of a conversation."""
@@ -26,6 +28,13 @@ class ShortSizes:
     lanes: int = 3  # long threads of each saver
     reads: int = 20  # cold reads a round
     openings: int = 3  # fresh processes a round
+    traced: int = 32  # async runs at once, while statements are counted
+    crowds: tuple[crowd.Load, ...] = (
+        crowd.Load(4, 1, 8, 10),
+        crowd.Load(8, 1, 4, 10),
+        crowd.Load(4, 4, 2, 10),
+        crowd.Load(8, 4, 1, 10),
+    )
 
 
 SIZES = {
@@ -42,6 +51,7 @@ SIZES = {
             lanes=1,
             reads=10,
             openings=1,
+            crowds=(crowd.Load(4, 1, 2, 10), crowd.Load(8, 4, 1, 5)),
         ),
         ShortSizes(
             name="smoke",
@@ -53,6 +63,8 @@ SIZES = {
             lanes=1,
             reads=2,
             openings=1,
+            traced=2,
+            crowds=(crowd.Load(2, 1, 1, 2),),
         ),
     )
 }

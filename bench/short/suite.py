@@ -21,8 +21,9 @@ from bench.results import machine
 from bench.savers import KINDS, OURS
 from bench.servers import Server
 from bench.short.figures import Group
-from bench.short.parts import PARTS, Setting
+from bench.short.parts import PARTS
 from bench.short.processes import Subject, source
+from bench.short.setting import Setting
 from bench.short.sizes import SIZES
 
 BACKENDS = {

@@ -11,11 +11,13 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from typing import Any
 
 from bench import lanes
+from bench.measures import crowd
 from bench.savers import KINDS
 from bench.short import playing, replaying
 from bench.sizes import QUICK, SMOKE, Sizes
@@ -48,12 +50,20 @@ class Long:
         return {"ms": times, "CPU ms": [used / count * 1_000] * count}
 
 
+def crowded(kind: str, file: str, load: list[int]) -> dict[str, Any]:
+    """Let other processes chat on one file."""
+    return asdict(crowd.measure(kind, crowd.Load(*load), Path(file)))
+
+
 def orders(stack: ExitStack) -> dict[str, Callable[..., Any]]:
     """Savers by name; open ones are closed with the stack."""
     long = Long(stack)
     return {
         "together": playing.together,
         "one_by_one": playing.one_by_one,
+        "traced_together": playing.traced_together,
+        "traced_thread": playing.traced_thread,
+        "crowd": crowded,
         "cold": playing.cold,
         "microseconds": replaying.microseconds,
         "counted": replaying.counted,

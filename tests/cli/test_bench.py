@@ -26,8 +26,7 @@ from bench.errors import BenchError
 from bench.floor import ReferenceSaver
 from bench.lanes import config_of
 from bench.report import verdict
-from bench.short import counting, processes, replaying, worker
-from bench.short import parts as short_parts
+from bench.short import counting, processes, replaying, setting, worker
 from bench.short.figures import Aim, Group
 from bench.short.processes import Subject, Worker, source
 from bench.sizes import SMOKE
@@ -262,7 +261,7 @@ class Here:
 
 def short(monkeypatch, data, out, *arguments):
     """The groups and targets of the smallest run of the suite."""
-    monkeypatch.setattr(short_parts, "Worker", Here)
+    monkeypatch.setattr(setting, "Worker", Here)
     given = ("--suite", "short", "--smoke", "--data", data, "--out", out, *arguments)
     assert main([str(one) for one in given]) == 0
     written = json.loads((out / "short.json").read_text())
@@ -276,9 +275,11 @@ def short(monkeypatch, data, out, *arguments):
 
 def test_the_short_suite_measures_every_part(data, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    parts = "runs,sync,calls,turns,cold,bytes"
+    parts = "runs,sync,calls,turns,cold,bytes,statements,processes"
     groups, lines = short(monkeypatch, data, out, "--before", ROOT, "--only", parts)
-    assert len(groups) == 8 - ("No instructions counted" in capsys.readouterr().out)
+    assert len(groups) == 12 - ("No instructions counted" in capsys.readouterr().out)
+    normal = groups.pop("2 processes x 1 thread on one file, normal")
+    assert list(normal) == ["lg-normal", "normal", "normal before"]
     assert all({"full", "full before"} <= savers.keys() for savers in groups.values())
     assert [line["target"] for line in lines].count(0.5) == 2
     assert [path.name for path in out.iterdir()] == ["short.json"]
@@ -349,6 +350,18 @@ def test_instructions_are_counted_alike_each_time(tmp_path):
     found = counting.read(tmp_path)
     assert found.keys() == {"10000", "20000"}
     assert found["20000"] == pytest.approx(2 * found["10000"], rel=0.05)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counted by LD_PRELOAD")
+def test_syncs_of_files_are_counted(tmp_path):
+    script = (
+        "import os, sys; from bench.short import counting\n"
+        "with open(sys.argv[1], 'w') as file: os.fsync(file); os.fdatasync(file)\n"
+        "assert counting.syncs() == 2"
+    )
+    command = [*counting.counting_syncs(tmp_path), sys.executable, "-c", script]
+    subprocess.run([*command, str(tmp_path / "file")], check=True, cwd=ROOT)
+    assert counting.syncs() is None
 
 
 @pytest.mark.parametrize("opened", [ReferenceSaver, InMemorySaver, threadkeep.MemorySaver])
