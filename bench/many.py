@@ -8,7 +8,7 @@ has the least time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -50,13 +50,21 @@ class Figure:
         return None if self.peer is None else self.peer / self.ours
 
 
-def fill(saver: BaseCheckpointSaver[Any], count: int, label: str, console: Console) -> float:
+def filled(saver: BaseCheckpointSaver[Any], count: int, label: str, console: Console) -> float:
     """Save so many threads of one checkpoint; milliseconds each."""
     begin = perf_counter()
-    for number in track(range(count), f"{label:32}", console=console, transient=True):
-        config: Any = {"configurable": {"thread_id": f"thread-{number:07}", "checkpoint_ns": ""}}
-        saver.put(config, checkpoint(number), metadata(number), {"messages": 1})
+    fill(saver, track(range(count), f"{label:32}", console=console, transient=True))
     return (perf_counter() - begin) / count * 1e3
+
+
+def fill(saver: BaseCheckpointSaver[Any], numbers: Iterable[int]) -> None:
+    for number in numbers:
+        config: Any = {"configurable": {"thread_id": named(number), "checkpoint_ns": ""}}
+        saver.put(config, checkpoint(number), metadata(number), {"messages": 1})
+
+
+def named(number: int) -> str:
+    return f"thread-{number:07}"
 
 
 def checkpoint(number: int) -> Checkpoint:
@@ -138,7 +146,7 @@ def run(backend: str, count: int, out: Path, console: Console) -> None:
                 stack.enter_context(store.server())
         savers = [opened(kind, out / f"many-{kind.key}.db", stack) for kind in (ours, peer)]
         puts = [
-            fill(saver, count, kind.label, console)
+            filled(saver, count, kind.label, console)
             for saver, kind in zip(savers, (ours, peer), strict=True)
         ]
         figures = [Figure("a put", puts[0], puts[1], count)]

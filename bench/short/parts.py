@@ -12,7 +12,7 @@ from statistics import median, quantiles
 from bench.errors import BenchError
 from bench.measures.turns import last_blocks
 from bench.savers import KINDS
-from bench.short import counting, crowds, statements
+from bench.short import counting, crowds, statements, unknown_threads
 from bench.short.figures import FLOOR, Aim, Figures, Group
 from bench.short.processes import ROOT, Subject
 from bench.short.setting import Part, Setting, fresh, rounds
@@ -337,4 +337,5 @@ PARTS: dict[str, Part] = {
     "bytes": stored,
     "processes": crowds.processes,
     "statements": statements.statements,
+    "fresh": unknown_threads.fresh_threads,
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,16 +128,15 @@ class Loaded:
 
 
 def replay(
-    saver: BaseCheckpointSaver[Any], calls: list[Call], thread: str
-) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield each call's name, "" where it is not measured, and what makes it."""
+    saver: BaseCheckpointSaver[Any], calls: Sequence[Call], thread: str
+) -> Iterator[tuple[Call, Callable[[], Any]]]:
+    """Yield each call, and the function that makes it."""
     loaded = Loaded()
     for call in calls:
-        name = call.name if call.messages in MEASURED else ""
         config: Any = {"configurable": {**call.config, "thread_id": thread}}
         if call.name == "get_tuple":
             found: list[Any] = []
-            yield name, lambda: found.append(saver.get_tuple(config))  # noqa: B023 - called at once
+            yield call, lambda: found.append(saver.get_tuple(config))  # noqa: B023 - called at once
             if found[0] is not None:
                 values = found[0].checkpoint["channel_values"]
                 for channel, value in call.result.checkpoint["channel_values"].items():
@@ -146,12 +145,12 @@ def replay(
             checkpoint, metadata, new = call.given
             values = {k: loaded.value(v) for k, v in checkpoint["channel_values"].items()}
             given: Any = ({**checkpoint, "channel_values": values}, metadata, new)
-            yield name, lambda: saver.put(config, *given)  # noqa: B023 - called at once
+            yield call, lambda: saver.put(config, *given)  # noqa: B023 - called at once
         else:
-            yield name, lambda: saver.put_writes(config, *call.given)  # noqa: B023 - called at once
+            yield call, lambda: saver.put_writes(config, *call.given)  # noqa: B023 - called at once
 
 
-def played(saver: BaseCheckpointSaver[Any], calls: list[Call], thread: str) -> None:
+def played(saver: BaseCheckpointSaver[Any], calls: Sequence[Call], thread: str) -> None:
     for _, make in replay(saver, calls, thread):
         make()
 
@@ -164,12 +163,12 @@ def microseconds(kind: str, file: str, data: str | None, threads: int) -> dict[s
     with KINDS[kind].open(Path(file)) as saver:
         played(saver, deepcopy(calls), "warm")
         for number in range(threads):
-            for name, make in replay(saver, deepcopy(calls), f"replayed {number}"):
+            for call, make in replay(saver, deepcopy(calls), f"replayed {number}"):
                 start = process_time()
                 make()
-                if name:
-                    used[name] += process_time() - start
-                    counts[name] += 1
+                if call.messages in MEASURED:
+                    used[call.name] += process_time() - start
+                    counts[call.name] += 1
     return {name: used[name] / counts[name] * 1e6 for name in CALLS if counts[name]}
 
 
@@ -187,9 +186,9 @@ def counted(kind: str, file: str, data: str | None, threads: int, library: str) 
         played(saver, copies.pop(), "warm")
         counter.start()
         for number, own in enumerate(copies):
-            for name, make in replay(saver, own, f"counted {number}"):
-                if name:
-                    counter.count(name, make)
+            for call, make in replay(saver, own, f"counted {number}"):
+                if call.messages in MEASURED:
+                    counter.count(call.name, make)
                     counts += 1
                 else:
                     make()

@@ -28,6 +28,8 @@ class ShortSizes:
     lanes: int = 3  # long threads of each saver
     reads: int = 20  # cold reads a round
     openings: int = 3  # fresh processes a round
+    new: int = 100  # threads that a process does not know
+    many: int = 100_000  # threads in a file
     traced: int = 32  # async runs at once, while statements are counted
     crowds: tuple[crowd.Load, ...] = (
         crowd.Load(4, 1, 8, 10),
@@ -51,6 +53,8 @@ SIZES = {
             lanes=1,
             reads=10,
             openings=1,
+            new=30,
+            many=2_000,
             crowds=(crowd.Load(4, 1, 2, 10), crowd.Load(8, 4, 1, 5)),
         ),
         ShortSizes(
@@ -63,6 +67,8 @@ SIZES = {
             lanes=1,
             reads=2,
             openings=1,
+            new=2,
+            many=50,
             traced=2,
             crowds=(crowd.Load(2, 1, 1, 2),),
         ),

@@ -19,7 +19,7 @@ from typing import Any
 from bench import lanes
 from bench.measures import crowd
 from bench.savers import KINDS
-from bench.short import playing, replaying
+from bench.short import playing, replaying, unknown
 from bench.sizes import QUICK, SMOKE, Sizes
 
 MAIN_SIZES = {sizes.name: sizes for sizes in (Sizes(), QUICK, SMOKE)}
@@ -64,6 +64,10 @@ def orders(stack: ExitStack) -> dict[str, Callable[..., Any]]:
         "traced_together": playing.traced_together,
         "traced_thread": playing.traced_thread,
         "crowd": crowded,
+        "first_puts": unknown.first_puts,
+        "new_savers": unknown.new_savers,
+        "fill": unknown.fill,
+        "cold_threads": unknown.cold_threads,
         "cold": playing.cold,
         "microseconds": replaying.microseconds,
         "counted": replaying.counted,

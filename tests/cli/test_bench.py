@@ -275,9 +275,9 @@ def short(monkeypatch, data, out, *arguments):
 
 def test_the_short_suite_measures_every_part(data, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    parts = "runs,sync,calls,turns,cold,bytes,statements,processes"
+    parts = "runs,sync,calls,turns,cold,bytes,statements,processes,fresh"
     groups, lines = short(monkeypatch, data, out, "--before", ROOT, "--only", parts)
-    assert len(groups) == 12 - ("No instructions counted" in capsys.readouterr().out)
+    assert len(groups) == 15 - ("No instructions counted" in capsys.readouterr().out)
     normal = groups.pop("2 processes x 1 thread on one file, normal")
     assert list(normal) == ["lg-normal", "normal", "normal before"]
     assert all({"full", "full before"} <= savers.keys() for savers in groups.values())
@@ -294,11 +294,13 @@ def test_the_short_suite_measures_every_part(data, tmp_path, monkeypatch, capsys
     ],
 )
 def test_the_short_suite_runs_on_every_store(backend, kinds, data, tmp_path, monkeypatch):
-    given = ("--backend", backend, "--only", "runs,sync")
+    parts = "runs,sync,fresh" if backend == "postgres" else "runs,sync"
+    given = ("--backend", backend, "--only", parts)
     groups, _ = short(monkeypatch, data, tmp_path, *given)
-    at_once, one_by_one = groups.values()
+    at_once, one_by_one, *fresh = groups.values()
     assert list(at_once) == kinds
     assert list(one_by_one) == [kind for kind in kinds if kind != "pg-pool"]
+    assert len(fresh) == 3 * (backend == "postgres")
 
 
 def test_the_cpu_seconds_of_a_postgres_server_are_its_processes_own(tmp_path):
