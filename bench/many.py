@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.checkpoint.base.id import uuid6
@@ -22,12 +22,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench import report
+from bench.lanes import apart
 from bench.savers import KINDS, Kind
+from bench.targets import Line
 from threadkeep import Retention, Saver
 
 PAGE = 50
 USERS = 1000
 REPEATS = 5
+MOST = 100  # milliseconds of a total, as a target
 PAIRS = {
     "sqlite": ("normal", "lg-normal"),
     "postgres": ("pg", "lg-pg"),
@@ -43,6 +47,7 @@ class Figure:
     ours: float
     peer: float | None
     found: int
+    cpu: float | None = None  # milliseconds of this process, ours
 
     @property
     def ratio(self) -> float | None:
@@ -140,21 +145,43 @@ def run(backend: str, count: int, out: Path, console: Console) -> None:
     """Fill both stores, ask both, show and write the figures."""
     ours, peer = (KINDS[key] for key in PAIRS[backend])
     out.mkdir(parents=True, exist_ok=True)
+    paths = {kind.key: out / f"many-{kind.key}.db" for kind in (ours, peer)}
     with ExitStack() as stack:
         for store in {kind.store for kind in (ours, peer)}:
             if store is not None and store.server:
                 stack.enter_context(store.server())
-        savers = [opened(kind, out / f"many-{kind.key}.db", stack) for kind in (ours, peer)]
+        savers = [opened(kind, paths[kind.key], stack) for kind in (ours, peer)]
         puts = [
             filled(saver, count, kind.label, console)
             for saver, kind in zip(savers, (ours, peer), strict=True)
         ]
         figures = [Figure("a put", puts[0], puts[1], count)]
         figures += [asked(*question, *savers) for question in questions(count)]
+        figures += [apart(total, name, ours.key, paths[ours.key]) for name in TOTALS]
         figures += collected(savers[0])
     show(figures, (ours, peer), count, console)
+    console.print(report.targets([line(one, count) for one in figures if one.cpu is not None]))
     rows = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
     (out / "threads.json").write_text(json.dumps({"threads": count, "figures": rows}, indent=2))
+
+
+TOTALS: dict[str, Callable[[Saver], int]] = {
+    "stats": lambda saver: saver.stats().threads,
+    "count": lambda saver: saver.threads.count(),
+}
+
+
+def total(name: str, key: str, path: Path) -> Figure:
+    """Ask for a total of all threads, once, in a process that has asked for nothing."""
+    with KINDS[key].open(path) as saver:
+        begin, used = perf_counter(), process_time()
+        found = TOTALS[name](cast("Saver", saver))
+        took, used = perf_counter() - begin, process_time() - used
+    return Figure(f"{name}, fresh process", took * 1e3, None, found, used * 1e3)
+
+
+def line(figure: Figure, count: int) -> Line:
+    return Line(f"{figure.question}, {count:,} threads: ms", figure.ours, MOST)
 
 
 def collected(saver: Saver) -> Iterator[Figure]:
@@ -191,10 +218,11 @@ def show(figures: list[Figure], kinds: tuple[Kind, Kind], count: int, console: C
     table = Table(
         title=f"{count:,} threads of one checkpoint; milliseconds, the least of {REPEATS}"
     )
-    for name in ("", *(kind.label for kind in kinds), "times faster", "found"):
+    for name in ("", *(kind.label for kind in kinds), "times faster", "found", "CPU ms"):
         table.add_column(name, justify="left" if not name else "right")
     for one in figures:
         peer = "" if one.peer is None else f"{one.peer:,.2f}"
         ratio = "" if one.ratio is None else f"{one.ratio:,.1f}"
-        table.add_row(one.question, f"{one.ours:,.2f}", peer, ratio, f"{one.found:,}")
+        cpu = "" if one.cpu is None else f"{one.cpu:,.2f}"
+        table.add_row(one.question, f"{one.ours:,.2f}", peer, ratio, f"{one.found:,}", cpu)
     console.print(table)

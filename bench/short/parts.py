@@ -12,7 +12,7 @@ from statistics import median, quantiles
 from bench.errors import BenchError
 from bench.measures.turns import last_blocks
 from bench.savers import KINDS
-from bench.short import counting, crowds, statements, unknown_threads
+from bench.short import counting, crowds, first_calls, memory, statements, unknown_threads
 from bench.short.figures import FLOOR, Aim, Figures, Group
 from bench.short.processes import ROOT, Subject
 from bench.short.setting import Part, Setting, fresh, rounds
@@ -305,7 +305,7 @@ def opening(setting: Setting) -> Iterator[Group]:
             [sys.executable, "-c", script, str(file)],
             check=False,
             cwd=ROOT,
-            env=compiling(subject),
+            env=subject.compiling(),
             stdout=subprocess.PIPE,
             text=True,
             timeout=TIMEOUT,
@@ -320,13 +320,6 @@ def opening(setting: Setting) -> Iterator[Group]:
     yield rounds(setting, chosen, group, measure)
 
 
-def compiling(subject: Subject) -> dict[str, str]:
-    """The environment of a process that keeps its bytecode, even if this one does not."""
-    environment = subject.environment()
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return environment
-
-
 PARTS: dict[str, Part] = {
     "runs": runs,
     "sync": sync,
@@ -338,4 +331,6 @@ PARTS: dict[str, Part] = {
     "processes": crowds.processes,
     "statements": statements.statements,
     "fresh": unknown_threads.fresh_threads,
+    "first": first_calls.first_calls,
+    "memory": memory.memory,
 }

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import psutil
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from bench import postgres, sql
-from bench.conversations import Conversation, joined, load, made_up
+from bench.conversations import Conversation, Turn, joined, load, made_up
 from bench.errors import BenchError
 from bench.lanes import config_of, milliseconds
+from bench.opening import OpenedAsync
 from bench.savers import KINDS
 from bench.short import counting
 from bench.workloads import Replay
@@ -64,13 +67,49 @@ def traced_thread(kind: str, file: str) -> dict[str, Any]:
     return {"turns": len(one.turns), "ms": ms, "statements": counts, "fsyncs": synced}
 
 
-async def _together(
-    kind: str, file: Path, chosen: Sequence[Conversation], turns: int | None
-) -> dict[str, Any]:
+def resident(kind: str, file: str, threads: int, at_once: int) -> dict[str, float]:
+    """Resident bytes gained by so many threads of three turns, and the seconds they took."""
+    return asyncio.run(_resident(kind, Path(file), threads, at_once))
+
+
+async def _resident(kind: str, file: Path, threads: int, at_once: int) -> dict[str, float]:
+    async with _opener(kind)(file) as saver:
+        await asyncio.gather(*[_run(saver, brief(), None, f"warm {n}", []) for n in range(at_once)])
+        before, start, used = rss(), perf_counter(), cpu()
+        numbers = iter(range(threads))
+
+        async def converse() -> None:
+            for number in numbers:
+                await _run(saver, brief(), None, f"run {number}", [])
+
+        await asyncio.gather(*[converse() for _ in range(at_once)])
+        seconds, used = perf_counter() - start, cpu() - used
+        return {"gained": rss() - before, "seconds": seconds, "CPU s": used}
+
+
+def brief() -> Conversation:
+    """A conversation of three turns and 3,000 characters."""
+    text = "word " * 100
+    answer = {"role": "assistant", "content": text}
+    return Conversation("brief", "", (Turn({"role": "user", "content": text}, (answer,)),) * 3)
+
+
+def rss() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def _opener(kind: str) -> Callable[[Path], OpenedAsync]:
     opener = KINDS[kind].open_async
     if opener is None:
         raise BenchError(f"{KINDS[kind].label} cannot be awaited")
-    async with opener(file) as saver:
+    return opener
+
+
+async def _together(
+    kind: str, file: Path, chosen: Sequence[Conversation], turns: int | None
+) -> dict[str, Any]:
+    async with _opener(kind)(file) as saver:
         await _all(saver, chosen[:WARM], turns, "warm", [])
         of_server = postgres.cpu(file) if KINDS[kind].on_postgres else None
         times: list[float] = []

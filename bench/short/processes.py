@@ -40,6 +40,12 @@ class Subject:
             return dict(os.environ)
         return {**os.environ, "PYTHONPATH": str(self.before / "src")}
 
+    def compiling(self) -> dict[str, str]:
+        """The environment of a process that keeps its bytecode, even if this one does not."""
+        environment = self.environment()
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return environment
+
 
 class Worker:
     """A process of `bench.short.worker` that answers one order after the other.

@@ -30,6 +30,8 @@ class ShortSizes:
     openings: int = 3  # fresh processes a round
     new: int = 100  # threads that a process does not know
     many: int = 100_000  # threads in a file
+    open: tuple[int, int] = (3_000, 100)  # async threads, at once
+    first: tuple[str, ...] = ()  # methods whose first call is timed; () for all
     traced: int = 32  # async runs at once, while statements are counted
     crowds: tuple[crowd.Load, ...] = (
         crowd.Load(4, 1, 8, 10),
@@ -55,6 +57,7 @@ SIZES = {
             openings=1,
             new=30,
             many=2_000,
+            open=(1_000, 100),
             crowds=(crowd.Load(4, 1, 2, 10), crowd.Load(8, 4, 1, 5)),
         ),
         ShortSizes(
@@ -69,6 +72,8 @@ SIZES = {
             openings=1,
             new=2,
             many=50,
+            open=(4, 2),
+            first=("put", "threads.count"),
             traced=2,
             crowds=(crowd.Load(2, 1, 1, 2),),
         ),

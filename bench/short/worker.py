@@ -66,6 +66,7 @@ def orders(stack: ExitStack) -> dict[str, Callable[..., Any]]:
         "crowd": crowded,
         "first_puts": unknown.first_puts,
         "new_savers": unknown.new_savers,
+        "resident": playing.resident,
         "fill": unknown.fill,
         "cold_threads": unknown.cold_threads,
         "cold": playing.cold,

@@ -19,13 +19,14 @@ from kit.selection import FULL
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
-from bench import postgres, redis, sessions
+from bench import many, postgres, redis, sessions
 from bench.__main__ import main
 from bench.conversations import load, made_up, split
 from bench.errors import BenchError
 from bench.floor import ReferenceSaver
 from bench.lanes import config_of
 from bench.report import verdict
+from bench.savers import KINDS
 from bench.short import counting, processes, replaying, setting, worker
 from bench.short.figures import Aim, Group
 from bench.short.processes import Subject, Worker, source
@@ -156,6 +157,17 @@ def test_without_a_server_one_line_says_what_to_run(tmp_path, monkeypatch, capsy
     assert main(["--smoke", "--backend", "redis", "--out", str(tmp_path)]) == 1
     said = "bench: TK_TEST_REDIS names no server: run `make bench BACKEND=redis`\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("name", many.TOTALS)
+def test_totals_of_many_threads_are_timed(name, tmp_path):
+    path = tmp_path / "many.db"
+    with KINDS["normal"].open(path) as saver:
+        many.fill(saver, range(20))
+    figure = many.total(name, "normal", path)
+    assert figure.found == 20
+    assert min(figure.ours, figure.cpu) > 0
+    assert many.line(figure, 20).target == 100
 
 
 def test_a_profile_names_our_functions(data, tmp_path):
@@ -315,10 +327,16 @@ def test_the_cpu_seconds_of_a_postgres_server_are_its_processes_own(tmp_path):
 
 def test_short_workers_are_processes_of_their_own(data, tmp_path):
     given = ("--suite", "short", "--smoke", "--data", data, "--out", tmp_path)
-    done = run(*given, "--only", "opening", "--savers", "full")
+    done = run(*given, "--only", "opening,first,memory", "--savers", "full,normal")
     assert done.returncode == 0, done.stderr + done.stdout
-    (group,) = json.loads((tmp_path / "short.json").read_text())["groups"]
-    assert list(group["savers"]) == ["full"]
+    groups = json.loads((tmp_path / "short.json").read_text())["groups"]
+    assert {one["title"]: list(one["savers"]) for one in groups} == {
+        "import and open, SQLite": ["full"],
+        "first call of put": ["full"],
+        "first call of threads.count": ["full"],
+        "memory after 4 async threads, 2 at once": ["normal"],
+    }
+    assert "threads.count, full, imports threadkeep.threads.registry" in done.stdout
 
 
 def test_the_other_checkout_is_what_runs(tmp_path, capfd):
