@@ -23,6 +23,8 @@ OWN_NS = "threadkeep$"
 They are copied, moved and erased with the thread. Listings of all namespaces leave them out, and
 retention keeps them.
 """
+AFTER_OWN = OWN_NS[:-1] + chr(ord(OWN_NS[-1]) + 1)
+"""The first text after all that begin with `OWN_NS`."""
 LAYERS_NS = f"{OWN_NS}memory"
 LAYERS_KEY = "threadkeep_memory"  # in metadata: the record of what layered memory has archived
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.engine.model import AFTER_OWN, OWN_NS
 from threadkeep._core.engine.thread_entry import (
     LARGEST,
     WITH_CHECKPOINTS,
@@ -31,7 +31,7 @@ from threadkeep._stores.sqlite.records import pack_id, unpack_any, wrong_types
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from threadkeep._core.engine.model import CopyThread
     from threadkeep._core.engine.thread_entry import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ThreadQuery,
     )
 
+_SCATTER = 2**32
 _RARE = 5000  # a label that fewer threads have is looked up first
 
 # The fields of a `ThreadEntry` (for its labels the thread's number), and its origin's checkpoint.
@@ -291,53 +292,51 @@ def copy_entry(db: sqlite3.Connection, source: int, target: int, change: CopyThr
 
 # -- counts of the store -------------------------------------------------------------
 
-_IS_USED = f"""t.state IN {WITH_CHECKPOINTS} AND substr(t.thread, 1, {len(OWN_NS)}) <> '{OWN_NS}'
-    AND typeof(t.thread) = 'text' AND typeof(t.updated_at) = 'integer'
-    AND coalesce(t.size, 0) BETWEEN -{LARGEST} AND {LARGEST}"""
+# (compared in this way, a damaged id, a BLOB, is left out; `substr` takes twice as long)
+_IS_USED = f"""t.state IN {WITH_CHECKPOINTS}
+    AND (t.thread < '{OWN_NS}' OR t.thread >= '{AFTER_OWN}' AND t.thread < x'')
+    AND typeof(t.updated_at) = 'integer' AND coalesce(t.size, 0) BETWEEN -{LARGEST} AND {LARGEST}"""
+# (NOT INDEXED: an index would read the rows of nearly all threads, in another order than its own)
 TOTALS = f"""
 SELECT (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size),
     count(*), coalesce(sum(t.size), 0),
     (SELECT count(*) FROM tk_checkpoints), (SELECT count(*) FROM tk_writes),
     coalesce(sum(t.updated_at < :idle_since), 0),
     coalesce(sum(iif(t.updated_at < :idle_since, t.size, 0)), 0)
-FROM tk_threads t WHERE {_IS_USED}
+FROM tk_threads t NOT INDEXED WHERE {_IS_USED}
 """
+_WRITES = "(SELECT count(*) FROM tk_writes w WHERE w.thread = t.number)"
+_IS_RECENT = "c.ts >= :since AND typeof(c.ts) = 'integer'"
+# The hours (their number, checkpoints and bytes), and the busiest threads.
 # (a save may leave its thread's `updated_at` up to a second old)
-_RECENT = f"""
+ACTIVITY = f"""
 WITH recent AS MATERIALIZED (
-    SELECT t.number, coalesce(t.size, 0) AS size, count(*) AS rows,
-        sum(c.ts >= :since AND typeof(c.ts) = 'integer') AS recent
-    FROM tk_threads t CROSS JOIN tk_checkpoints c
-    WHERE {_IS_USED} AND t.updated_at >= :since - 1000000 AND c.thread = t.number
+    SELECT t.number, t.thread, coalesce(t.size, 0) AS size, count(*) AS rows,
+        sum({_IS_RECENT}) AS recent, t.updated_at
+    FROM tk_threads t NOT INDEXED CROSS JOIN tk_checkpoints c
+    WHERE t.updated_at >= :since - 1000000 AND {_IS_USED} AND c.thread = t.number
     GROUP BY t.number
 )
+SELECT NULL, (c.ts - :since) / {HOUR} AS hour, count(*), total(t.size * 1.0 / t.rows), NULL, NULL
+FROM recent t CROSS JOIN tk_checkpoints c
+WHERE t.recent AND c.thread = t.number AND {_IS_RECENT} GROUP BY hour
+UNION ALL
+SELECT * FROM (
+    SELECT t.thread, t.size, t.rows, {_WRITES}, t.recent, t.updated_at FROM recent t
+    WHERE t.recent ORDER BY t.recent DESC, t.thread LIMIT :most
+)
 """
-HOURS = f"""
-{_RECENT}
-SELECT (c.ts - :since) / {HOUR}, count(*), total(r.size * 1.0 / r.rows)
-FROM recent r CROSS JOIN tk_checkpoints c
-WHERE r.recent AND c.thread = r.number AND c.ts >= :since AND typeof(c.ts) = 'integer' GROUP BY 1
-"""
-_THREAD = """
+_SOME = f"""
 SELECT t.thread, coalesce(t.size, 0),
-    (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number),
-    (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number),
-    (SELECT count(*) FROM tk_checkpoints c
-        WHERE c.thread = t.number AND c.ts >= :since AND typeof(c.ts) = 'integer'),
+    (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number), {_WRITES},
+    (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number AND {_IS_RECENT}),
     t.updated_at
+FROM tk_threads t NOT INDEXED WHERE {{which}} {_IS_USED} ORDER BY {{order}} LIMIT :most
 """
-BUSIEST = f"""
-{_RECENT} {_THREAD} FROM recent r JOIN tk_threads t ON t.number = r.number
-WHERE r.recent ORDER BY r.recent DESC, t.thread LIMIT :most
-"""
-MOST_BYTES = f"""
-{_THREAD} FROM tk_threads t WHERE {_IS_USED} ORDER BY t.size DESC, t.thread LIMIT :most
-"""
+MOST_BYTES = _SOME.format(which="", order="t.size DESC, t.thread")
 # (the multiplication scatters the numbers, which grow with time)
-SAMPLE = f"""
-{_THREAD} FROM tk_threads t WHERE {_IS_USED}
-ORDER BY t.number * 2654435761 % 4294967296 LIMIT :most
-"""
+_SCATTERED = f"(t.number * 2654435761 % {_SCATTER})"
+SAMPLE = _SOME.format(which=f"{_SCATTERED} < :below AND", order=_SCATTERED)
 # The tables of items and cached results exist once a store or a cache was opened.
 _TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _ITEMS = """
@@ -372,12 +371,29 @@ def usage(db: sqlite3.Connection, read: ReadUsage) -> StoreUsage:
     """Answer a `ReadUsage`."""
     values = {**read._asdict(), "since": read.now - DAY}
     totals = db.execute(TOTALS, values).fetchone()
-    threads = [
-        tuple([ThreadUsage(*row) for row in db.execute(text, values)])
-        for text in (MOST_BYTES, BUSIEST, SAMPLE)
-    ]
-    parts = (hours_of(db.execute(HOURS, values)), *threads, _missing(db))
+    largest = _threads(db.execute(MOST_BYTES, values))
+    active = db.execute(ACTIVITY, values).fetchall()
+    hours = hours_of([row[1:4] for row in active if row[0] is None])
+    busiest = _threads([row for row in active if row[0] is not None])
+    sample = _sample(db, values)
+    parts: list[Any] = [hours, largest, busiest, sample, _missing(db)]
     return StoreUsage(*totals, *parts)
+
+
+def _threads(rows: Iterable[tuple[Any, ...]]) -> tuple[ThreadUsage, ...]:
+    return tuple([ThreadUsage(*row) for row in rows])
+
+
+def _sample(db: sqlite3.Connection, values: dict[str, int]) -> tuple[ThreadUsage, ...]:
+    """Return the threads with the smallest scattered numbers."""
+    most = values["most"]
+    (last,) = db.execute("SELECT coalesce(max(number), 1) FROM tk_threads").fetchone()
+    # (first among some five times as many as wanted, which need not be compared with all others)
+    for below in (_SCATTER * most * 5 // last, _SCATTER):
+        found = _threads(db.execute(SAMPLE, {**values, "below": below}))
+        if len(found) == most or below >= _SCATTER:
+            break
+    return found
 
 
 def item_usage(db: sqlite3.Connection, now: int) -> ItemUsage:
