@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -20,6 +22,7 @@ from langgraph.types import Command, interrupt
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
+from threadkeep.threads import last_statistics
 
 OWN = """
 import dataclasses
@@ -270,6 +273,24 @@ def test_stats(store, told):
     assert "plain" not in text
     assert "more channels (--top)" in text
     assert told("stats")[-1].split()[:2] == ["total", f"{seen['bytes'] / 1000:.1f}"]
+
+
+def test_stats_of_a_while_ago(store, told, refused):
+    """`--max-age` stores statistics, and shows stored ones with their time."""
+    first = told("stats", "--max-age", "1h", "--json")
+    with SqliteSaver(store) as saver:
+        Chain(saver, "new").put(log=["x"])
+        assert told("stats", "--max-age", "1h", "--json") == first
+        assert told("stats", "--json")["threads"] == first["threads"] + 1
+        stored = saver.stats(max_age=3600)
+        old = replace(stored, at=stored.at - timedelta(minutes=5))
+        saver.backend.commit(last_statistics._change(saver._engine, old))
+    line = f"As of {old.at:%Y-%m-%d %H:%M:%S} UTC"
+    assert line in told("stats", "--max-age", "1h")
+    assert not any(shown.startswith("As of") for shown in told("stats"))
+    assert told("stats", "--max-age", "1m", "--json")["threads"] == first["threads"] + 1
+    code, text = refused("stats", "--max-age", "1h", "--exact")
+    assert (code, "Leave out --max-age." in text) == (2, True)
 
 
 def test_deleting_is_told_before_and_done_once(store, told, refused):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from threadkeep._core import validation
@@ -160,7 +161,9 @@ class Maintenance(Closing):
 
     discard_partial, adiscard_partial = sync_and_async(_discard_partial)
 
-    def _stats(self, *, exact: bool = False) -> Operation[Stats]:
+    def _stats(
+        self, *, exact: bool = False, max_age: timedelta | float | None = None
+    ) -> Operation[Stats]:
         """Return statistics: totals, growth, the largest and busiest threads, bytes by channel.
 
         On SQLite and PostgreSQL the database counts. Bytes by channel are an estimate from the
@@ -168,13 +171,24 @@ class Maintenance(Closing):
 
         Args:
             exact: count the parts of every thread. Reads the whole store: slow if it is large.
+            max_age: return the last statistics of any process that passed `max_age=`, if they were
+                counted at most this long ago, as a timedelta or seconds. Otherwise they are
+                counted, and stored for the next call. `at` is the time of the count. By default,
+                always count, and store nothing.
+
+        Raises:
+            InvalidArgumentError: `max_age` is not a length of time, or is given with `exact`.
         """
-        return on(
-            self._store,
-            lazy.statistics.count(
-                self._engine.now(), counts_usage=self._store.backend.counts_usage, exact=exact
-            ),
-        )
+        counts_usage = self._store.backend.counts_usage
+        if max_age is None:
+            count = lazy.statistics.count
+            asked = count(self._engine.now(), counts_usage=counts_usage, exact=exact)
+        else:
+            age = validation.duration("max_age", max_age)
+            if exact:
+                raise invalid("max_age", max_age, "Leave it out with exact=True.")
+            asked = lazy.last_statistics.stats(self._engine, age, counts_usage=counts_usage)
+        return on(self._store, asked)
 
     stats, astats = sync_and_async(_stats)
 

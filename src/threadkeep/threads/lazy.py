@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from threadkeep._core.engine.operation import Operation, external
 
 if TYPE_CHECKING:
-    from threadkeep.threads import erasure, forks, merging, partial_output, registry, statistics
+    from threadkeep.threads import (
+        erasure,
+        forks,
+        last_statistics,
+        merging,
+        partial_output,
+        registry,
+        statistics,
+    )
     from threadkeep.threads.archives import archive, offload, tiering
     from threadkeep.threads.diff import checkpoints
     from threadkeep.threads.repair import check, repair
@@ -29,6 +37,7 @@ _PATHS = {
     "erasure": "threads.erasure",
     "forks": "threads.forks",
     "gc": "threads.retention.gc",
+    "last_statistics": "threads.last_statistics",
     "merging": "threads.merging",
     "mirror": "threads.transfer.mirror",
     "offload": "threads.archives.offload",
@@ -48,6 +57,7 @@ __all__ = [
     "erasure",
     "forks",
     "gc",
+    "last_statistics",
     "merging",
     "mirror",
     "offload",

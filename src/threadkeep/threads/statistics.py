@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -41,7 +41,7 @@ LISTED = 1_000  # checkpoints of another LangGraph saver that are counted
 _LISTED_BYTES = 256 << 20
 
 _PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
-_DERIVED = (
+DERIVED = (
     *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
     *("writes_per_superstep", "deltas_saved"),
 )
@@ -148,7 +148,7 @@ class Stats:
             found[name] = [one._asdict() for one in getattr(self, name)]
         for one in (*found["largest"], *found["busiest"]):
             one["updated_at"] = (EPOCH + one["updated_at"] * MICROSECOND).isoformat()
-        found |= {name: getattr(self, name) for name in _DERIVED}
+        found |= {name: getattr(self, name) for name in DERIVED}
         return {**found, "at": self.at.isoformat()}
 
     def report(self) -> str:
@@ -336,7 +336,12 @@ def _merged(found: Iterable[tuple[ChannelStats, float]]) -> list[ChannelStats]:
 # -- any saver ---------------------------------------------------------------------------
 
 
-def _stats(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operation[Stats]:
+def _stats(
+    saver: BaseCheckpointSaver[Any],
+    *,
+    exact: bool = False,
+    max_age: timedelta | float | None = None,
+) -> Operation[Stats]:
     """Return the statistics of any saver.
 
     A threadkeep saver returns its own, `saver.stats()`. For another saver, the first 1,000
@@ -345,15 +350,17 @@ def _stats(saver: BaseCheckpointSaver[Any], *, exact: bool = False) -> Operation
     Args:
         saver: the saver.
         exact: count the parts of every thread; see `Saver.stats`. Other savers ignore it.
+        max_age: accept older statistics; see `Saver.stats`. Other savers ignore it.
 
     Raises:
-        InvalidArgumentError: `saver` is not a saver.
+        InvalidArgumentError: `saver` is not a saver, or the other arguments are invalid.
     """
     if not isinstance(saver, BaseCheckpointSaver):
         raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
     inner = behind(saver)
     if hasattr(inner, "astats"):
-        own = partial(inner.stats, exact=exact), partial(inner.astats, exact=exact)
+        asked = {"exact": exact, "max_age": max_age}
+        own = partial(inner.stats, **asked), partial(inner.astats, **asked)
         found: Stats = yield from driver.sync_or_async(*own)
         return found
 

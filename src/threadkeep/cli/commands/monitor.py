@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -32,6 +33,7 @@ from threadkeep.cli.terminal import (
     text,
     width,
 )
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.monitor import Monitor, Snapshot, Thresholds, observe
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
@@ -48,6 +50,7 @@ _AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
 _TABLES, _OTHER_LINES = 3, 31
 _NUMBERS = 44  # columns
 _BARS = (24, 8)  # their longest, where there is room
+_NEW = timedelta(seconds=1)
 _SECONDS = 1  # between two looks for a signal
 
 
@@ -57,13 +60,19 @@ def stats(
     *,
     top: int = option("--top N", "Show N channels, and N threads (at most 10).", 10, min=1),
     exact: bool = flag("--exact", "Read every thread instead of a sample."),
+    max_age: str | None = option(
+        "--max-age TIME", "Accept statistics stored at most this long ago, such as 10m; else store."
+    ),
     watch: bool = flag("--watch", "Refresh until interrupted, and show rates."),
     every: str = option("--every TIME", "Interval of --watch, such as 10s.", "2s"),
 ) -> None:
     """Show totals, growth, and the largest threads and channels."""
     name = public_name(session.store_url())
     seconds = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
-    looks = _looks(session, exact=exact)
+    if max_age is not None and exact:
+        raise InvalidArgumentError("--exact always counts.", hint="Leave out --max-age.")
+    age = None if max_age is None else parse_positive("--max-age", max_age)
+    looks = _looks(session, exact=exact, max_age=age)
     if not watch:
         with session.progress() as progress:
             progress("reading threads", 0, 0)
@@ -78,13 +87,15 @@ def stats(
         session.watch(lambda: _fitting(name, *next(looks), top), seconds)
 
 
-def _looks(session: Session, *, exact: bool) -> Iterator[tuple[Stats, Stats | None]]:
+def _looks(
+    session: Session, *, exact: bool, max_age: timedelta | None
+) -> Iterator[tuple[Stats, Stats | None]]:
     """Yield statistics, each with those before."""
     before = None
     while True:
         # (opened each time: a file that is open read-only shows no later saves)
-        with session.open(read_only=True) as saver:
-            found = saver.stats(exact=exact)
+        with session.open(read_only=max_age is None) as saver:
+            found = saver.stats(exact=exact, max_age=max_age)
         yield found, before
         before = found
 
@@ -96,6 +107,7 @@ def _lines(
     return [
         text(name, "bold"),
         *found.summary(),
+        _age(found),
         _rates(found, before),
         "",
         *_chart([] if is_small else [hour.checkpoints for hour in found.hours]),
@@ -123,6 +135,12 @@ def _chart(hours: Sequence[int]) -> Iterator[Drawn]:
         yield columns(hours)
         yield " " * (len(f"{max(hours):,}") + 1) + _AXIS
         yield ""
+
+
+def _age(found: Stats) -> str | None:
+    """Return the time of the count, if that was a while ago (`--max-age`)."""
+    is_new = datetime.now(UTC) - found.at < _NEW
+    return None if is_new else f"As of {found.at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _rates(found: Stats, before: Stats | None) -> str | None:

@@ -1,0 +1,91 @@
+"""The last statistics of a store, stored in it, for callers that accept older ones.
+
+They are the body of one pending write of a separate thread without checkpoints, which nothing
+lists or counts. One change replaces it. Every store can hold it, and no save reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.model import (
+    OWN_NS,
+    Batch,
+    DropThread,
+    ReadThread,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep._core.engine.operation import Operation, commit, fetch
+from threadkeep._core.engine.refs import Inline
+from threadkeep._core.engine.rows import pack_writes, unpack_writes, with_body
+from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
+from threadkeep._core.engine.usage import Hour, ThreadUsage
+from threadkeep._core.validation import MICROSECOND
+from threadkeep.errors import CodecError, CorruptionError, ThreadkeepError
+from threadkeep.threads import statistics
+from threadkeep.threads.registry import EPOCH
+from threadkeep.threads.statistics import Stats
+
+THREAD = f"{OWN_NS}statistics"
+_UNREADABLE = (CodecError, CorruptionError, ValueError, TypeError, LookupError, AttributeError)
+
+
+def stats(engine: Engine, max_age: timedelta, *, counts_usage: bool) -> Operation[Stats]:
+    """Return the stored statistics if they are not older than `max_age`; else count, and store."""
+    found = yield from _stored(engine)
+    now = engine.now()
+    # (a clock that was set back must not keep them for ever)
+    if found is not None and timedelta() <= EPOCH + now * MICROSECOND - found.at <= max_age:
+        return found
+    counted = yield from statistics.count(now, counts_usage=counts_usage)
+    with suppress(ThreadkeepError):  # (a full disk, a store that is only read: they are counted)
+        yield from commit(_change(engine, counted))
+    return counted
+
+
+def _change(engine: Engine, counted: Stats) -> DropThread:
+    value = Inline(engine.codec.encode(json.dumps(counted.as_json())))
+    row = WriteRow(THREAD, THREAD, 0, 0, THREAD, "", b"")
+    row = with_body(row, pack_writes([(0, THREAD, value)]))
+    return DropThread(THREAD, 0, rows=Batch(THREAD, engine.now(), writes=(row,)))
+
+
+def _stored(engine: Engine) -> Operation[Stats | None]:
+    """Return the stored statistics; None if there are none that this release can read."""
+    with suppress(*_UNREADABLE):
+        rows = cast("ThreadRows", (yield from fetch(ReadThread(THREAD, stub=True))))
+        for row in rows.orphans:
+            ref = unpack_writes(row)[0].ref
+            return of_json(json.loads(engine.codec.decode(cast("Inline", ref).data)))
+    return None
+
+
+def of_json(document: dict[str, Any]) -> Stats:
+    """Return the statistics that `Stats.as_json` wrote.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: another release wrote them.
+    """
+    fields = {name: value for name, value in document.items() if name not in statistics.DERIVED}
+    for name in ("largest", "busiest"):
+        fields[name] = tuple([_usage(one) for one in fields[name]])
+    return Stats(
+        **{
+            **fields,
+            "at": datetime.fromisoformat(fields["at"]),
+            "channels": tuple([ChannelStats(**one) for one in fields["channels"]]),
+            "hours": tuple([Hour(**one) for one in fields["hours"]]),
+            "by_thread": tuple([ThreadStats(**one) for one in fields["by_thread"]]),
+            "missing_indexes": tuple(fields["missing_indexes"]),
+        }
+    )
+
+
+def _usage(one: dict[str, Any]) -> ThreadUsage:
+    updated_at = (datetime.fromisoformat(one["updated_at"]) - EPOCH) // MICROSECOND
+    return ThreadUsage(**{**one, "updated_at": updated_at})
