@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any, Final, LiteralString
 
 import psutil
 import psycopg
@@ -22,11 +22,12 @@ from bench.opening import Opened, OpenedAsync, ready, ready_async
 from bench.servers import CONNECTIONS, Server, part, round_trip, url
 
 SHOWN = ("server_version", "fsync", "synchronous_commit")
-_SIZE = """
-SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
-JOIN pg_namespace n ON n.oid = c.relnamespace
+_TABLES: Final = """
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema')
 """
+_SIZE: Final = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint" + _TABLES
+_NAMES: Final = "SELECT n.nspname, c.relname" + _TABLES
 
 
 def connect(conninfo: str) -> psycopg.Connection:
@@ -50,11 +51,13 @@ def one_value(connection: psycopg.Connection, query: LiteralString, *given: str)
 
 
 def database(path: Path) -> str:
-    """The URL of the database that a path stands for; made where there is none."""
+    """The URL of the database that a path stands for; made empty where there is none."""
     name = part(path)
     with connect(url("postgres")) as connection:
         if not one_value(connection, "SELECT 1 FROM pg_database WHERE datname = %s", name):
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name))
+            )
     return make_conninfo(url("postgres"), dbname=name)
 
 
@@ -77,6 +80,14 @@ def size(path: Path) -> int:
     """All tables and indexes of a path's database, in bytes."""
     with connect(database(path)) as connection:
         return int(one_value(connection, _SIZE))
+
+
+def packed(path: Path) -> int:
+    """The same without the space of old rows, which depends on when autovacuum has run."""
+    with connect(database(path)) as connection:
+        names = [sql.Identifier(*row) for row in connection.execute(_NAMES)]
+        connection.execute(sql.SQL("VACUUM FULL {}").format(sql.SQL(", ").join(names)))
+    return size(path)
 
 
 def drop(path: Path) -> None:

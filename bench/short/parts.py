@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from statistics import median, quantiles
 
+from bench import postgres
 from bench.errors import BenchError
 from bench.measures.turns import last_blocks
 from bench.savers import KINDS
 from bench.short import counting, crowds, first_calls, memory, statements, unknown_threads
-from bench.short.figures import FLOOR, Aim, Figures, Group
+from bench.short.figures import FLOOR, PEERS, Aim, Figures, Group
 from bench.short.processes import ROOT, Subject
 from bench.short.setting import Part, Setting, fresh, rounds
 from bench.short.sizes import Load
@@ -91,17 +92,18 @@ def sync(setting: Setting) -> Iterator[Group]:
 
 def stored(setting: Setting) -> Iterator[Group]:
     """Bytes of short conversations and of all joined into one."""
-    ours = [one for one in setting.lasting() if not one.kind.startswith("lg-")]
+    lasting = [one for one in setting.lasting() if one.kind != "pg-pool"]
+    ours = [one for one in lasting if one.kind not in PEERS]
     count, all_of_them = setting.sizes.conversations, setting.sizes.name == "full"
     exact = all_of_them and setting.data is not None
     for title, subjects, most, given in (
-        (f"{count} short conversations", setting.lasting(), 3.7, {"join": False}),
+        (f"{count} short conversations", lasting, 3.7, {"join": False}),
         ("the conversations joined", ours, 1.27, {"join": True}),
     ):
         aims = (
             Aim("MB", round(most * 1.02, 3) if exact else None, beside="", of=("full", "normal")),
         )
-        group = Group(f"stored bytes, {title}", ("MB",), "MB", aims)
+        group = Group(f"stored bytes, {title}", ("MB", "packed MB"), "MB", aims)
         for done, subject in enumerate(subjects, 1):
             file, kind = setting.file(subject, "bytes"), KINDS[subject.kind]
             with setting.worker(subject) as worker:
@@ -114,7 +116,10 @@ def stored(setting: Setting) -> Iterator[Group]:
                     warm=False,
                     **given,
                 )
-            group.add(subject, {"MB": kind.closed_size(file) / 1e6})
+            figures = {"MB": kind.closed_size(file) / 1e6}
+            if kind.on_postgres:
+                figures["packed MB"] = postgres.packed(file) / 1e6
+            group.add(subject, figures)
             kind.remove(file)
             setting.step(done, len(subjects))
         yield group

@@ -28,7 +28,7 @@ from bench.short.sizes import SIZES
 
 BACKENDS = {
     "sqlite": (("floor", "lg-full", "full", "normal"), tuple(PARTS)),
-    "postgres": (("floor", "lg-pg", "pg", "pg-pool"), ("runs", "sync", "cold", "fresh")),
+    "postgres": (("floor", "lg-pg", "pg", "pg-pool"), ("runs", "sync", "cold", "fresh", "bytes")),
     "redis": (("floor", "lg-pg", "redis"), ("runs", "sync", "cold")),
     "memory": (("floor", "lg-memory", "memory"), ("runs", "sync", "calls")),
 }

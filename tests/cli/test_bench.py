@@ -306,13 +306,13 @@ def test_the_short_suite_measures_every_part(data, tmp_path, monkeypatch, capsys
     ],
 )
 def test_the_short_suite_runs_on_every_store(backend, kinds, data, tmp_path, monkeypatch):
-    parts = "runs,sync,fresh" if backend == "postgres" else "runs,sync"
+    parts = "runs,sync,bytes" if backend == "postgres" else "runs,sync"
     given = ("--backend", backend, "--only", parts)
     groups, _ = short(monkeypatch, data, tmp_path, *given)
-    at_once, one_by_one, *fresh = groups.values()
+    at_once, one_by_one, *others = groups.values()
     assert list(at_once) == kinds
     assert list(one_by_one) == [kind for kind in kinds if kind != "pg-pool"]
-    assert len(fresh) == 3 * (backend == "postgres")
+    assert len(others) == 2 * (backend == "postgres")
 
 
 def test_the_cpu_seconds_of_a_postgres_server_are_its_processes_own(tmp_path):
