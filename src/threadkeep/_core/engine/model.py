@@ -281,7 +281,7 @@ class StoredThreadSize(NamedTuple):
 class Sizes(NamedTuple):
     """The sizes of some threads, and of the store."""
 
-    total: int  # bytes of the whole store, with its own overhead and free space
+    total: int  # bytes of the whole store, with its own overhead; on later pages it may be 0
     threads: tuple[StoredThreadSize, ...]
 
 

@@ -95,6 +95,13 @@ class ThreadQuery(NamedTuple):
     origin: str | None = None  # forked from this thread
     rested: int | None = None  # at this time, its ttl has passed since the last write
 
+    @property
+    def states_alone(self) -> frozenset[str] | None:
+        """The states that match if it filters by nothing else, otherwise None."""
+        if self != ThreadQuery(self.states):
+            return None
+        return frozenset(self.states or _STATES - {ThreadStatus.DELETED})
+
 
 Order: TypeAlias = Literal["updated_at", "created_at", "size", "thread"]
 

@@ -103,13 +103,15 @@ class ChannelStats:
 def all_sizes() -> Operation[Sizes]:
     """Return the sizes of all threads except threadkeep's own."""
     found: list[StoredThreadSize] = []
+    total = 0
     while True:
         after = found[-1].thread if found else None
         page = cast("Sizes", (yield from fetch(ReadSizes(after, _PAGE))))
         found += page.threads
+        total = max(total, page.total)
         if len(page.threads) < _PAGE:
             others = [one for one in found if not one.thread.startswith(OWN_NS)]
-            return Sizes(page.total, tuple(others))
+            return Sizes(total, tuple(others))
 
 
 def usage(read: ReadUsage, *, counts_usage: bool) -> Operation[StoreUsage]:

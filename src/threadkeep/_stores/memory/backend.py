@@ -266,7 +266,11 @@ def _search(
 
 
 def _count(threads: MemoryThreads, read: thread_entry.CountThreads) -> int:
-    return len(_matching(threads, read.query))
+    states = read.query.states_alone
+    if states is None:
+        return len(_matching(threads, read.query))
+    entries = [thread.entry for thread in threads.values()]
+    return sum([entry is not None and entry.state in states for entry in entries])
 
 
 def _matching(

@@ -43,6 +43,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     commits_groups = True
     has_identity = True
+    counts_usage = True
 
     def __init__(
         self, source: ClientSource, settings: RedisSettings, generations: Generations | None = None

@@ -248,9 +248,34 @@ function READS.runs()
     return {redis.call('EXISTS', THREAD), found}
 end
 
--- Bytes of rows, of segments, and of all keys in memory.
+-- Return the hour since a time in which a checkpoint was made, or nil if its time is a text.
+local function hour_of(member, since, length)
+    local _, at = place_of(member)
+    local parent = parent_of(member, at)
+    -- (the time is the first element of an array, whose own first byte is left out)
+    local _, ts = cmsgpack.unpack_one(member, at + 42 + (parent and #parent + 1 or 0))
+    return type(ts) == 'number' and math.floor((ts - since) / length) or nil
+end
+
+-- The hours in which checkpoints were made since a time, and their number in each, alternately.
+-- Damaged ones do not count.
+function READS.hours(since, length)
+    local counts, flat = {}, {}
+    for _, member in ipairs(redis.call('ZRANGEBYLEX', ROWS, '-', '+')) do
+        local sound, hour = pcall(hour_of, member, since, length)
+        if sound and hour and hour >= 0 then
+            counts[hour] = (counts[hour] or 0) + 1
+        end
+    end
+    for hour, count in pairs(counts) do
+        flat[#flat + 1], flat[#flat + 2] = hour, count
+    end
+    return flat
+end
+
+-- Bytes of rows and of segments.
 function READS.bytes()
-    local rows, segments, memory = 0, 0, 0
+    local rows, segments = 0, 0
     for _, key in ipairs({ROWS, WRITES}) do
         for _, member in ipairs(redis.call('ZRANGEBYLEX', key, '-', '+')) do
             rows = rows + #member
@@ -259,10 +284,7 @@ function READS.bytes()
     for _, field in ipairs(redis.call('HKEYS', DATA)) do
         segments = segments + redis.call('HSTRLEN', DATA, field)
     end
-    for number = 1, 6 do
-        memory = memory + (redis.call('MEMORY', 'USAGE', KEYS[number], 'SAMPLES', 0) or 0)
-    end
-    return {rows, segments, memory}
+    return {rows, segments}
 end
 
 -- The thread's own row; empty if the thread does not exist.

@@ -8,6 +8,7 @@ these. A reply shows each thread in one state, but not all threads at the same i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -22,10 +23,12 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_record_label,
 )
+from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import first_entries, matches, run_id
+from threadkeep._stores.redis import usage
 from threadkeep._stores.redis.rows import (
     Word,
-    keys_of,
+    key_of,
     pack_text,
     place,
     stored_rows,
@@ -137,9 +140,23 @@ async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
 
 
 async def _count(read: CountThreads, server: Server) -> int:
+    few = await _few(read.query, server)
+    if few is None and (states := read.query.states_alone) is not None:
+        return await _count_states(states, read.query, server)
+    return sum([len(found) async for found in few or _all(read.query, server)])
+
+
+async def _count_states(states: frozenset[str], query: ThreadQuery, server: Server) -> int:
+    """Count the matches of a query for states, which are read without the rest of the entries."""
+    known = {state.encode() for state in ThreadStatus}
     total = 0
-    async for found in await _few(read.query, server) or _all(read.query, server):
-        total += len(found)
+    async for names, page in usage.counted(server, rows=False):
+        counts = Counter(page.states)
+        total += sum([counts[state.encode()] for state in states])
+        if not counts.keys() <= known:  # without an entry, or with a damaged one
+            some = zip(names, page.states, strict=True)
+            others = await _entries([name for name, state in some if state not in known], server)
+            total += len(_matching(others, query))
     return total
 
 
@@ -258,7 +275,7 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
 
 async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
     # (a command instead of a script: it reads this one key at one instant, three times as fast)
-    keys = [keys_of(server.prefix, name)[0] for name in names]
+    keys = [key_of(server.prefix, name) for name in names]
     rows = await server.sent([RedisCommand(("HGETALL", key)) for key in keys])
     return [unpack_entry(name, row) for name, row in zip(names, rows, strict=True)]
 
@@ -294,15 +311,14 @@ async def _find(read: model.FindThreads, server: Server) -> list[str]:
 
 
 async def _sizes(read: model.ReadSizes, server: Server) -> model.Sizes:
-    total = 0
+    total = await usage.memory(server) if read.after is None else 0
     found: list[model.StoredThreadSize] = []
-    async for name, ((_, *counts), (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
-        total += memory
-        wanted = read.after is None or name > read.after
-        if wanted and len(found) < read.limit and any(counts):
-            checkpoints, writes, places, _ = counts
-            sizes = (checkpoints, writes, places, rows, segments)
-            found.append(model.StoredThreadSize(name, *sizes))
+    questions = ("counts", "bytes")
+    async for name, ((_, *counts), sizes) in _ask_all(server, *questions, after=read.after):
+        if len(found) == read.limit:
+            break
+        if any(counts):
+            found.append(model.StoredThreadSize(name, *counts[:3], *sizes))
     return model.Sizes(total, tuple(found))
 
 
@@ -388,6 +404,7 @@ _ANSWERS: dict[type[model.Read], Callable[[Any, Server], Any]] = {
     model.ReadSizes: _sizes,
     model.ReadDamage: _damage,
     model.ScanCheckpoints: _scan,
+    ReadUsage: usage.usage,
     SearchThreads: _search,
     CountThreads: _count,
 }
