@@ -119,14 +119,8 @@ async def commit_together(
     """
     errors = [] if errors is None else errors
     try:
-        results = await commit_many(changes)
-        if isinstance(results, list) and len(results) == len(changes):
-            errors += results
-            return errors
-        failure: ThreadkeepError = BackendError(
-            f"commit_many() of the store returned {results!r:.100} for {len(changes)} changes.",
-            hint="Return a list with None or an error for each change.",
-        )
+        errors += _checked(await commit_many(changes), changes)
+        return errors
     except Exception as error:  # noqa: BLE001 - every caller must get a result
         failure = _named(error)
     if len(changes) == 1:
@@ -137,6 +131,16 @@ async def commit_together(
         for change in changes:
             await commit_together([change], commit_many, errors)
     return errors
+
+
+def _checked(results: object, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+    """Return the results of `commit_many`, if there is one for each change."""
+    if isinstance(results, list) and len(results) == len(changes):
+        return results
+    raise BackendError(
+        f"commit_many() of the store returned {results!r:.100} for {len(changes)} changes.",
+        hint="Return a list with None or an error for each change.",
+    )
 
 
 def _named(error: BaseException) -> ThreadkeepError:
@@ -198,7 +202,7 @@ class _Queue:
         self._notify = notify
         self._tickets: deque[_Ticket] = deque()
         self._lock = threading.Lock()  # held only briefly
-        self._alone = True  # the last transaction held one change
+        self.alone = True  # the last transaction held one change
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -219,12 +223,12 @@ class _Queue:
     async def commit_next(self) -> None:
         """Commit the first changes as a group. Calls must not overlap."""
         how = self._how
-        if how.max_wait and not self._alone and len(self._tickets) < how.max_batch:
+        if how.max_wait and not self.alone and len(self._tickets) < how.max_batch:
             await self._pause(how.max_wait)
         group = self.waiting(how.max_batch)
         if not group:
             return
-        self._alone = len(group) == 1
+        self.alone = len(group) == 1
         changes = [ticket.change for ticket in group]
         errors: list[ThreadkeepError | None] = []
         try:
@@ -282,6 +286,8 @@ class Writer(ResetInChild):
         ticket = _Ticket(change)
         if ticket.expects_more and self._should_linger():
             ticket.settled = threading.Event()
+        elif self._commit_alone(change):
+            return
         self._queue.add(ticket)
         try:
             if ticket.settled is not None:
@@ -298,6 +304,27 @@ class Writer(ResetInChild):
                 raise ticket.error
             finally:
                 del ticket  # avoids a cycle: the error's traceback holds this frame
+
+    def _commit_alone(self, change: Change) -> bool:
+        """Commit the change without the queue, if nothing waits or is being committed.
+
+        Returns False otherwise, without effect. The most common case of a sync program.
+        """
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if len(self._queue):
+                return False
+            self._queue.alone = True
+            try:
+                (error,) = _checked(self._backend.commit_many([change]), [change])
+            except Exception as exc:  # noqa: BLE001 - as `commit_together`
+                error = _named(exc)
+        finally:
+            self._turn.release()
+        if error is not None:
+            raise error
+        return True
 
     def submit(self, change: Change) -> asyncio.Future[None]:
         """Queue the change; return a future that is done when the change is durable."""

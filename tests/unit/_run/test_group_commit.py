@@ -96,7 +96,7 @@ def together(store, changes, how=AT_ONCE):
         first = pool.submit(commit, changes[0])
         assert store.begun.wait(10)
         rest = [pool.submit(commit, change) for change in changes[1:]]
-        until(lambda: len(writer._queue) == len(changes))
+        until(lambda: len(writer._queue) == len(changes) - 1)
         store.opened.set()
         return [found.result(10) for found in (first, *rest)]
 

@@ -299,12 +299,13 @@ class Known:
 
         The caller has begun a transaction that locks out other writers.
         """
-        if not self.holds(db):
+        header = b"" if self._index is None else self._index.header()
+        if not self._holds(db, header):
             self.forget()
             self._version = _version(db)
         self._stamp = None
         self._changed.clear()
-        self._before = b"" if self._index is None else self._index.header()
+        self._before = header
 
     def keep(self, db: sqlite3.Connection) -> None:
         """Mark the cache as valid: the transaction was committed."""
@@ -317,9 +318,13 @@ class Known:
 
     def holds(self, db: sqlite3.Connection) -> bool:
         """Return True if no other connection has written since `keep`."""
-        if self._stamp is None or self._stamp[1] != db.total_changes:
+        return self._holds(db, b"" if self._index is None else self._index.header())
+
+    def _holds(self, db: sqlite3.Connection, header: bytes) -> bool:
+        stamp = self._stamp
+        if stamp is None or stamp[1] != db.total_changes:
             return False
-        return self._is_newest(self._header) or self._stamp[0] == _version(db)
+        return (header != b"" and header == self._header) or stamp[0] == _version(db)
 
     # -- without the lock ----------------------------------------------------------------
 
@@ -333,8 +338,8 @@ class Known:
         is_ours = self._before and changes_of(header) == changes_of(self._before) + 1
         for name in self._changed:
             self._heads.pop(name, None)
-            state = self.head(ReadCheckpoint(name, ""))
-            if is_ours and state is not None:
+            state = self._head_of(self.threads.get(name)) if is_ours else None
+            if state is not None:
                 self._heads[name] = state
         self._header = header if is_ours else b""  # (last, so that the heads are at least as new)
 
@@ -378,14 +383,18 @@ class Known:
 
     def head(self, read: ReadCheckpoint) -> ThreadState | None:
         """Return the reply to a read of a head, or None if it is unknown."""
-        thread = self.threads.get(read.thread)
-        head = None if thread is None else thread.head
-        if thread is None or head is None or read.ns or read.id not in (None, head.row.id):
+        state = self._head_of(self.threads.get(read.thread))
+        if state is None or state.found is None or read.ns:
+            return None
+        return state if read.id in (None, state.found.row.id) else None
+
+    def _head_of(self, thread: KnownThread | None) -> ThreadState | None:
+        if thread is None or thread.head is None:
             return None
         heap = self.heaps.get(thread.heap)
         if heap is None or heap.layout is not thread.layout:
             return None
-        return ThreadState(thread.generation, thread.deleted_at or 0, head)
+        return ThreadState(thread.generation, thread.deleted_at or 0, thread.head)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
         """Cache a head that the connection has read, if the thread is known.

@@ -371,9 +371,10 @@ class WalIndex:
 
     def header(self) -> bytes:
         """Return the header, which differs after each commit; b"" after `close`."""
-        with suppress(ValueError):  # (closed)
+        try:  # (for each commit: `suppress` takes ten times as long)
             return self._memory[:]
-        return b""
+        except ValueError:  # closed
+            return b""
 
     @property
     def is_removed(self) -> bool:
