@@ -52,6 +52,7 @@ SUCCEEDS = {
     "merge": "merge branch alpha --url threads.db",
     "messages": "messages alpha --url threads.db",
     "migrate": "migrate threads.db",
+    "views": "views",
     "monitor": "monitor threads.db --once",
     "partial": "partial alpha --url threads.db",
     "pin": "pin alpha --url threads.db",
@@ -123,7 +124,7 @@ def test_help_has_an_example_and_names_what_all_have(name, capsys):
     assert main([name, "--help"]) == 0
     help = " ".join(capsys.readouterr().out.split())
     assert f"Example: threadkeep {name} " in help
-    named = {"--json"} if name == "mirror" else {"--url", "--json"}  # (that has two stores)
+    named = {"--json"} if name in ("mirror", "views") else {"--url", "--json"}
     assert named <= set(help.split())
 
 

@@ -28,6 +28,7 @@ from threadkeep._core.engine.thread_entry import (
     tag_label,
     transition,
 )
+from threadkeep._stores.sqlite import views
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
@@ -64,6 +65,7 @@ def shell(tmp_path):
     backend.commit(Batch("asked", NOW, touch=EntryUpdate(12, at=NOW + 1, transitions=waits)))
     backend.close()
     shell = sqlite3.connect(path)
+    shell.executescript(views.script())
     shell.row_factory = sqlite3.Row
     yield shell
     shell.close()

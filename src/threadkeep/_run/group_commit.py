@@ -119,10 +119,12 @@ async def commit_together(
     """
     errors = [] if errors is None else errors
     try:
-        errors += _checked(await commit_many(changes), changes)
-        return errors
+        results = _checked(await commit_many(changes), changes)
     except Exception as error:  # noqa: BLE001 - every caller must get a result
         failure = _named(error)
+    else:
+        errors += results
+        return errors
     if len(changes) == 1:
         errors.append(failure)
     elif isinstance(failure, OF_THE_STORE):

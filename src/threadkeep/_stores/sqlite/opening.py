@@ -14,13 +14,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import re
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -33,17 +32,6 @@ from threadkeep._stores.sqlite.records import CACHED
 
 APPLICATION_ID = 0x74686B70  # "thkp", as `file` and `PRAGMA application_id` show it
 VERSION = 1  # of the tables: `PRAGMA user_version`
-
-_FUNCTIONS = {  # of the views
-    "id_text": """CASE WHEN typeof({0}) <> 'blob' THEN {0} WHEN length({0}) <> 16
-        THEN CAST(substr({0}, 17) AS TEXT)
-        ELSE lower(hex(substr({0}, 1, 4)) || '-' || hex(substr({0}, 5, 2)) || '-'
-            || hex(substr({0}, 7, 2)) || '-' || hex(substr({0}, 9, 2)) || '-'
-            || hex(substr({0}, 11))) END""",
-    "time_text": """CASE WHEN typeof({0}) <> 'integer' THEN {0}
-        ELSE strftime('%Y-%m-%dT%H:%M:%S', {0} / 1000000, 'unixepoch')
-            || printf('.%06d+00:00', {0} % 1000000) END""",
-}
 
 
 def is_ours(db: sqlite3.Connection, path: str) -> bool:
@@ -72,7 +60,7 @@ def create(db: sqlite3.Connection, path: str) -> None:
         # In an empty file this takes the write lock, and is written with the tables.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         if not is_ours(db, path):
-            for statement in _schema():
+            for statement in Path(__file__).with_name("schema.sql").read_text("utf-8").split(";\n"):
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {VERSION}")
@@ -93,13 +81,6 @@ def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Itera
 def statements(name: str) -> list[str]:
     """Return the statements of a file in this folder."""
     return Path(__file__).with_name(name).read_text("utf-8").split(";\n\n")
-
-
-def _schema() -> list[str]:
-    text = Path(__file__).with_name("schema.sql").read_text("utf-8")
-    for name, sql in _FUNCTIONS.items():
-        text = re.sub(rf"\b{name}\((\w+\.\w+)\)", sql.format(r"\1"), text)
-    return text.split(";\n")
 
 
 def _not_ours(path: str, names: set[str]) -> errors.NotOursError:

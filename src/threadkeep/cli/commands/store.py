@@ -1,4 +1,4 @@
-"""Commands for a whole store: check, repair, backup, restore, migrate."""
+"""Commands for a whole store: check, repair, backup, restore, migrate, views."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from threadkeep._core.engine.operation import Progress
 from threadkeep._stores.open import file_of
+from threadkeep._stores.sqlite.views import script
 from threadkeep.cli.app import command, in_shell
 from threadkeep.cli.parameters import (
     DRY_RUN,
@@ -245,3 +246,10 @@ def migrate(session: Session) -> None:
     summary = "The tables are up to date" if is_set_up else "Created the tables"
     document = {"store": public_name(url), "migrated": True, "created": is_new or not is_set_up}
     session.print(document, f"Created {path}" if is_new else summary)
+
+
+@command("threadkeep views | sqlite3 threads.db", url=False)
+def views(session: Session) -> None:
+    """Print SQL that adds views of threads, checkpoints, writes and segments to a SQLite file."""
+    sql = script()
+    session.print({"sql": sql}, sql)
