@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from langgraph.checkpoint.base import get_checkpoint_metadata
 
 from threadkeep import PostgresSaver, RedisSaver, Retention, SqliteSaver, WriteBehind, errors
 from threadkeep._core.engine.model import HIDDEN, ReadThread
+from threadkeep._core.engine.thread_sizes import usage
+from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run import driver
 from threadkeep._run.layered_backend import LayeredBackend
@@ -54,6 +57,7 @@ THREADS = st.sampled_from(["a", "b", "c"])
 SPACES = st.sampled_from(["", "", "", "sub:1"])
 _HOW = ["value"] * 6 + ["empty", "no version", "same version"]
 HOW = {False: _HOW, True: ["empty"] * 12 + _HOW}  # of a DeltaChannel: mostly empty
+HOUR = timedelta(hours=1)
 LIMITS = st.sampled_from([None, 0, 1, 2, 5])
 CHANNELS = ["messages", "files", "doc", "__start__", "n", "delta", "delta"]
 COUNTERS = "counters_since_delta_snapshot"
@@ -561,6 +565,15 @@ class Machine(RuleBasedStateMachine):
         report = self.savers[1].check()
         assert report.ok, report.findings
 
+    @rule(data=st.data())
+    def statistics(self, data: Any) -> None:
+        """A saver returns the statistics that another stored, until they are too old."""
+        first, other = self.saver(data), self.saver(data)
+        old = first.stats(max_age=HOUR)
+        assert other.stats(max_age=HOUR) == old
+        counted = other.stats(max_age=timedelta(microseconds=1))
+        assert (counted.at > old.at, first.stats(max_age=HOUR)) == (True, counted)
+
     def check_everything(self) -> None:
         reader = self.open(0)
         try:
@@ -572,8 +585,20 @@ class Machine(RuleBasedStateMachine):
             report = reader.check()
             assert report.ok, report.findings
             assert reader.stats().checkpoints == len(places)
+            counts = [
+                self.counts(reader, counts_usage=True),
+                self.counts(reader, counts_usage=False),
+            ]
+            assert counts[0] == counts[1]
         finally:
             self.shut(reader)
+
+    def counts(self, reader: Saver, *, counts_usage: bool) -> Any:
+        """Count by the backend, or again from its other reads, which leave out empty threads."""
+        read = ReadUsage(0, 0, 99)
+        found = reader._store.run(usage(read, counts_usage=counts_usage))
+        held = [one._replace(recent=0) for one in found.largest if one.checkpoints or one.writes]
+        return sum([one.bytes for one in held]), found.checkpoints, held
 
 
 class OnMemory(Machine):
