@@ -28,7 +28,7 @@ SELDOM = (
     *("cli", "testing", "monitor", "memory", "store", "cache", "sessions", "streaming"),
     *("savers.backup", "_run.write_behind"),
     *(f"threads.{room}" for room in ("diff", "erasure", "forks", "registry", "repair", "streams")),
-    *("threads.retention.apply", "threads.retention.gc", "threads.statistics", "threads.transfer"),
+    *("threads.retention.gc", "threads.statistics", "threads.transfer", "_core.words"),
     *(f"threads.archives.{name}" for name in ("archive", "offload", "tiering")),
     *(
         "_stores.cold_store",

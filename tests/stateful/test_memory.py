@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, Retention, SqliteSaver, Tiering, WarmTier
-from threadkeep._core.texts import tokens
+from threadkeep._core.words import tokens
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 
 PLACES = st.floats(0, 1, exclude_max=True)

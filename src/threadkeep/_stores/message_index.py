@@ -14,7 +14,8 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from threadkeep._core.texts import Messages, text_of, tokens
+from threadkeep._core.texts import Messages, text_of
+from threadkeep._core.words import tokens
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import invalid
 

@@ -14,6 +14,7 @@ from threadkeep._run.driver import Closing, external, on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import invalid
 from threadkeep.threads import lazy
+from threadkeep.threads.retention import apply
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
@@ -49,7 +50,7 @@ class Maintenance(Closing):
             InvalidArgumentError: `thread_id` is neither.
         """
         name = validation.thread_id(thread_id)
-        return on(self._store, lazy.apply.delete_thread(self._engine, name))
+        return on(self._store, apply.delete_thread(self._engine, name))
 
     delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
@@ -63,7 +64,7 @@ class Maintenance(Closing):
         """
         return on(
             self._store,
-            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)),
+            apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)),
         )
 
     delete_for_runs, adelete_for_runs = sync_and_async(_delete_for_runs)
@@ -101,7 +102,7 @@ class Maintenance(Closing):
         if not sweep and not (space or "").startswith(OWN_NS):
             raise invalid("sweep", sweep, f"Use True, or a namespace that begins with {OWN_NS}.")
         return on(
-            self._store, lazy.apply.delete_checkpoints(self._engine, name, ids, space, sweep=sweep)
+            self._store, apply.delete_checkpoints(self._engine, name, ids, space, sweep=sweep)
         )
 
     delete_checkpoints, adelete_checkpoints = sync_and_async(_delete_checkpoints)
@@ -129,7 +130,7 @@ class Maintenance(Closing):
             InvalidArgumentError: another strategy, or the ids are invalid.
         """
         ids = validation.each_thread(thread_ids)
-        return on(self._store, lazy.apply.prune(self._engine, ids, strategy))
+        return on(self._store, apply.prune(self._engine, ids, strategy))
 
     prune, aprune = sync_and_async(_prune)
 

@@ -22,8 +22,8 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import Fetch, Operation, call
-from threadkeep._core.texts import tokens
 from threadkeep._core.validation import is_count
+from threadkeep._core.words import tokens
 from threadkeep._stores.items import filters
 from threadkeep._stores.items.filters import fuse
 from threadkeep._stores.items.records import (

@@ -15,7 +15,7 @@ import orjson
 from langgraph.store.base import PutOp
 
 from threadkeep._core.engine.operation import Commit, External, Fetch, Operation
-from threadkeep._core.texts import tokens
+from threadkeep._core.words import tokens
 from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,

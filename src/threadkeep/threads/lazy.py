@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from threadkeep.threads.archives import archive, offload, tiering
     from threadkeep.threads.diff import checkpoints
     from threadkeep.threads.repair import check, repair
-    from threadkeep.threads.retention import apply, gc
+    from threadkeep.threads.retention import gc
     from threadkeep.threads.transfer import adopt, bundles, mirror
 
 _PATHS = {
     "adopt": "threads.transfer.adopt",
-    "apply": "threads.retention.apply",
     "archive": "threads.archives.archive",
     "bundles": "threads.transfer.bundles",
     "check": "threads.repair.check",
@@ -49,7 +48,6 @@ _PATHS = {
 }
 __all__ = [
     "adopt",
-    "apply",
     "archive",
     "bundles",
     "check",

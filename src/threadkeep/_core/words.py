@@ -1,0 +1,33 @@
+"""Words of texts, for full-text indexes. The pattern takes 5 ms to compile: savers do without."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_TOKEN_CHARS = 64
+_CHARACTER = (
+    "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    "\U00020000-\U000323af"
+)
+_PART = rf"[^\W_{_CHARACTER}]+"
+_TOKEN = re.compile(rf"[{_CHARACTER}]|{_PART}(?:[-_.]+{_PART})*")
+_JOINT = re.compile("([-_.]+)")
+_IDENTIFIER = re.compile(r"[\d_]")
+_JOINED = 4
+
+
+def tokens(text: str) -> list[str]:
+    """Return the words of a text, casefolded; each Chinese, Japanese or Korean character is one.
+
+    The parts of `order-1234`, `foo_bar` or `2.5` are words, and so is the whole, or up to four of
+    its parts. So `a.foo_bar.c` contains `foo_bar`, and a text has all words of any part of it.
+    """
+    found = []
+    for word in _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()):
+        parts = _JOINT.split(word)  # parts and separators alternate
+        found += parts[::2]
+        for length in range(3, min(len(parts), 2 * _JOINED - 1) + 1, 2):
+            joined = ("".join(parts[i : i + length]) for i in range(0, len(parts) - length + 1, 2))
+            found += [each for each in joined if _IDENTIFIER.search(each)]
+    return [token[:_TOKEN_CHARS] for token in found]
