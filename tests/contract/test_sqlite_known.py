@@ -257,6 +257,21 @@ def test_what_is_known_is_bounded(backend, monkeypatch, most):
     assert len(held._heads) <= most
 
 
+def test_the_bytes_of_remembered_threads_are_bounded(backend, monkeypatch):
+    monkeypatch.setattr(known, "_LIMIT", 50_000)
+    threads = [f"thread {number}" for number in range(20)]
+    body = bytes(4_000)
+    for thread in threads:
+        backend.commit(turn(1)._replace(thread=thread, writes=(write(1, body=body),)))
+    held = backend._connections.known
+    assert [*held.threads] == threads[-7:]
+    assert held._heads.keys() <= held.threads.keys()
+    assert held._bytes == sum(thread.weight for thread in held.threads.values())
+    for thread in threads:
+        read = ReadCheckpoint(thread, "")
+        assert [row.body for row in backend.fetch([read])[0].found.writes] == [body]
+
+
 def test_a_new_connection_knows_nothing(backend):
     backend.commit(turn(1))
     connections = backend._connections

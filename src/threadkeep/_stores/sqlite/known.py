@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep._core.engine.model import (
     HIDDEN,
@@ -38,8 +38,10 @@ _MOST_GAPS = 4  # of a log, the last ones
 _NO_END = 2**63
 _MOST_WRITTEN = 8  # checkpoints of a namespace whose writes are counted
 _MOST_BYTES = 16 * 1024  # of a head
+_LIMIT = 4 * 1024 * 1024  # bytes of all threads
+_THREAD, _SPACE = 2500, 400  # bytes in memory of a thread with its heap, of a namespace
 _MOST_RECENT = 1024 * 1024  # bytes of recent segments
-_ROW_BYTES = 100  # of a recent segment, without its data
+_ROW_BYTES = 400  # of a recent segment, without its data
 
 
 Gaps: TypeAlias = tuple[tuple[int, int], ...]
@@ -173,6 +175,16 @@ class KnownThread:
     layout: object = None
     # writes on the next head, which is not stored yet
     early: list[WriteRow] = field(default_factory=list)
+    weighed: int = 0  # as last counted by `Known`
+
+    @property
+    def weight(self) -> int:
+        """Estimated bytes in memory."""
+        held = 0 if self.head is None else _size(self.head)
+        held += sum([len(write.body) for write in self.early])
+        if self.keyframe is not None and (self.head is None or self.head.keyframe is None):
+            held += len(self.keyframe.data)
+        return _THREAD + len(self.spaces) * _SPACE + held
 
     @property
     def has_entry(self) -> bool:
@@ -275,6 +287,7 @@ class Known:
         self.threads: dict[str, KnownThread] = {}
         self.heaps: dict[int, KnownHeap] = {}
         self.recent = RecentSegments()
+        self._bytes = 0  # of all threads
         self._version = 0
         self._stamp: tuple[int, int] | None = None  # None: a transaction is open
         self._index: WalIndex | None = None
@@ -288,7 +301,7 @@ class Known:
 
     def forget(self) -> None:
         """Know nothing."""
-        self.last_number = 0
+        self.last_number = self._bytes = 0
         self.threads.clear()
         self.heaps.clear()
         self.recent.clear()
@@ -311,10 +324,20 @@ class Known:
         """Mark the cache as valid: the transaction was committed."""
         self._stamp = (self._version, db.total_changes)
         self._publish(db)
-        caches: tuple[dict[Any, Any], ...] = (self.threads, self.heaps, self._heads)
-        for held in caches:
-            while len(held) > _MOST:
-                del held[next(iter(held))]
+        for name in self._changed:
+            if name in self.threads:
+                self._weigh(self.threads[name])
+        while len(self.threads) > _MOST or self._bytes > _LIMIT:
+            oldest = self.threads.pop(next(iter(self.threads)))
+            self._heads.pop(oldest.thread, None)
+            self._bytes -= oldest.weighed
+        while len(self.heaps) > _MOST:
+            del self.heaps[next(iter(self.heaps))]
+
+    def _weigh(self, thread: KnownThread) -> None:
+        weight = thread.weight
+        self._bytes += weight - thread.weighed
+        thread.weighed = weight
 
     def holds(self, db: sqlite3.Connection) -> bool:
         """Return True if no other connection has written since `keep`."""
@@ -363,7 +386,10 @@ class Known:
         """Return a thread that is about to change, and its heap, each None if it is unknown."""
         self._changed.add(name)
         thread = self.threads.pop(name, None)
-        if thread is None or len(thread.spaces) > _MOST_PARTS:
+        if thread is not None and len(thread.spaces) > _MOST_PARTS:
+            self._bytes -= thread.weighed
+            thread = None
+        if thread is None:
             return None, None
         self.threads[name] = thread  # (move it to the end: the first are evicted first)
         heap = self.heaps.pop(thread.heap, None)
@@ -405,16 +431,21 @@ class Known:
         if thread is None or found is None or read.ns or read.id or found.child is not None:
             return
         thread.set_head(self.heap_of(thread), found)
+        self._weigh(thread)
         if thread.head is not None and self._is_newest(self._header):
             self._heads[read.thread] = reply
 
 
 def _is_small(head: StoredCheckpoint) -> bool:
     """Return True if a head with a keyframe is small enough to cache."""
+    return _size(head) <= _MOST_BYTES
+
+
+def _size(head: StoredCheckpoint) -> int:
     row, keyframe = head.row, head.keyframe
     size = len(row.manifest) + len(row.metadata) + len(row.exact or b"")
     size += 0 if keyframe is None else len(keyframe.data)
-    return size + sum([len(write.body) for write in head.writes]) <= _MOST_BYTES
+    return size + sum([len(write.body) for write in head.writes])
 
 
 def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:
