@@ -186,7 +186,7 @@ def unpack_time(packed: int | str) -> str:
     return (_EPOCH + packed * _MICROSECOND).isoformat()
 
 
-@lru_cache(maxsize=4096)  # (called for each checkpoint and its first child)
+@lru_cache(maxsize=1024)  # (called for each checkpoint and its first child)
 def created_at(checkpoint_id: str | None) -> int | None:
     """Return when a UUID of version 6 was made, in microseconds since 1970, or None."""
     if (

@@ -37,7 +37,7 @@ _HEX = "0123456789abcdef"
 _SHAPE = "x" * 8 + "-xxxx-xxxx-xxxx-" + "x" * 12
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def pack_id(text: str) -> bytes | str:
     """Encode an id for storage."""
     packed = _uuid_bytes(text)
@@ -47,7 +47,7 @@ def pack_id(text: str) -> bytes | str:
     return (below - 1).to_bytes(_UUID_BYTES, "big") + text.encode() if below else text
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def unpack_id(packed: bytes | str) -> str:
     """Decode a stored id."""
     if isinstance(packed, str):
