@@ -12,7 +12,7 @@ from threadkeep._core.codec import Codec
 from threadkeep._core.engine.differences import SeenSequence
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.refs import Manifest, Numbers, Ref
-from threadkeep._core.engine.shadow import Shadow
+from threadkeep._core.engine.shadow import Shadow, is_leaf
 
 _LEAST = 128  # entries before the first sweep
 
@@ -148,6 +148,10 @@ def cell_value(
 
 ChannelValue: TypeAlias = RunValue | CellValue
 
+_CELL_FACTOR = 6  # memory of a value that is no text, with its bytes, per encoded byte
+_LEAF, _ELEMENT = 60, 1200  # bytes of an element with its shadow, beside its texts: of a message
+_ELEMENT_FACTOR = 10  # the most of these per encoded byte
+
 
 class Keyframe(NamedTuple):
     """A whole manifest and its position; `used` counts the checkpoints encoded against it."""
@@ -175,8 +179,22 @@ class CheckpointSnapshot(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Estimated bytes of the values."""
+        """Encoded bytes of the values."""
         return sum([held.weight for held in self.values.values()])
+
+    @property
+    def size(self) -> int:
+        """Estimated bytes of the values in memory."""
+        size = 0
+        for held in self.values.values():
+            weight = held.weight
+            if isinstance(held, RunValue):
+                seen = held.seen
+                each = _LEAF if seen.size and is_leaf(seen.item(0)) else _ELEMENT
+                size += weight + min(seen.size * each, weight * _ELEMENT_FACTOR)
+            else:
+                size += weight if isinstance(held.value, str | bytes) else weight * _CELL_FACTOR
+        return size
 
 
 @dataclass(slots=True, eq=False)
@@ -210,6 +228,11 @@ class StoredValue(NamedTuple):
     held: ChannelValue
     home: BatchSegments
     size: int  # bytes newly stored for it
+
+    @property
+    def is_long(self) -> bool:
+        """True if it has more elements than a task usually writes."""
+        return isinstance(self.held, RunValue) and self.held.seen.size > _PART_MOST
 
     def parts(self) -> Iterable[tuple[int, Any]]:
         """Return the elements by which the value is found again, with their indexes."""

@@ -13,7 +13,11 @@ from typing import Any
 
 from threadkeep._core.engine.logs import Lock, OpenLogs
 from threadkeep._core.engine.model import NESTED, HeadFence
-from threadkeep._core.engine.snapshots import CheckpointSnapshot, StoredObject, StoredValue
+from threadkeep._core.engine.snapshots import (
+    CheckpointSnapshot,
+    StoredObject,
+    StoredValue,
+)
 from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
 
 
@@ -35,8 +39,8 @@ _STATES_LEAST = 2
 _FORKED = 64  # forking runs remembered per thread
 _BASE_WEIGHT = 4096  # bytes of a thread without its values
 _STATE_WEIGHT = 2500  # bytes of a remembered checkpoint, without its values
-_ENTRY_WEIGHT = 200  # the same of an object remembered by identity
-_OBJECT_FACTOR = 6  # memory of a decoded value with its shadow, per encoded byte
+_ENTRY_WEIGHT = 600  # the same of an object remembered by identity
+_FRESH_FACTOR = 2  # memory of a replaced value, per encoded byte
 
 
 class ThreadMemory:
@@ -55,12 +59,14 @@ class ThreadMemory:
         self._states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
         self._states_bytes = 0  # of what each holds beyond the one before
         self.newest_bytes = 0  # the values of the one that was remembered last
+        self._newest_size = 0  # the same in memory
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of forking runs, oldest first. They outlive the states and the
         # generation, as each run is reported once.
         self._forked: dict[str, None] = {}
         self.reported = NOTHING_REPORTED
         self.weighed = _BASE_WEIGHT  # as the working set last weighed it
+        self.used = 0.0  # when the working set last returned it
 
     def meet(self, generation: int, *, is_new: bool = False) -> None:
         """Forget everything if segments were removed since; `is_new`: nothing is stored yet."""
@@ -69,7 +75,7 @@ class ThreadMemory:
                 self.logs.clear()
                 self.recent.clear()
                 self._states.clear()
-                self._states_bytes = self.newest_bytes = 0
+                self._states_bytes = self.newest_bytes = self._newest_size = 0
                 self._head = None
                 self.reported = NOTHING_REPORTED
                 self.generation = generation
@@ -134,7 +140,7 @@ class ThreadMemory:
             before = self._states.pop(key, None)
             self._states[key] = state
             self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
-            self.newest_bytes = state.weight
+            self.newest_bytes, self._newest_size = state.weight, state.size
             states = self._states
             while len(states) > _STATES or (
                 self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
@@ -159,23 +165,33 @@ class ThreadMemory:
     @property
     def weight(self) -> int:
         """Estimated bytes in memory."""
-        values = self.newest_bytes + self._states_bytes + self.recent.weight
         records = len(self._states) * _STATE_WEIGHT + len(self.recent) * _ENTRY_WEIGHT
-        return _BASE_WEIGHT + records + values * _OBJECT_FACTOR + self.logs.tails
+        replaced = self._states_bytes * _FRESH_FACTOR
+        others = max(0, self.recent.weight - self._states_bytes)  # most are in the states too
+        return _BASE_WEIGHT + records + self._newest_size + replaced + others + self.logs.tails
+
+
+_IDLE = 3.0  # seconds; reading a short thread again takes a few hundred microseconds
+_IDLE_PART = 8  # idle threads take at most this part of the limit
 
 
 class WorkingSet:
-    """LRU cache of threads of about `limit` bytes; `exclusive`: with logs of its own."""
+    """LRU cache of threads of about `limit` bytes, an eighth of it for idle ones.
+
+    `clock` returns seconds; `exclusive`: with logs of its own.
+    """
 
     def __init__(
         self,
         limit: int,
         locks: Callable[[], Lock],
         token: Callable[[int], int],
+        clock: Callable[[], float],
         *,
         exclusive: bool = False,
     ) -> None:
         self._limit = limit
+        self._clock = clock
         self._exclusive = exclusive
         self._locks = locks
         self._token = token
@@ -189,7 +205,7 @@ class WorkingSet:
 
     def apart(self) -> WorkingSet:
         """Return an empty one of the same size, which appends to exclusive logs."""
-        other = WorkingSet(self._limit, self._locks, self._token, exclusive=True)
+        other = WorkingSet(self._limit, self._locks, self._token, self._clock, exclusive=True)
         other.counts = self.counts
         return other
 
@@ -209,6 +225,7 @@ class WorkingSet:
                 self._threads[thread] = memory
                 self._total += memory.weighed
                 self._make_room()
+            memory.used = self._clock()
             self._threads.move_to_end(thread)
             return memory
 
@@ -225,12 +242,14 @@ class WorkingSet:
             if self._threads.get(thread) is memory:
                 self._total += weight - memory.weighed
                 memory.weighed = weight
-            if self._total > self._limit:
-                self._make_room()
+            self._make_room()
 
     def _make_room(self) -> None:
-        while self._total > self._limit and len(self._threads) > 1:
-            self._drop(next(iter(self._threads)))
+        while self._total * _IDLE_PART > self._limit and len(self._threads) > 1:
+            name, oldest = next(iter(self._threads.items()))
+            if self._total <= self._limit and self._clock() - oldest.used < _IDLE:
+                return
+            self._drop(name)
 
     def _drop(self, thread: str) -> None:
         memory = self._threads.pop(thread, None)
@@ -257,20 +276,22 @@ class RecentValues:
         self._placed: OrderedDict[int, StoredObject] = OrderedDict()
         self._known: OrderedDict[tuple[str, int], StoredValue] = OrderedDict()
         self._parts: OrderedDict[tuple[str, int], tuple[StoredValue, int]] = OrderedDict()
+        # Of a long list or dict, only the last version is known: each takes as much memory.
+        self._long: dict[str, StoredValue] = {}
         self._reserved: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
         self._placed_bytes = self._known_bytes = 0
 
     @property
     def weight(self) -> int:
-        """Estimated bytes of the values."""
-        return self._placed_bytes + self._known_bytes
+        """Estimated bytes of the values: most known ones consist of placed ones."""
+        return max(self._placed_bytes, self._known_bytes)
 
     def __len__(self) -> int:
         return len(self._placed) + len(self._known) + len(self._parts)
 
     def clear(self) -> None:
         """Forget all of them. The caller holds the lock."""
-        for values in (self._placed, self._known, self._parts, self._reserved):
+        for values in (self._placed, self._known, self._parts, self._reserved, self._long):
             values.clear()
         self._placed_bytes = self._known_bytes = 0
 
@@ -320,7 +341,11 @@ class RecentValues:
             self._placed[name] = item
             self._placed_bytes += item.size - (before.size if before is not None else 0)
         for channel, value in known:
-            self._forget_known(channel, self._known.pop((channel, id(value.value)), None))
+            self._forget_known(channel, value.value)
+            if value.is_long:
+                if channel in self._long:
+                    self._forget_known(channel, self._long[channel].value)
+                self._long[channel] = value
             self._known[channel, id(value.value)] = value
             self._known_bytes += value.size
             for offset, item in value.parts():
@@ -332,15 +357,18 @@ class RecentValues:
         while len(self._known) > _KNOWN or (
             self._known_bytes > _BYTES and len(self._known) > _LEAST
         ):
-            (channel, _), evicted = self._known.popitem(last=False)
-            self._forget_known(channel, evicted)
+            (channel, _), oldest = next(iter(self._known.items()))
+            self._forget_known(channel, oldest.value)
 
-    def _forget_known(self, channel: str, value: StoredValue | None) -> None:
-        if value is None:
+    def _forget_known(self, channel: str, value: Any) -> None:
+        found = self._known.pop((channel, id(value)), None)
+        if found is None:
             return
-        self._known_bytes -= value.size
-        for _, item in value.parts():
-            if self._parts.get((channel, id(item)), (None,))[0] is value:
+        self._known_bytes -= found.size
+        if self._long.get(channel) is found:
+            del self._long[channel]
+        for _, item in found.parts():
+            if self._parts.get((channel, id(item)), (None,))[0] is found:
                 del self._parts[channel, id(item)]
 
     def reserve(self, ns: str, channel: str, value: Any) -> None:

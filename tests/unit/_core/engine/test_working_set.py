@@ -128,6 +128,38 @@ def test_the_limit_bounds_what_is_really_taken():
     del backend
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda i: [HumanMessage(f"{i} {LONG}") for _ in range(20)],
+        lambda i: [HumanMessage(f"{i} " * 1000) for _ in range(10)],
+        lambda i: [f"{i} {n} {LONG}" for n in range(100)],
+        lambda i: [*range(i * 10**6, i * 10**6 + 1000)],
+        lambda i: f"{i} " * 20_000,
+        lambda i: {f"key {n}": {"name": LONG, "tags": [str(n), i]} for n in range(100)},
+    ],
+    ids=["messages", "long messages", "texts", "numbers", "a text", "nested dicts"],
+)
+def test_the_weight_of_a_thread_is_about_its_memory(value):
+    saver = MemorySaver()
+    working_set = saver._engine.working_set
+    tracemalloc.start()
+    try:
+        chain = Chain(saver)
+        for i in range(8):
+            new = value(i)
+            chain.put(v=[*chain.values.get("v", []), *new] if isinstance(new, list) else new)
+            saver.put_writes(chain.at, [("v", new)], "task")
+        weight = working_set.thread("t").weight
+        del chain, new
+        before, _ = tracemalloc.get_traced_memory()
+        working_set.forget("t")
+        taken = before - tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.5 <= weight / taken <= 2
+
+
 def test_the_bytes_of_committed_segments_are_let_go():
     saver, _, _ = counted_saver()
     chain = Chain(saver)
@@ -229,7 +261,7 @@ def test_a_deleted_thread_starts_afresh(made):
 
 
 def test_a_limit_smaller_than_one_thread():
-    working_set = WorkingSet(1, threading.RLock, lambda bits: 5)
+    working_set = WorkingSet(1, threading.RLock, lambda bits: 5, float)
     for name in "abc":
         working_set.thread(name)
         working_set.settle(name, working_set.thread(name))
@@ -239,8 +271,42 @@ def test_a_limit_smaller_than_one_thread():
     assert len(working_set) == 0
 
 
+def test_idle_threads_take_an_eighth_of_the_limit():
+    seconds = [0.0]
+    working_set = WorkingSet(80 * 4096, threading.RLock, lambda bits: 5, lambda: seconds[0])
+    for number in range(70):
+        working_set.thread(f"old {number}")
+    assert len(working_set) == 70
+    seconds[0] = 2.9
+    kept = [working_set.thread(f"old {number}") for number in range(2)]
+    for number in range(18):
+        working_set.thread(f"new {number}")
+    assert len(working_set) == 80  # the limit
+    seconds[0] = 3.1
+    working_set.settle("old 0", kept[0])
+    assert len(working_set) == 20  # the idle ones are gone, the others were just used
+    assert [working_set.thread(f"old {number}") for number in range(2)] == kept
+    seconds[0] = 6.2
+    working_set.settle("old 0", kept[0])
+    assert len(working_set) == 10
+
+
+def test_of_a_long_list_only_the_last_version_is_known():
+    saver, _, _ = counted_saver()
+    chain = Chain(saver)
+    said = messages(60)
+    for count in range(60, 90):
+        said = [*said, HumanMessage(f"{count} {LONG}")]
+        chain.put(m=said)
+        saver.put_writes(chain.at, [("short", [count])], f"task {count}")
+    recent = saver._engine.working_set.thread("t").recent
+    sizes = [known.held.seen.size for known in recent._known.values() if known.is_long]
+    assert sizes == [90]
+    assert recent.is_known("m", said)
+
+
 def test_log_numbers_and_positions():
-    memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1).thread("t")
+    memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1, float).thread("t")
     memory.meet(0, is_new=True)
     assert memory.logs.reserve("", "a", 3) == (1, 0)
     assert memory.logs.reserve("", "a", 2) == (1, 3)
@@ -259,7 +325,7 @@ def test_log_numbers_and_positions():
 
 def test_logs_of_the_last_64_subgraphs_stay_open():
     numbers = iter(range(10**6))
-    logs = WorkingSet(10**9, threading.RLock, lambda _: next(numbers)).thread("t").logs
+    logs = WorkingSet(10**9, threading.RLock, lambda _: next(numbers), float).thread("t").logs
     root = logs.reserve("", "a", 1)[0]
     first = logs.reserve("sub:0", "a", 1)[0]
     for number in range(1, 500):
@@ -271,7 +337,7 @@ def test_logs_of_the_last_64_subgraphs_stay_open():
 
 
 def test_many_threads_reserve_at_once():
-    memory = WorkingSet(10**9, threading.RLock, lambda bits: 7).thread("t")
+    memory = WorkingSet(10**9, threading.RLock, lambda bits: 7, float).thread("t")
     memory.meet(0)
     found = []
 
