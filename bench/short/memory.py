@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bench.short.figures import Aim, Figures, Group
 from bench.short.processes import Subject
@@ -25,4 +26,5 @@ def memory(setting: Setting) -> Iterator[Group]:
         gained = found.pop("gained")
         return {"MB": gained / 1e6, "kB a thread": gained / 1e3 / threads, **found}
 
-    yield rounds(setting, setting.some("full"), group, measure)
+    once = replace(setting, sizes=replace(setting.sizes, rounds=1))  # bytes vary little
+    yield rounds(once, setting.some("full"), group, measure)
