@@ -630,7 +630,7 @@ class OnRelaxed(OnMemory):
         saver._store._durable = self.stored.under(self.waiting.durable())
         saver._store._write_behind = self.waiting
         saver._store._use([self.waiting, *self.stored._layers])
-        own = WorkingSet(2**20, threading.Lock, random.getrandbits, float, exclusive=True)
+        own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = saver._engine._replace(working_set=own)
         return saver
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import wait
 from functools import partial
@@ -131,7 +130,6 @@ class LayeredBackend:
             working_set_bytes,
             threading.Lock,
             RANDOM.getrandbits,
-            time.monotonic,
             exclusive=write_behind is not None,
         )
         process_forks.watch(self.working_set)

@@ -72,8 +72,8 @@ class CommonOptions(TypedDict, total=False):
         int,
         Option(
             64 * 1024 * 1024,
-            "Memory for values of recent threads, in bytes. Threads unused for three seconds take"
-            " at most an eighth of it.",
+            "Memory for values of recent threads, in bytes. Idle threads take at most an eighth"
+            " of it.",
             lambda value: is_count(value, 0),
             "Use a number of bytes, 0 or more.",
             int,

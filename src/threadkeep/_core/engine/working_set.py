@@ -66,7 +66,7 @@ class ThreadMemory:
         self._forked: dict[str, None] = {}
         self.reported = NOTHING_REPORTED
         self.weighed = _BASE_WEIGHT  # as the working set last weighed it
-        self.used = 0.0  # when the working set last returned it
+        self.used = 0  # the number of uses of all threads at its last one
 
     def meet(self, generation: int, *, is_new: bool = False) -> None:
         """Forget everything if segments were removed since; `is_new`: nothing is stored yet."""
@@ -171,14 +171,14 @@ class ThreadMemory:
         return _BASE_WEIGHT + records + self._newest_size + replaced + others + self.logs.tails
 
 
-_IDLE = 3.0  # seconds; reading a short thread again takes a few hundred microseconds
 _IDLE_PART = 8  # idle threads take at most this part of the limit
+_IDLE = 4  # a thread is idle if it was not used while all were used so often, on average
 
 
 class WorkingSet:
     """LRU cache of threads of about `limit` bytes, an eighth of it for idle ones.
 
-    `clock` returns seconds; `exclusive`: with logs of its own.
+    `exclusive`: with logs of its own.
     """
 
     def __init__(
@@ -186,12 +186,10 @@ class WorkingSet:
         limit: int,
         locks: Callable[[], Lock],
         token: Callable[[int], int],
-        clock: Callable[[], float],
         *,
         exclusive: bool = False,
     ) -> None:
         self._limit = limit
-        self._clock = clock
         self._exclusive = exclusive
         self._locks = locks
         self._token = token
@@ -200,12 +198,12 @@ class WorkingSet:
     def _start(self) -> None:
         self._lock = self._locks()
         self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
-        self._total = 0
+        self._total = self._uses = 0
         self.counts = Counts()
 
     def apart(self) -> WorkingSet:
         """Return an empty one of the same size, which appends to exclusive logs."""
-        other = WorkingSet(self._limit, self._locks, self._token, self._clock, exclusive=True)
+        other = WorkingSet(self._limit, self._locks, self._token, exclusive=True)
         other.counts = self.counts
         return other
 
@@ -225,7 +223,7 @@ class WorkingSet:
                 self._threads[thread] = memory
                 self._total += memory.weighed
                 self._make_room()
-            memory.used = self._clock()
+            memory.used = self._uses
             self._threads.move_to_end(thread)
             return memory
 
@@ -239,6 +237,7 @@ class WorkingSet:
         """Weigh the thread again and make room for it."""
         weight = memory.weight
         with self._lock:
+            self._uses += 1
             if self._threads.get(thread) is memory:
                 self._total += weight - memory.weighed
                 memory.weighed = weight
@@ -247,7 +246,8 @@ class WorkingSet:
     def _make_room(self) -> None:
         while self._total * _IDLE_PART > self._limit and len(self._threads) > 1:
             name, oldest = next(iter(self._threads.items()))
-            if self._total <= self._limit and self._clock() - oldest.used < _IDLE:
+            unused = self._uses - oldest.used
+            if self._total <= self._limit and unused < _IDLE * len(self._threads):
                 return
             self._drop(name)
 

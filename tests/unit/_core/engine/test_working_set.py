@@ -261,7 +261,7 @@ def test_a_deleted_thread_starts_afresh(made):
 
 
 def test_a_limit_smaller_than_one_thread():
-    working_set = WorkingSet(1, threading.RLock, lambda bits: 5, float)
+    working_set = WorkingSet(1, threading.RLock, lambda bits: 5)
     for name in "abc":
         working_set.thread(name)
         working_set.settle(name, working_set.thread(name))
@@ -272,23 +272,28 @@ def test_a_limit_smaller_than_one_thread():
 
 
 def test_idle_threads_take_an_eighth_of_the_limit():
-    seconds = [0.0]
-    working_set = WorkingSet(80 * 4096, threading.RLock, lambda bits: 5, lambda: seconds[0])
-    for number in range(70):
-        working_set.thread(f"old {number}")
-    assert len(working_set) == 70
-    seconds[0] = 2.9
-    kept = [working_set.thread(f"old {number}") for number in range(2)]
-    for number in range(18):
-        working_set.thread(f"new {number}")
-    assert len(working_set) == 80  # the limit
-    seconds[0] = 3.1
-    working_set.settle("old 0", kept[0])
-    assert len(working_set) == 20  # the idle ones are gone, the others were just used
-    assert [working_set.thread(f"old {number}") for number in range(2)] == kept
-    seconds[0] = 6.2
-    working_set.settle("old 0", kept[0])
+    working_set = WorkingSet(80 * 4096, threading.RLock, lambda bits: 5)
+
+    def use(*numbers):
+        for number in numbers:
+            working_set.settle(f"{number}", working_set.thread(f"{number}"))
+
+    use(*range(70))
+    for _ in range(3):
+        use(*range(70))
+    assert len(working_set) == 70  # all of them are used in turn
+    for _ in range(10):
+        use(*range(20))
+    kept = [working_set.thread(f"{number}") for number in range(20)]
+    for _ in range(10):
+        use(*range(20))
+    assert [working_set.thread(f"{number}") for number in range(20)] == kept
+    assert len(working_set) == 20
+    for _ in range(50):
+        use(0, 1)
     assert len(working_set) == 10
+    use(*range(100, 200))
+    assert len(working_set) == 80
 
 
 def test_of_a_long_list_only_the_last_version_is_known():
@@ -306,7 +311,7 @@ def test_of_a_long_list_only_the_last_version_is_known():
 
 
 def test_log_numbers_and_positions():
-    memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1, float).thread("t")
+    memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1).thread("t")
     memory.meet(0, is_new=True)
     assert memory.logs.reserve("", "a", 3) == (1, 0)
     assert memory.logs.reserve("", "a", 2) == (1, 3)
@@ -325,7 +330,7 @@ def test_log_numbers_and_positions():
 
 def test_logs_of_the_last_64_subgraphs_stay_open():
     numbers = iter(range(10**6))
-    logs = WorkingSet(10**9, threading.RLock, lambda _: next(numbers), float).thread("t").logs
+    logs = WorkingSet(10**9, threading.RLock, lambda _: next(numbers)).thread("t").logs
     root = logs.reserve("", "a", 1)[0]
     first = logs.reserve("sub:0", "a", 1)[0]
     for number in range(1, 500):
@@ -337,7 +342,7 @@ def test_logs_of_the_last_64_subgraphs_stay_open():
 
 
 def test_many_threads_reserve_at_once():
-    memory = WorkingSet(10**9, threading.RLock, lambda bits: 7, float).thread("t")
+    memory = WorkingSet(10**9, threading.RLock, lambda bits: 7).thread("t")
     memory.meet(0)
     found = []
 
