@@ -57,7 +57,7 @@ def test_the_whole_story(folder, tmp_path):
     rows = dict(re.findall(r"│ (\w[^│]*?) +│ +([\d.,]+)", done.stdout))
     assert rows["turns"] == str(TURNS)
     with closing(sqlite3.connect(tmp_path / "work" / "threadkeep.db")) as connection:
-        (stored,) = connection.execute("SELECT count(*) FROM checkpoints").fetchone()
+        (stored,) = connection.execute("SELECT count(*) FROM tk_checkpoints").fetchone()
     assert stored > int(rows["checkpoints"].replace(",", ""))  # the fork's come on top
     assert not list((tmp_path / "work").glob("langgraph.db*"))
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 100

@@ -98,7 +98,7 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
         closing(sqlite3.connect(STORE, isolation_level=None)) as other,
     ):
         other.execute("BEGIN")
-        other.execute("SELECT count(*) FROM checkpoints").fetchone()
+        other.execute("SELECT count(*) FROM tk_checkpoints").fetchone()
         saver.threads.tag("gamma", "new")  # (else the old state is the present one)
         environment = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         program = (

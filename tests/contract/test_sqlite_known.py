@@ -108,6 +108,26 @@ def test_a_recent_segment_that_was_dropped_is_stored_again(backend):
     assert [(place.start, place.count) for place in rows.segments] == [(0, 1), (1, 1)]
 
 
+def test_recent_segments_are_sealed_without_questions(backend):
+    backend.commit(turn(1, segments=(segment(0), *[segment(n) for n in range(1, 6)])))
+    drops = tuple((1, n, 1) for n in range(1, 5))
+    seal = turn(2, segments=(segment(1, 4), segment(6)), drop_segments=drops)
+    expected = ["BEGIN", "DELETE", "INSERT", "INSERT", "COMMIT"]
+    assert told(backend, lambda: backend.commit(seal))[:5] == expected
+    (rows,) = backend.fetch([ReadThread("t")])
+    places = [(place.start, place.count) for place in rows.segments]
+    assert places == [(0, 1), (1, 4), (5, 1), (6, 1)]
+
+
+def test_a_head_outlives_the_sealing_of_another_log(backend):
+    backend.commit(turn(1, segments=(segment(0), segment(0, log=7), segment(1, log=7))))
+    drops = ((7, 0, 1), (7, 1, 1))
+    backend.commit(Batch("t", 1, segments=(segment(0, 2, log=7),), drop_segments=drops))
+    assert told(backend, lambda: head(backend)) == []
+    backend.commit(Batch("t", 1, segments=(segment(0, data=b"new"),), drop_segments=((1, 0, 1),)))
+    assert told(backend, lambda: head(backend)) == ["SELECT"]
+
+
 def test_a_gap_that_was_reserved_is_filled_without_questions(backend):
     backend.commit(turn(1, segments=(segment(0), segment(3))))
     filling = turn(2, segments=(segment(1), segment(2)))

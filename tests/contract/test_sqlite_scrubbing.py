@@ -97,7 +97,7 @@ def test_others_have_it_open(path):
     """Idle connections of other programs hold nothing back, and one of them may do it."""
     with SqliteSaver(path, **OPTIONS) as saver, closing(sqlite3.connect(path)) as other:
         fill(saver)
-        assert other.execute("SELECT count(*) FROM checkpoints").fetchone() == (40,)
+        assert other.execute("SELECT count(*) FROM tk_checkpoints").fetchone() == (40,)
         command = [*python(), "-c", ERASE, str(path), "x"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout == "True\n"
@@ -111,7 +111,7 @@ def test_a_reader_of_an_older_state_is_an_error_that_says_so(path):
     ):
         fill(saver)
         other.execute("BEGIN")
-        other.execute("SELECT count(*) FROM checkpoints").fetchone()
+        other.execute("SELECT count(*) FROM tk_checkpoints").fetchone()
         with pytest.raises(UnfinishedErasureError, match="still reads them") as caught:
             saver.threads.erase("x")
         report = caught.value.report

@@ -52,7 +52,7 @@ class Compression:
     """
 
     level: int | None = 3
-    over: int = 1024
+    over: int = 4096
     ratio: float = 0.8
 
     def __post_init__(self) -> None:

@@ -11,7 +11,13 @@ from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine import refs
 from threadkeep._core.engine.differences import SeenSequence, to_watch
 from threadkeep._core.engine.elements import Elements
-from threadkeep._core.engine.logs import FULL_COUNT, KEYFRAMES, Appender, TailSegment
+from threadkeep._core.engine.logs import (
+    FULL_BYTES,
+    FULL_COUNT,
+    KEYFRAMES,
+    Appender,
+    TailSegment,
+)
 from threadkeep._core.engine.model import HIDDEN, Batch, HeadFence, Segment, Span, StoredCheckpoint
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_segments
 from threadkeep._core.engine.refs import Cell, Inline, Manifest, Ref, Run
@@ -162,9 +168,10 @@ def resume_logs(
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
     small = [segment for segment in segments if segment.count < FULL_COUNT]
     parts = [(s.log, s.start, found.opened(s), len(s.data)) for s in small]
-    memory.logs.note_tails(
-        [(log, at, TailSegment(raws, sum(map(len, raws)), size)) for log, at, raws, size in parts]
-    )
+    tails = [
+        (log, at, TailSegment(raws, sum(map(len, raws)), size)) for log, at, raws, size in parts
+    ]
+    memory.logs.note_tails([tail for tail in tails if tail[2].size < FULL_BYTES])
 
 
 def keyframe_of(

@@ -33,6 +33,8 @@ SEGMENT_BYTES = 256 * 1024  # new elements are cut into segments of about this s
 SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
 SEAL_BYTES = 32 * 1024
 SEAL_KEYFRAMES = 16  # keyframes are similar, so a few of them compress well
+SEAL_EARLY = 8  # new elements sealed while the last segment is small, so that loads read few rows
+EARLY_BELOW = 64  # elements of that segment
 FULL_COUNT = 256  # a sealed segment grows up to so many elements or bytes
 FULL_BYTES = 64 * 1024
 
@@ -50,7 +52,10 @@ Tail: TypeAlias = dict[int, TailSegment]  # by start
 
 @dataclass(slots=True)
 class OpenLog:
-    """An open log, ripe for sealing at `least` new elements, or many new bytes."""
+    """An open log, ripe for sealing at `least` new elements, or many new bytes.
+
+    The old segment is a sealed one that may still grow, or half as large as the smallest of these.
+    """
 
     log: int
     next: int = 0
@@ -58,13 +63,15 @@ class OpenLog:
     tail: Tail = field(default_factory=dict)
     new_count: int = 0
     new_bytes: int = 0
-    old_bytes: int = 0  # of the last sealed segment, while that may still grow
+    old_count: int = 0  # of the old segment
+    old_bytes: int = 0
     sealing: bool = False
 
     @property
     def is_ripe(self) -> bool:
         """True if the tail is worth sealing."""
-        return self.new_count >= self.least or (self.new_bytes >= SEAL_BYTES and len(self.tail) > 1)
+        least = min(self.least, SEAL_EARLY) if self.old_count < EARLY_BELOW else self.least
+        return self.new_count >= least or (self.new_bytes >= SEAL_BYTES and len(self.tail) > 1)
 
 
 class OpenLogs:
@@ -162,8 +169,12 @@ class OpenLogs:
                 if log is None or _overlaps(log.tail, start, start + count):
                     continue
                 log.tail[start] = part
-                log.new_count += count
-                log.new_bytes += part.size
+                if count >= SEAL_EARLY // 2 or part.size >= SEAL_BYTES:
+                    log.old_count += count
+                    log.old_bytes += part.size
+                else:
+                    log.new_count += count
+                    log.new_bytes += part.size
                 self.tails += part.size
                 if log.is_ripe:
                     self._ripe[number] = log
@@ -189,6 +200,7 @@ class OpenLogs:
                 log.new_count = sum([len(part.elements) for part in log.tail.values()])
                 log.new_bytes = sum([part.size for part in log.tail.values()])
                 log.tail |= grows
+                log.old_count = sum([len(part.elements) for part in grows.values()])
                 log.old_bytes = sum([part.size for part in grows.values()])
                 if self._by_number.get(log.log) is log:
                     self.tails += log.new_bytes + log.old_bytes - before

@@ -25,6 +25,7 @@ from threadkeep._stores.sqlite.known import (
     KnownThread,
     Space,
     after,
+    emptied,
     filled,
 )
 from threadkeep._stores.sqlite.records import (
@@ -72,6 +73,9 @@ def _insert(table: str, verb: str = "INSERT") -> str:
 
 _DROP_SEGMENT = (
     "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
+)
+_DROP_RANGE = (
+    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start >= ? AND start < ?"
 )
 # Stored segments never overlap, so the search starts at the last one that starts at or before ours.
 _OVERLAPPED = """
@@ -274,23 +278,35 @@ class _Additions:
 
     def _take_segments(self, thread: KnownThread, heap: KnownHeap, batch: Batch) -> bool:
         """Collect a batch's drops and segments. Returns False, without effect, on an overlap."""
-        number, drops = thread.heap or self._known.last_number + 1, batch.drop_segments
-        segments = self._known.recent.without(number, batch.segments, drops)
+        known, drops = self._known, batch.drop_segments
+        number = thread.heap or known.last_number + 1
+        all_fit = known.recent.drop(number, drops)
+        segments = known.recent.without(number, batch.segments)
         gaps: dict[int, Gaps] = {}
-        all_fit = not drops
+        ranges = _ranges(drops) if drops and all_fit else []
+        for log, start, stop in ranges:
+            gaps[log] = emptied(gaps.get(log) or heap.gaps_of(log) or NO_SEGMENTS, start, stop)
         for log, start, count, _ in segments:
             before = gaps.get(log) or heap.gaps_of(log) or NO_SEGMENTS
             gaps[log], fits = filled(before, start, start + count)
             all_fit = all_fit and fits
         if all_fit:
+            self._drop(number, ranges)
             self._segments += [_segment(number, one) for one in segments]
         elif not self._replace(number, segments, drops):
             return False
-        self._known.recent.add(number, segments)
+        known.recent.add(number, segments)
         heap.gaps |= gaps
-        if drops:
-            heap.layout = object()
+        for log, _, _ in drops:
+            heap.dropped(log)
         return True
+
+    def _drop(self, number: int, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """Drop all segments in ranges of logs, all of which are known."""
+        if ranges:
+            self.store()  # (a dropped segment may be new)
+            for log, start, stop in ranges:
+                self._db.execute(_DROP_RANGE, (number, log, start, stop))
 
     def _replace(
         self, number: int, segments: Sequence[Segment], drops: Sequence[tuple[int, int, int]]
@@ -340,6 +356,16 @@ class _Additions:
 
 
 _place = itemgetter(0, 1, 2)
+
+
+def _ranges(places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Join segments (log, start, count) that follow one another: log, start and stop of each run."""
+    found: list[tuple[int, int, int]] = []
+    for log, start, count in sorted(places):
+        first = found.pop()[1] if found and found[-1][::2] == (log, start) else start
+        found.append((log, first, start + count))
+    return found
+
 
 # -- rows ------------------------------------------------------------------------------
 

@@ -55,6 +55,11 @@ def after(end: int) -> Gaps:
     return ((end, _NO_END),)
 
 
+def emptied(gaps: Gaps, start: int, stop: int) -> Gaps:
+    """Return the gaps with one more, of positions that no gap has."""
+    return tuple(sorted((*gaps, (start, stop)))[-_MOST_GAPS:])
+
+
 def filled(gaps: Gaps, start: int, stop: int) -> tuple[Gaps, bool]:
     """Return the gaps without the positions `start <= p < stop`, and whether all were in one."""
     left: list[tuple[int, int]] = []
@@ -68,16 +73,24 @@ def filled(gaps: Gaps, start: int, stop: int) -> tuple[Gaps, bool]:
 class KnownHeap:
     """The gaps in the logs of a thread's heap, which several threads may share.
 
-    If `is_whole` is set, a log without an entry is empty. Each batch that drops segments sets
-    `layout` to a new object.
+    If `is_whole` is set, a log without an entry is empty.
     """
 
-    __slots__ = ("gaps", "is_whole", "layout")
+    __slots__ = ("_layout", "_layouts", "gaps", "is_whole")
 
     def __init__(self, *, is_whole: bool) -> None:
         self.is_whole = is_whole
         self.gaps: dict[int, Gaps] = {}
-        self.layout = object()
+        self._layout = object()
+        self._layouts: dict[int, object] = {}
+
+    def layout_of(self, log: int) -> object:
+        """Return an object that is replaced by another when segments of the log are dropped."""
+        return self._layouts.get(log, self._layout)
+
+    def dropped(self, log: int) -> None:
+        """Record that segments of a log are dropped."""
+        self._layouts[log] = object()
 
     def gaps_of(self, log: int) -> Gaps | None:
         """Return the gaps of a log, or None if its end is unknown."""
@@ -97,13 +110,17 @@ class RecentSegments(OrderedDict[tuple[int, int, int], Segment]):
         super().clear()
         self._bytes = 0
 
-    def without(
-        self, heap: int, segments: Sequence[Segment], drops: Iterable[tuple[int, int, int]]
-    ) -> Sequence[Segment]:
-        """Forget the dropped segments; return the segments that are not known to be stored."""
-        for log, start, _ in drops:
+    def drop(self, heap: int, places: Iterable[tuple[int, int, int]]) -> bool:
+        """Forget dropped segments (log, start, count); return True if all were known."""
+        are_known = True
+        for log, start, count in places:
             dropped = self.pop((heap, log, start), None)
             self._bytes -= 0 if dropped is None else _bytes_of(dropped)
+            are_known = are_known and dropped is not None and dropped.count == count
+        return are_known
+
+    def without(self, heap: int, segments: Sequence[Segment]) -> Sequence[Segment]:
+        """Return the segments that are not known to be stored."""
         found = self.get
         return [one for one in segments if found((heap, one.log, one.start)) != one]
 
@@ -153,7 +170,7 @@ class KnownThread:
     `number` is 0 if the thread has no row yet. `changed` says which columns are not stored yet. If
     `is_whole` is set, a namespace without an entry is empty. `head` is the greatest visible
     checkpoint of the root namespace; it has no child. It and the last `keyframe` are stale once the
-    heap has another `layout`.
+    keyframe's log has another `layout`.
     """
 
     thread: str
@@ -230,7 +247,8 @@ class KnownThread:
         """Cache a head if it is complete and small."""
         self.head = None
         if head.keyframe is not None and _is_small(head):
-            self.head, self.keyframe, self.layout = head, head.keyframe, heap.layout
+            self.head, self.keyframe = head, head.keyframe
+            self.layout = heap.layout_of(head.keyframe.log)
 
     def add_row(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> None:
         """Record a checkpoint that a batch adds; it may be the new head."""
@@ -252,11 +270,24 @@ class KnownThread:
     def _keyframe_of(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> Segment | None:
         """Return a row's keyframe, from its batch or from an earlier row with the same keyframe."""
         keyframe = _holder(batch.segments, row)
-        if keyframe is None and self.keyframe is not None and self.layout is heap.layout:
-            keyframe = _holder((self.keyframe,), row)
+        last = self._keyframe_in(heap)
+        if keyframe is None and last is not None:
+            keyframe = _holder((last,), row)
         is_small = keyframe is not None and len(keyframe.data) <= _MOST_BYTES
-        self.keyframe, self.layout = keyframe if is_small else None, heap.layout
+        self.keyframe = keyframe if is_small else None
+        self.layout = None if keyframe is None else heap.layout_of(keyframe.log)
         return keyframe
+
+    def _keyframe_in(self, heap: KnownHeap) -> Segment | None:
+        """Return the last keyframe, if it is still in its heap."""
+        keyframe = self.keyframe
+        is_there = keyframe is not None and self.layout is heap.layout_of(keyframe.log)
+        return keyframe if is_there else None
+
+    def head_in(self, heap: KnownHeap | None) -> StoredCheckpoint | None:
+        """Return the head, if it is known and its keyframe is still in its heap."""
+        is_there = heap is not None and self._keyframe_in(heap) is not None
+        return self.head if is_there else None
 
     def add_write(self, row: WriteRow) -> int:
         """Record a write; return its `seq`."""
@@ -415,12 +446,10 @@ class Known:
         return state if read.id in (None, state.found.row.id) else None
 
     def _head_of(self, thread: KnownThread | None) -> ThreadState | None:
-        if thread is None or thread.head is None:
+        head = None if thread is None else thread.head_in(self.heaps.get(thread.heap))
+        if thread is None or head is None:
             return None
-        heap = self.heaps.get(thread.heap)
-        if heap is None or heap.layout is not thread.layout:
-            return None
-        return ThreadState(thread.generation, thread.deleted_at or 0, thread.head)
+        return ThreadState(thread.generation, thread.deleted_at or 0, head)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
         """Cache a head that the connection has read, if the thread is known.

@@ -63,14 +63,14 @@ def test_a_small_element_costs_seven_bytes() -> None:
 
 
 def test_compression_only_where_it_is_long_enough_and_saves_enough() -> None:
-    text, noise = b"word " * 400, os.urandom(2000)
+    text, noise = b"word " * 1000, os.urandom(5000)
     assert len(pack([text], Compression())) < 200
-    assert len(pack([noise], Compression())) == 2007
-    assert len(pack([b"w" * 1000], Compression())) == 1007
-    assert len(pack([text], Compression(over=3000))) == 2007
-    assert len(pack([text], Compression(ratio=0.001))) == 2007
+    assert len(pack([noise], Compression())) == 5007
+    assert len(pack([b"w" * 4000], Compression())) == 4007
+    assert len(pack([text], Compression(over=6000))) == 5007
+    assert len(pack([text], Compression(ratio=0.001))) == 5007
     for off in (Compression(level=0), Compression(level=None)):
-        assert len(pack([text], off)) == 2007
+        assert len(pack([text], off)) == 5007
     assert len(pack([text * 50], Compression(level=19))) <= len(pack([text * 50], Compression(1)))
 
 

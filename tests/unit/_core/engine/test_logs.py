@@ -47,6 +47,32 @@ def test_parts_of_what_is_remembered_are_not_noted() -> None:
     assert {at: len(part.elements) for at, part in tail.items()} == {start: 3, start + 3: 2}
 
 
+def ripe(*counts: int) -> bool:
+    """Whether a log with these segments, one after the other, is to be sealed."""
+    open_logs = fresh_logs()
+    log, _ = open_logs.reserve("", "m", sum(counts))
+    for number, count in enumerate(counts):
+        open_logs.note_tails([(log, sum(counts[:number]), stored(count))])
+    return open_logs._logs["", "m"].is_ripe
+
+
+def test_a_short_log_is_sealed_early_so_that_it_is_read_in_few_rows() -> None:
+    assert not ripe(*[1] * 7)
+    assert ripe(*[1] * 8)
+
+
+def test_a_log_is_not_sealed_again_for_its_sealed_segment_alone() -> None:
+    """As a saver that was just opened finds it."""
+    assert not ripe(24)
+    assert not ripe(24, *[1] * 7)
+    assert ripe(24, *[1] * 8)
+
+
+def test_a_log_with_a_large_segment_is_sealed_for_many_elements() -> None:
+    assert not ripe(64, *[1] * 31)
+    assert ripe(64, *[1] * 32)
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9))))
 def test_a_tail_holds_each_position_once(given: list[tuple[int, int]]) -> None:
     open_logs = fresh_logs()
@@ -56,7 +82,7 @@ def test_a_tail_holds_each_position_once(given: list[tuple[int, int]]) -> None:
     open_log = open_logs._logs["", "m"]
     tail = open_log.tail
     places = [p for at, part in tail.items() for p in range(at, at + len(part.elements))]
-    assert len(places) == len(set(places)) == open_log.new_count
+    assert len(places) == len(set(places)) == open_log.new_count + open_log.old_count
 
 
 def test_a_log_of_two_channels_is_weighed_once() -> None:
