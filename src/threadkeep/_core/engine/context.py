@@ -166,12 +166,14 @@ def resume_logs(
             if log in ends:
                 memory.logs.resume(ns, channel, log, ends[log])
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
-    small = [segment for segment in segments if segment.count < FULL_COUNT]
-    parts = [(s.log, s.start, found.opened(s), len(s.data)) for s in small]
-    tails = [
-        (log, at, TailSegment(raws, sum(map(len, raws)), size)) for log, at, raws, size in parts
-    ]
-    memory.logs.note_tails([tail for tail in tails if tail[2].size < FULL_BYTES])
+    tails = []
+    for segment in segments:
+        elements = found.opened(segment)
+        size = sum(map(len, elements))
+        if segment.count < FULL_COUNT and size < FULL_BYTES:
+            tail = TailSegment(elements, size, len(segment.data))
+            tails.append((segment.log, segment.start, tail))
+    memory.logs.note_tails(tails)
 
 
 def keyframe_of(

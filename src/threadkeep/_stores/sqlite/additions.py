@@ -359,7 +359,7 @@ _place = itemgetter(0, 1, 2)
 
 
 def _ranges(places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Join segments (log, start, count) that follow one another: log, start and stop of each run."""
+    """Join places (log, start, count) that follow one another; return log, start and stop."""
     found: list[tuple[int, int, int]] = []
     for log, start, count in sorted(places):
         first = found.pop()[1] if found and found[-1][::2] == (log, start) else start
