@@ -302,7 +302,7 @@ class _Additions:
         return True
 
     def _drop(self, number: int, ranges: Sequence[tuple[int, int, int]]) -> None:
-        """Drop all segments in ranges of logs, all of which are known."""
+        """Drop all segments in ranges of logs, which are all known."""
         if ranges:
             self.store()  # (a dropped segment may be new)
             for log, start, stop in ranges:

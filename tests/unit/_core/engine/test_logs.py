@@ -48,7 +48,7 @@ def test_parts_of_what_is_remembered_are_not_noted() -> None:
 
 
 def ripe(*counts: int) -> bool:
-    """Whether a log with these segments, one after the other, is to be sealed."""
+    """True if a log with these segments, one after the other, is to be sealed."""
     open_logs = fresh_logs()
     log, _ = open_logs.reserve("", "m", sum(counts))
     for number, count in enumerate(counts):
