@@ -1,6 +1,7 @@
 """SQLite's writing connection remembers rows: the same as in the file, with no more queries."""
 
 import random
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -22,10 +23,10 @@ from threadkeep._core.engine.thread_entry import (
     transition,
 )
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.sqlite import additions, known
+from threadkeep._stores.sqlite import additions, changes, known
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.reads import checkpoint as answer
-from threadkeep.errors import SegmentTakenError, ThreadDeletedError
+from threadkeep.errors import LockedError, SegmentTakenError, ThreadDeletedError
 from threadkeep.testing.records import checkpoint, segment, uid, write
 
 HEAD = ReadCheckpoint("t", "")
@@ -213,6 +214,54 @@ def test_writes_beside_those_of_others_go_on_counting(backend, other):
     for number in range(6):
         (backend, other)[number % 2].commit(Batch("t", 1, writes=(write(1),)))
     assert [row.seq for row in backend.fetch([HEAD])[0].found.writes] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.fixture
+def waits(backend, other):
+    """Calls a function at each attempt to take the lock, of a backend beside another one."""
+    backend.commit(turn(1))
+    other.commit(Batch("t", 1, writes=(write(1),)))
+    backend.commit(Batch("t", 1, writes=(write(1),)))  # it notices the other one
+    db = backend._connections.writer()
+
+    def watch(call):
+        db.set_trace_callback(lambda text: text.startswith("BEGIN") and call())
+
+    yield watch
+    db.set_trace_callback(None)
+    assert db.execute("PRAGMA busy_timeout").fetchone() == (30_000,)
+
+
+def test_a_commit_beside_others_takes_the_lock_soon_and_sees_what_they_did(backend, waits):
+    """Another connection commits writes while this one tries to take the lock a third time."""
+    attempts = []
+    with closing(sqlite3.connect(backend.location.path, isolation_level=None)) as rival:
+        rival.execute("BEGIN IMMEDIATE")
+        rival.execute("UPDATE tk_writes SET seq = seq + 40 WHERE seq = 2")
+
+        def attempt():
+            attempts.append(1)
+            if len(attempts) == 3:
+                rival.execute("COMMIT")
+
+        waits(attempt)
+        backend.commit(Batch("t", 1, writes=(write(1),)))
+    assert len(attempts) == 3
+    assert [row.seq for row in backend.fetch([HEAD])[0].found.writes] == [1, 42, 43]
+
+
+def test_a_commit_beside_others_waits_for_the_timeout(backend, waits, monkeypatch):
+    attempts = []
+    clock = iter((0.0, 29.9, 30.0, 31.0))
+    monkeypatch.setattr(changes, "monotonic", lambda: next(clock))
+    with closing(sqlite3.connect(backend.location.path, isolation_level=None)) as rival:
+        rival.execute("BEGIN IMMEDIATE")
+        waits(lambda: attempts.append(1))
+        with pytest.raises(LockedError):
+            backend.commit(Batch("t", 1, writes=(write(1),)))
+    assert len(attempts) == 2
+    backend.commit(Batch("t", 1, writes=(write(1),)))
+    assert [row.seq for row in backend.fetch([HEAD])[0].found.writes] == [1, 2, 3]
 
 
 def test_a_load_does_not_wait_for_a_commit(backend):

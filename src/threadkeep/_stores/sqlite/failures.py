@@ -61,6 +61,11 @@ def tells_of_damage(error: Exception) -> bool:
     return isinstance(mapped(error, ""), errors.CorruptionError)
 
 
+def is_busy(error: Exception) -> bool:
+    """Return True if another connection held a lock for longer than the timeout."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def is_undecodable(error: Exception) -> bool:
     """Return True if a stored text is not UTF-8."""
     return isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error)

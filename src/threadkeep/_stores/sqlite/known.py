@@ -320,6 +320,7 @@ class Known:
         self.recent = RecentSegments()
         self._bytes = 0  # of all threads
         self._version = 0
+        self.others_commit = False  # others did so between the last two transactions
         self._stamp: tuple[int, int] | None = None  # None: a transaction is open
         self._index: WalIndex | None = None
         self._has_looked = False  # for the WAL index
@@ -343,10 +344,13 @@ class Known:
 
         The caller has begun a transaction that locks out other writers.
         """
+        self.others_commit = False
         header = b"" if self._index is None else self._index.header()
         if not self._holds(db, header):
             self.forget()
-            self._version = _version(db)
+            version = _version(db)
+            self.others_commit = self._version not in (0, version)
+            self._version = version
         self._stamp = None
         self._changed.clear()
         self._before = header
