@@ -137,6 +137,39 @@ def test_a_gap_that_was_reserved_is_filled_without_questions(backend):
         backend.commit(turn(3, segments=(segment(2, data=b"other"),)))
 
 
+def test_gaps_of_a_log_are_not_known_by_its_drops_alone(backend, monkeypatch):
+    backend.commit(turn(1, segments=(segment(0), segment(1), segment(2))))
+    monkeypatch.setattr(known, "_MOST_PARTS", 0)
+    backend.commit(Batch("t", 1, drop_segments=((1, 1, 1),)))
+    monkeypatch.undo()
+    with pytest.raises(SegmentTakenError):
+        backend.commit(Batch("t", 1, segments=(segment(1, 3),)))
+
+
+def test_a_batch_may_carry_a_segment_twice(backend):
+    backend.commit(turn(1))
+    recent = backend._connections.known.recent
+    twice = segment(1, data=b"x")
+    for number in range(1, 4):
+        backend.commit(Batch("t", 1, segments=(twice, twice), writes=(write(1),)))
+        assert recent._bytes == sum(map(known._bytes_of, recent.values())), number
+
+
+def test_a_commit_that_was_interrupted_at_its_end_leaves_no_old_head(backend, monkeypatch):
+    backend.commit(turn(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(known.Known, "_publish", lambda self, db: interrupt())
+        with pytest.raises(KeyboardInterrupt):
+            backend.commit(turn(2))
+    backend.commit(Batch("u", 1, writes=(write(1),)))
+    assert backend.at_hand(HEAD) is None
+    assert head(backend)[0] == uid(2)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
 def test_recent_segments_are_bounded(backend):
     recent = backend._connections.known.recent
     for number in range(200):

@@ -8,8 +8,8 @@ Invariants:
 - Each caller gets the result of its own change once that change is durable.
 - A failed change does not affect the other changes of its group.
 - Changes are committed in the order of their arrival.
-- A change stays in the queue until it is settled. No change is lost if a caller or the committing
-  thread is interrupted.
+- A queued change stays in the queue until it is settled. No change is lost if a caller or the
+  committing thread is interrupted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_WAIT = 60
 _IDLE_SECONDS = 10.0  # an idle thread ends after this time; the next change starts another
 _LINGER_SECONDS = 0.004  # how long pending writes wait for the checkpoint that follows
 _MAX_SKIPS = 4096  # lingers to skip after useless ones
-_UNPROVEN = 8  # half of what a first useless linger skips; 0 once lingers have been useful
+_UNPROVEN = 8  # lingers that count as skipped at first: after a useless one, 16 are skipped
 _LAST_SECONDS = 5.0  # limit for committing the queue when an event loop shuts down
 OF_THE_STORE = (UnreachableError, ClosedError)  # failures of the store, not of one change
 
@@ -312,20 +312,21 @@ class Writer(ResetInChild):
 
         Returns False otherwise, without effect. The most common case of a sync program.
         """
-        if not self._turn.acquire(blocking=False):
+        if self._turn.locked():
             return False
-        try:
-            if len(self._queue):
+        with self._turn:  # (an interrupt after `acquire` would leave it locked)
+            if len(self._queue) or (self._how.max_wait and not self._queue.alone):
                 return False
             self._queue.alone = True
             try:
                 (error,) = _checked(self._backend.commit_many([change]), [change])
             except Exception as exc:  # noqa: BLE001 - as `commit_together`
                 error = _named(exc)
-        finally:
-            self._turn.release()
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # avoids a cycle: the error's traceback holds this frame
         return True
 
     def submit(self, change: Change) -> asyncio.Future[None]:

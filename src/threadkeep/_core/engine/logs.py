@@ -33,7 +33,7 @@ SEGMENT_BYTES = 256 * 1024  # new elements are cut into segments of about this s
 SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
 SEAL_BYTES = 32 * 1024
 SEAL_KEYFRAMES = 16  # keyframes are similar, so a few of them compress well
-SEAL_EARLY = 8  # new elements sealed while the last segment is small, so that loads read few rows
+SEAL_EARLY = 16  # new elements sealed while the last segment is small, so that loads read few rows
 EARLY_BELOW = 64  # elements of that segment
 FULL_COUNT = 256  # a sealed segment grows up to so many elements or bytes
 FULL_BYTES = 64 * 1024
@@ -54,7 +54,8 @@ Tail: TypeAlias = dict[int, TailSegment]  # by start
 class OpenLog:
     """An open log, ripe for sealing at `least` new elements, or many new bytes.
 
-    The old segment is a sealed one that may still grow, or half as large as the smallest of these.
+    The old segment is the first one of the tail, if it looks sealed: it has several elements, or
+    many bytes. It grows when the log is sealed again.
     """
 
     log: int
@@ -168,8 +169,9 @@ class OpenLogs:
                 count = len(part.elements)
                 if log is None or _overlaps(log.tail, start, start + count):
                     continue
+                is_old = not log.tail and (count >= SEAL_EARLY // 4 or part.size >= SEAL_BYTES)
                 log.tail[start] = part
-                if count >= SEAL_EARLY // 2 or part.size >= SEAL_BYTES:
+                if is_old:
                     log.old_count += count
                     log.old_bytes += part.size
                 else:
@@ -275,7 +277,8 @@ class Appender:
                 own.append(self._pack(log, start, data, size))
             else:
                 own += self._cut(log, start, data)
-        borrowed = () if self._borrowed is None else self._borrowed.values()
+        sealed = {place[:2] for place in self.dropped}  # (committed meanwhile)
+        borrowed = [s for at, s in (self._borrowed or {}).items() if at not in sealed]
         self.home.segments = (*borrowed, *own)
         return (*self._sealed, *self.home.segments)
 

@@ -173,6 +173,7 @@ class ThreadMemory:
 
 _IDLE_PART = 8  # idle threads take at most this part of the limit
 _IDLE = 4  # a thread is idle if it was not used while all were used so often, on average
+_FEW = 32  # threads; fewer count as so many, as their turns may alternate
 
 
 class WorkingSet:
@@ -247,7 +248,7 @@ class WorkingSet:
         while self._total * _IDLE_PART > self._limit and len(self._threads) > 1:
             name, oldest = next(iter(self._threads.items()))
             unused = self._uses - oldest.used
-            if self._total <= self._limit and unused < _IDLE * len(self._threads):
+            if self._total <= self._limit and unused < _IDLE * max(len(self._threads), _FEW):
                 return
             self._drop(name)
 

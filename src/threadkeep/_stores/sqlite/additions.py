@@ -285,7 +285,9 @@ class _Additions:
         gaps: dict[int, Gaps] = {}
         ranges = _ranges(drops) if drops and all_fit else []
         for log, start, stop in ranges:
-            gaps[log] = emptied(gaps.get(log) or heap.gaps_of(log) or NO_SEGMENTS, start, stop)
+            before = gaps.get(log) or heap.gaps_of(log)
+            if before is not None:  # (else the next segment of the log asks)
+                gaps[log] = emptied(before, start, stop)
         for log, start, count, _ in segments:
             before = gaps.get(log) or heap.gaps_of(log) or NO_SEGMENTS
             gaps[log], fits = filled(before, start, start + count)

@@ -84,6 +84,11 @@ class KnownHeap:
         self._layout = object()
         self._layouts: dict[int, object] = {}
 
+    @property
+    def is_large(self) -> bool:
+        """True if it has too many logs to remember."""
+        return max(len(self.gaps), len(self._layouts)) > _MOST_PARTS
+
     def layout_of(self, log: int) -> object:
         """Return an object that is replaced by another when segments of the log are dropped."""
         return self._layouts.get(log, self._layout)
@@ -127,8 +132,9 @@ class RecentSegments(OrderedDict[tuple[int, int, int], Segment]):
     def add(self, heap: int, segments: Iterable[Segment]) -> None:
         """Remember segments that were stored just now."""
         for one in segments:
-            if len(one.data) <= _MOST_BYTES:
-                self[heap, one.log, one.start] = one
+            place = (heap, one.log, one.start)
+            if len(one.data) <= _MOST_BYTES and place not in self:
+                self[place] = one
                 self._bytes += _bytes_of(one)
         while self._bytes > _MOST_RECENT:
             self._bytes -= _bytes_of(self.popitem(last=False)[1])
@@ -357,7 +363,6 @@ class Known:
 
     def keep(self, db: sqlite3.Connection) -> None:
         """Mark the cache as valid: the transaction was committed."""
-        self._stamp = (self._version, db.total_changes)
         self._publish(db)
         for name in self._changed:
             if name in self.threads:
@@ -368,6 +373,8 @@ class Known:
             self._bytes -= oldest.weighed
         while len(self.heaps) > _MOST:
             del self.heaps[next(iter(self.heaps))]
+        # (last: after an interrupt, the next transaction forgets everything)
+        self._stamp = (self._version, db.total_changes)
 
     def _weigh(self, thread: KnownThread) -> None:
         weight = thread.weight
@@ -428,7 +435,7 @@ class Known:
             return None, None
         self.threads[name] = thread  # (move it to the end: the first are evicted first)
         heap = self.heaps.pop(thread.heap, None)
-        if heap is None or len(heap.gaps) > _MOST_PARTS:
+        if heap is None or heap.is_large:
             return thread, None
         self.heaps[thread.heap] = heap
         return thread, heap

@@ -57,15 +57,31 @@ def ripe(*counts: int) -> bool:
 
 
 def test_a_short_log_is_sealed_early_so_that_it_is_read_in_few_rows() -> None:
-    assert not ripe(*[1] * 7)
-    assert ripe(*[1] * 8)
+    assert not ripe(*[1] * 15)
+    assert ripe(*[1] * 16)
 
 
 def test_a_log_is_not_sealed_again_for_its_sealed_segment_alone() -> None:
     """As a saver that was just opened finds it."""
     assert not ripe(24)
-    assert not ripe(24, *[1] * 7)
-    assert ripe(24, *[1] * 8)
+    assert not ripe(24, *[1] * 15)
+    assert ripe(24, *[1] * 16)
+
+
+def test_a_log_is_sealed_whatever_its_segments_hold() -> None:
+    assert ripe(8, 8, 8)
+    assert not ripe(8, 8)
+    assert not ripe(*[1] * 7, 8)
+    assert ripe(*[1] * 8, 8)
+
+
+def test_a_log_of_large_elements_is_sealed() -> None:
+    open_logs = fresh_logs()
+    log, _ = open_logs.reserve("", "m", 2)
+    large = TailSegment([b"element"], logs.SEAL_BYTES + 1, 100)
+    for start in range(2):
+        open_logs.note_tails([(log, start, large)])
+        assert open_logs._logs["", "m"].is_ripe is bool(start)
 
 
 def test_a_log_with_a_large_segment_is_sealed_for_many_elements() -> None:

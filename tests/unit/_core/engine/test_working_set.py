@@ -289,7 +289,7 @@ def test_idle_threads_take_an_eighth_of_the_limit():
         use(*range(20))
     assert [working_set.thread(f"{number}") for number in range(20)] == kept
     assert len(working_set) == 20
-    for _ in range(50):
+    for _ in range(80):
         use(0, 1)
     assert len(working_set) == 10
     use(*range(100, 200))
