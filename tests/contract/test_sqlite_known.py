@@ -23,7 +23,7 @@ from threadkeep._core.engine.thread_entry import (
     transition,
 )
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.sqlite import additions, changes, known
+from threadkeep._stores.sqlite import additions, changes, known, known_segments
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.reads import checkpoint as answer
 from threadkeep.errors import LockedError, SegmentTakenError, ThreadDeletedError
@@ -139,7 +139,7 @@ def test_a_gap_that_was_reserved_is_filled_without_questions(backend):
 
 def test_gaps_of_a_log_are_not_known_by_its_drops_alone(backend, monkeypatch):
     backend.commit(turn(1, segments=(segment(0), segment(1), segment(2))))
-    monkeypatch.setattr(known, "_MOST_PARTS", 0)
+    monkeypatch.setattr(known_segments, "_MOST_LOGS", 0)
     backend.commit(Batch("t", 1, drop_segments=((1, 1, 1),)))
     monkeypatch.undo()
     with pytest.raises(SegmentTakenError):
@@ -152,7 +152,7 @@ def test_a_batch_may_carry_a_segment_twice(backend):
     twice = segment(1, data=b"x")
     for number in range(1, 4):
         backend.commit(Batch("t", 1, segments=(twice, twice), writes=(write(1),)))
-        assert recent._bytes == sum(map(known._bytes_of, recent.values())), number
+        assert recent._bytes == sum(map(known_segments._bytes_of, recent.values())), number
 
 
 def test_a_commit_that_was_interrupted_at_its_end_leaves_no_old_head(backend, monkeypatch):
@@ -336,7 +336,8 @@ def test_what_was_refused_leaves_nothing(backend):
 
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_what_is_known_is_bounded(backend, monkeypatch, most):
-    for name in ("_MOST", "_MOST_PARTS", "_MOST_WRITTEN"):
+    monkeypatch.setattr(known_segments, "_MOST_LOGS", most)
+    for name in ("_MOST", "_MOST_SPACES", "_MOST_WRITTEN"):
         monkeypatch.setattr(known, name, most)
     threads = [f"t{n}" for n in range(5)]
     for number in range(1, 6):

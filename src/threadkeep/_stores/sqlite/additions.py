@@ -15,15 +15,17 @@ from threadkeep._core.engine.thread_entry import label_prefix
 from threadkeep._stores.sqlite.known import (
     ENTRY,
     NEW,
-    NO_SEGMENTS,
     NOTHING,
     SIZE,
     TIME,
-    Gaps,
     Known,
-    KnownHeap,
     KnownThread,
     Space,
+)
+from threadkeep._stores.sqlite.known_segments import (
+    NO_SEGMENTS,
+    Gaps,
+    KnownHeap,
     after,
     emptied,
     filled,
