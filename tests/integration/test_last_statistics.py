@@ -51,6 +51,16 @@ def store_as(saver: Any, found: Stats, **changed: Any) -> None:
 # -- on every store ----------------------------------------------------------------------
 
 
+def test_an_erasure_removes_them_as_they_name_threads(saver: Any) -> None:
+    for thread in ("a", "b"):
+        save(saver, thread)
+    assert "a" in json.dumps([one.thread for one in saver.stats(max_age=HOUR).largest])
+    saver.threads.erase("a")
+    (rows,) = saver._store.backend.fetch([ReadThread(last_statistics.THREAD)])
+    assert not rows.orphans
+    assert [one.thread for one in saver.stats(max_age=HOUR).largest] == ["b"]
+
+
 def test_the_last_ones_are_returned_until_they_are_too_old(saver: Any) -> None:
     save(saver, "a")
     counted = saver.stats(max_age=HOUR)

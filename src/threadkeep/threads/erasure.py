@@ -58,6 +58,7 @@ from threadkeep.errors import (
     UnfinishedErasureError,
     invalid,
 )
+from threadkeep.threads import last_statistics
 from threadkeep.threads.registry import metadata_labels
 from threadkeep.threads.retention.apply import all_writes, shortened, thinning
 
@@ -173,6 +174,7 @@ def erase(
     report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
     if dry_run:
         return replace(report, unfinished=_lines(failures))
+    yield from on(beneath, last_statistics.forget())
     # (Without rows this may complete an interrupted erasure, so all caches are cleared.)
     is_new = any(one.checkpoints or one.writes or one.segments for one in done)
     places = (

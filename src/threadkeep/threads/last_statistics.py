@@ -65,6 +65,15 @@ def _stored(engine: Engine) -> Operation[Stats | None]:
     return None
 
 
+def forget() -> Operation[None]:
+    """Remove the stored statistics, which name threads. No-op if there are none."""
+    with suppress(CorruptionError):  # (damaged ones are removed too)
+        rows = cast("ThreadRows", (yield from fetch(ReadThread(THREAD, stub=True))))
+        if not rows.orphans:
+            return
+    yield from commit(DropThread(THREAD, 0))
+
+
 def of_json(document: dict[str, Any]) -> Stats:
     """Return the statistics that `Stats.as_json` wrote.
 
