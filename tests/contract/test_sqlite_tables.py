@@ -31,6 +31,7 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._stores.sqlite import views
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
+from threadkeep.threads import last_statistics
 
 COUNTS = ("checkpoints", "writes", "segment_bytes", "deleted_at")
 
@@ -55,6 +56,7 @@ def shell(tmp_path):
         )
     )
     backend.commit(DropThread("gone", now=NOW))
+    backend.commit(Batch(last_statistics.THREAD, NOW, writes=(write(1),)))
     labels = (
         *(tag_label('it\'s "urgent"'), metadata_label("user", {"id": [1, True, None]})),
         metadata_label('k"]', "v"),

@@ -21,7 +21,8 @@ CREATE VIEW IF NOT EXISTS threads AS SELECT
     t.origin AS forked_from,
     id_text(t.origin_checkpoint) AS forked_from_checkpoint,
     id_text(t.waits_at) AS waits_at_checkpoint
-FROM tk_threads t;
+FROM tk_threads t
+WHERE t.thread <> 'threadkeep$statistics';  -- (the last statistics, see threads/last_statistics.py)
 CREATE VIEW IF NOT EXISTS checkpoints AS SELECT
     t.thread AS thread_id,
     c.ns AS checkpoint_ns,
@@ -41,7 +42,8 @@ CREATE VIEW IF NOT EXISTS writes AS SELECT
     id_text(w.task) AS task_id,
     coalesce(w.path, '') AS task_path,
     length(w.body) AS bytes
-FROM tk_writes w JOIN tk_threads t ON t.number = w.thread;
+FROM tk_writes w JOIN tk_threads t ON t.number = w.thread
+WHERE t.thread <> 'threadkeep$statistics';
 CREATE VIEW IF NOT EXISTS segments AS SELECT
     t.thread AS thread_id,
     s.log AS log,
