@@ -40,6 +40,7 @@ _FORKED = 64  # forking runs remembered per thread
 _BASE_WEIGHT = 4096  # bytes of a thread without its values
 _STATE_WEIGHT = 2500  # bytes of a remembered checkpoint, without its values
 _ENTRY_WEIGHT = 600  # the same of an object remembered by identity
+_SIZE_AGAIN = 8  # the values are estimated again after a change by one part in so many
 _FRESH_FACTOR = 2  # memory of a replaced value, per encoded byte
 
 
@@ -59,7 +60,8 @@ class ThreadMemory:
         self._states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
         self._states_bytes = 0  # of what each holds beyond the one before
         self.newest_bytes = 0  # the values of the one that was remembered last
-        self._newest_size = 0  # the same in memory
+        self._newest_size = 0  # the same in memory, estimated
+        self._sized_at = 0  # the value of `newest_bytes` at that time
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of forking runs, oldest first. They outlive the states and the
         # generation, as each run is reported once.
@@ -75,7 +77,7 @@ class ThreadMemory:
                 self.logs.clear()
                 self.recent.clear()
                 self._states.clear()
-                self._states_bytes = self.newest_bytes = self._newest_size = 0
+                self._states_bytes = self.newest_bytes = self._newest_size = self._sized_at = 0
                 self._head = None
                 self.reported = NOTHING_REPORTED
                 self.generation = generation
@@ -140,7 +142,9 @@ class ThreadMemory:
             before = self._states.pop(key, None)
             self._states[key] = state
             self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
-            self.newest_bytes, self._newest_size = state.weight, state.size
+            self.newest_bytes = weight = state.weight
+            if _SIZE_AGAIN * abs(weight - self._sized_at) > self._sized_at:
+                self._newest_size, self._sized_at = state.size, weight
             states = self._states
             while len(states) > _STATES or (
                 self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
