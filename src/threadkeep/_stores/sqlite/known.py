@@ -91,6 +91,7 @@ class KnownThread:
     is_whole: bool = False
     spaces: defaultdict[str, Space] = field(default_factory=partial(defaultdict, Space))
     head: StoredCheckpoint | None = None
+    head_bytes: int = 0  # with its keyframe and writes
     keyframe: Segment | None = None
     layout: object = None
     # writes on the next head, which is not stored yet
@@ -100,7 +101,7 @@ class KnownThread:
     @property
     def weight(self) -> int:
         """Estimated bytes in memory."""
-        held = 0 if self.head is None else _size(self.head)
+        held = 0 if self.head is None else self.head_bytes
         held += sum([len(write.body) for write in self.early])
         if self.keyframe is not None and (self.head is None or self.head.keyframe is None):
             held += len(self.keyframe.data)
@@ -148,8 +149,8 @@ class KnownThread:
 
     def set_head(self, heap: KnownHeap, head: StoredCheckpoint) -> None:
         """Cache a head if it is complete and small."""
-        self.head = None
-        if head.keyframe is not None and _is_small(head):
+        self.head, self.head_bytes = None, _size(head)
+        if head.keyframe is not None and self.head_bytes <= _MOST_BYTES:
             self.head, self.keyframe = head, head.keyframe
             self.layout = heap.layout_of(head.keyframe.log)
 
@@ -200,8 +201,10 @@ class KnownThread:
         if row.ns:
             return seq
         if head is not None and head.row.id == checkpoint:
-            head = head._replace(writes=(*head.writes, row._replace(seq=seq)))
-            self.head = head if _is_small(head) else None
+            self.head_bytes += len(row.body)
+            is_small = self.head_bytes <= _MOST_BYTES
+            writes = (*head.writes, row._replace(seq=seq))
+            self.head = head._replace(writes=writes) if is_small else None
         elif checkpoint > space.top:
             self.early.append(row._replace(seq=seq))
             if sum([len(write.body) for write in self.early]) > _MOST_BYTES:
@@ -371,11 +374,6 @@ class Known:
         self._weigh(thread)
         if thread.head is not None and self._is_newest(self._header):
             self._heads[read.thread] = reply
-
-
-def _is_small(head: StoredCheckpoint) -> bool:
-    """Return True if a head with a keyframe is small enough to cache."""
-    return _size(head) <= _MOST_BYTES
 
 
 def _size(head: StoredCheckpoint) -> int:
