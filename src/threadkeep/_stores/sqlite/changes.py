@@ -258,8 +258,9 @@ def _commit(
     connections: Connections, changes: Sequence[model.Change]
 ) -> list[ThreadkeepError | None]:
     try:
-        db, known = connections.writer(), connections.known
-        _begin(db, connections.location.busy_timeout, in_turns=known.others_commit)
+        in_turns = connections.known.others_commit
+        db, known = connections.writer(in_turns=in_turns), connections.known
+        _begin(db, connections.location.busy_timeout, in_turns=in_turns)
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]
     except ThreadkeepError as error:
@@ -283,36 +284,21 @@ def _commit(
     return refusals
 
 
-_TURN_MILLISECONDS = 8  # SQLite looks again after 1, 3 and 8 ms
-
-
 def _begin(db: sqlite3.Connection, timeout: float, *, in_turns: bool) -> None:
     """Take the write lock. Raises the driver's errors, also if it stays taken for `timeout`.
 
     SQLite sleeps for up to 100 ms before it looks at the lock again, and those that have just come
     are served first. With `in_turns`, beside other processes, the sleeps stay short.
     """
-    if not in_turns or 1000 * timeout <= _TURN_MILLISECONDS:
-        db.execute("BEGIN IMMEDIATE")
-        return
-    deadline = monotonic() + timeout
-    db.execute(f"PRAGMA busy_timeout = {_TURN_MILLISECONDS}")
-    try:
-        while not _has_begun(db, deadline):
-            pass
-    finally:
-        db.execute(f"PRAGMA busy_timeout = {round(1000 * timeout)}")
-
-
-def _has_begun(db: sqlite3.Connection, deadline: float) -> bool:
-    """Try to take the write lock. Raises the driver's error if it is taken after `deadline`."""
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    except DRIVER_ERRORS as error:
-        if not is_busy(error) or monotonic() >= deadline:
-            raise
-        return False
-    return True
+    deadline = monotonic() + timeout if in_turns else 0.0
+    while True:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except DRIVER_ERRORS as error:
+            if not is_busy(error) or monotonic() >= deadline:
+                raise
+        else:
+            return
 
 
 def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:

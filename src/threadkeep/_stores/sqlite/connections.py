@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Reply: TypeAlias = "Callable[[sqlite3.Connection, Any], Any]"
 
 _IDLE_READERS = 8  # more may be open, but only so many stay open after use
+TURN = 0.008  # seconds; SQLite looks at a lock again after 1, 3 and 8 ms
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
 
 
@@ -52,6 +53,7 @@ class Connections:
         self._find = find
         self._location: DatabaseLocation | None = None
         self._writer: sqlite3.Connection | None = None
+        self._in_turns = False  # of the writer, as last set
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
         self._closed: ClosedError | None = None
@@ -81,14 +83,25 @@ class Connections:
             assert self._location is not None  # noqa: S101 - it was set
         return self._location
 
-    def writer(self) -> sqlite3.Connection:
-        """Return the writing connection of an open database, outside any transaction."""
+    def writer(self, *, in_turns: bool = False) -> sqlite3.Connection:
+        """Return the writing connection of an open database, outside any transaction.
+
+        It waits for a lock for `busy_timeout`; with `in_turns`, for `TURN` at most.
+        """
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call may have left one open
         if self._writer is None:
             self._writer = self._open(self.location.connect_writer)
+        if in_turns is not self._in_turns:  # (each PRAGMA costs as much as a small SELECT)
+            timeout = self.location.busy_timeout
+            self._set_timeout(self._writer, min(TURN, timeout) if in_turns else timeout)
+            self._in_turns = in_turns
         return self._writer
+
+    @staticmethod
+    def _set_timeout(db: sqlite3.Connection, seconds: float) -> None:
+        db.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
 
     def rest_writer(self) -> None:
         """End an open transaction; if that fails, the next call opens a new connection."""
@@ -97,7 +110,7 @@ class Connections:
             self._forget_writer()
 
     def _forget_writer(self) -> None:
-        self._writer = None
+        self._writer, self._in_turns = None, False
         self.known = Known() if self._location is None else Known(self._location.path)
 
     def take(self) -> sqlite3.Connection:
@@ -161,14 +174,13 @@ class Connections:
             with named(location.path):
                 db = self.writer()
                 if busy_timeout is not None:
-                    db.execute(f"PRAGMA busy_timeout = {round(1000 * busy_timeout)}")
+                    self._set_timeout(db, busy_timeout)
                 try:
                     with transaction(db):
                         yield db
                 finally:
                     if busy_timeout is not None:
-                        default = round(1000 * location.busy_timeout)
-                        db.execute(f"PRAGMA busy_timeout = {default}")
+                        self._set_timeout(db, location.busy_timeout)
         finally:
             lock.release()
 

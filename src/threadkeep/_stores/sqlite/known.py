@@ -227,7 +227,7 @@ class Known:
         self._bytes = 0  # of all threads
         self._version = 0
         self.others_commit = False  # others did so between the last two transactions
-        self._stamp: tuple[int, int] | None = None  # None: a transaction is open
+        self._stamp: int | None = None  # `total_changes` at `keep`; None: a transaction is open
         self._index: WalIndex | None = None
         self._has_looked = False  # for the WAL index
         self._before = b""  # header of the index when the open transaction began
@@ -251,11 +251,13 @@ class Known:
         The caller has begun a transaction that locks out other writers.
         """
         self.others_commit = False
-        header = b"" if self._index is None else self._index.header()
-        if not self._holds(db, header):
-            self.forget()
+        header = self._newest_header()
+        is_kept = self._stamp == db.total_changes
+        if not (is_kept and header and header == self._header):
             version = _version(db)
             self.others_commit = self._version not in (0, version)
+            if not is_kept or version != self._version:
+                self.forget()
             self._version = version
         self._stamp = None
         self._changed.clear()
@@ -274,7 +276,7 @@ class Known:
         while len(self.heaps) > _MOST:
             del self.heaps[next(iter(self.heaps))]
         # (last: after an interrupt, the next transaction forgets everything)
-        self._stamp = (self._version, db.total_changes)
+        self._stamp = db.total_changes
 
     def _weigh(self, thread: KnownThread) -> None:
         weight = thread.weight
@@ -283,13 +285,13 @@ class Known:
 
     def holds(self, db: sqlite3.Connection) -> bool:
         """Return True if no other connection has written since `keep`."""
-        return self._holds(db, b"" if self._index is None else self._index.header())
-
-    def _holds(self, db: sqlite3.Connection, header: bytes) -> bool:
-        stamp = self._stamp
-        if stamp is None or stamp[1] != db.total_changes:
+        if self._stamp != db.total_changes:
             return False
-        return (header != b"" and header == self._header) or stamp[0] == _version(db)
+        header = self._newest_header()
+        return (header != b"" and header == self._header) or _version(db) == self._version
+
+    def _newest_header(self) -> bytes:
+        return b"" if self._index is None else self._index.header()
 
     # -- without the lock ----------------------------------------------------------------
 
@@ -297,7 +299,7 @@ class Known:
         """Publish the heads of the changed threads to readers without the lock."""
         if not self._has_looked:
             self._index, self._has_looked = find_index(db, self._path), True
-        header = b"" if self._index is None else self._index.header()
+        header = self._newest_header()
         # Another connection may have committed after us, and the index may be another file's: each
         # commit adds one to the number of changes.
         is_ours = self._before and changes_of(header) == changes_of(self._before) + 1
@@ -309,8 +311,7 @@ class Known:
         self._header = header if is_ours else b""  # (last, so that the heads are at least as new)
 
     def _is_newest(self, header: bytes) -> bool:
-        index = self._index
-        return bool(header) and index is not None and index.header() == header
+        return header != b"" and self._newest_header() == header
 
     def at_hand(self, read: ReadCheckpoint) -> ThreadState | None:
         """Return the reply to a read of a head if the cached one is still valid, else None.
