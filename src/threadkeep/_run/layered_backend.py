@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import wait
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from threadkeep._core.engine.model import Change
 from threadkeep._core.engine.operation import (
@@ -58,7 +58,6 @@ RANDOM = SystemRandom()  # tokens must differ even if a program seeds its random
 _LOOK_EVERY = 1.0  # seconds between checks that another thread's event loop still runs
 
 
-@runtime_checkable
 class ArchiveLayer(StoreLayer, Protocol):
     """A layer that restores archived threads from the cold store, if one is configured.
 
@@ -109,6 +108,7 @@ class LayeredBackend:
                 hint="Use saver.backend, or inherit from threadkeep.Backend.",
             )
         self.backend = backend
+        self._archives = archives
         self.cold = None if archives is None else archives.cold
         self.tiering = tiering
         self.retention: Retention | None = None  # for threads without their own policy
@@ -193,8 +193,8 @@ class LayeredBackend:
             below._use(layers[1:])  # noqa: SLF001 - a copy
             route = (layers[0], below)
             self._routes = below._routes | dict.fromkeys(layers[0].handles, route)  # noqa: SLF001
-        fetching = self._routes[Fetch][0] if Fetch in self._routes else None
-        self._completing = fetching if isinstance(fetching, ArchiveLayer) else None
+        is_completing = Fetch in self._routes and self._routes[Fetch][0] is self._archives
+        self._completing = self._archives if is_completing else None
 
     def under(self, layer: StoreLayer) -> Self:
         """Return a copy with one more layer in front."""

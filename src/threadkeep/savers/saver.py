@@ -55,7 +55,8 @@ class Serializing:
     _clones: dict[Any, Any]  # made by `with_allowlist`
 
     def _begin_serde(self, serde: SerializerProtocol | None) -> None:
-        self._serde = maybe_add_typed_methods(serde or BaseCheckpointSaver.serde)
+        default = BaseCheckpointSaver.serde
+        self._serde = default if serde is None else maybe_add_typed_methods(serde)
         self._family: WeakSet[Serializing | Threads] = WeakSet([self])
 
     @property

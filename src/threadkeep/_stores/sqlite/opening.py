@@ -15,6 +15,7 @@ import ctypes
 import mmap
 import os
 import sqlite3
+import stat
 import sys
 import threading
 import time
@@ -128,7 +129,7 @@ def path_of(database: Database) -> str:
     try:
         if isinstance(path, str) and b"\0" not in os.fsencode(path) != b"":
             here = os.fsdecode(os.getcwdb())  # noqa: PTH109 - blockbuster refuses `os.getcwd`
-            return path if path == MEMORY else str(Path(here, path))
+            return path if path == MEMORY else os.path.join(here, path)  # noqa: PTH118 - quicker
     except UnicodeEncodeError:
         pass  # (no file of this system can have this name)
     raise errors.InvalidArgumentError(
@@ -247,22 +248,26 @@ def open_first(location: DatabaseLocation) -> tuple[DatabaseLocation, sqlite3.Co
 
 
 def _as_found(location: DatabaseLocation) -> DatabaseLocation:
-    path = Path(location.path)
-    if not path.parent.is_dir():
-        raise errors.OpenError(
-            f"The folder {path.parent} does not exist, so {path.name} cannot be opened.",
-            hint="Create the folder first, or correct the path.",
-        )
-    exists = path.exists()
-    if exists and not path.is_file():
-        raise errors.OpenError(f"{path} is not a file.", hint="Use the path of a database file.")
-    size = path.stat().st_size if exists else None
+    folder, name = os.path.split(location.path)
+    try:
+        found = os.stat(location.path)  # noqa: PTH116 - ten times as quick as a Path
+    except (FileNotFoundError, NotADirectoryError):
+        found = None
+        if not Path(folder).is_dir():
+            raise errors.OpenError(
+                f"The folder {folder} does not exist, so {name} cannot be opened.",
+                hint="Create the folder first, or correct the path.",
+            ) from None
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        hint = "Use the path of a database file."
+        raise errors.OpenError(f"{location.path} is not a file.", hint=hint)
+    size = None if found is None else found.st_size
     if size == 1:
         raise _no_database(location.path)  # (SQLite would treat one byte as an empty database)
     if size == 0 and location.mode == "ro":
         raise _no_tables(location.path)  # (SQLite would remove a WAL beside it)
-    is_frozen = os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
-    if not wal_of(path).exists() and (location.mode == "ro" or is_frozen):
+    is_frozen = os.access(location.path, os.R_OK) and not os.access(folder, os.W_OK)
+    if (location.mode == "ro" or is_frozen) and not wal_of(Path(location.path)).exists():
         return location._replace(mode="immutable")
     return location
 
@@ -409,4 +414,6 @@ def find_index(db: sqlite3.Connection, path: str) -> WalIndex | None:
     """Return the index of a file's WAL, or None, for a connection that has just committed."""
     if os.name != "posix" or db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         return None
-    return _open.get(os.path.realpath(path) + "-shm")
+    # (a link is resolved, as SQLite does: the index is beside the file itself)
+    real = os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114 - quicker
+    return _open.get(real + "-shm")
