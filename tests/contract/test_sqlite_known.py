@@ -211,14 +211,14 @@ def test_many_writes_that_came_before_their_head_are_not_remembered(backend):
     backend.commit(turn(1))
     backend.commit(Batch("t", 1, writes=(write(2, body=bytes(20_000)), write(2))))
     backend.commit(turn(2))
-    assert told(backend, lambda: head(backend)) == ["SELECT"]
+    assert told(backend, lambda: head(backend)) == ["SELECT"] * 2
     assert not backend._connections.known.threads["t"].early
 
 
 def test_a_head_that_was_read_is_read_once(backend, other):
     other.commit(turn(1))
     backend.commit(Batch("t", 1, writes=(write(1),)))
-    assert told(backend, lambda: head(backend)) == ["SELECT"]
+    assert told(backend, lambda: head(backend)) == ["SELECT"] * 2
     assert told(backend, lambda: head(backend)) == []
 
 

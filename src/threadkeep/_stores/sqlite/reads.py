@@ -31,6 +31,32 @@ _MOST_SPANS = 64  # of one statement
 # -- a checkpoint --------------------------------------------------------------------
 
 
+# Stored segments never overlap, so the keyframe is in the last one that starts at or before it.
+_WITH_KEYFRAME = """
+LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
+    AND k.log = coalesce(c.key_log, 0)
+    AND k.start = (
+        SELECT max(start) FROM tk_heap_segments
+        WHERE thread = coalesce(t.heap, t.number) AND log = coalesce(c.key_log, 0)
+            AND start <= coalesce(c.key_pos, 0))
+"""
+# Most heads have neither writes nor a child (then the first column is 0). SQLite compiles this
+# statement in half the time of the whole one, which counts for a connection's first read.
+_AT_REST = f"""
+SELECT
+    EXISTS (SELECT 1 FROM tk_writes
+        WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id)
+    OR EXISTS (SELECT 1 FROM tk_checkpoints
+        WHERE thread = t.number AND ns = c.ns AND id > c.id AND parent = c.id),
+    t.generation, t.deleted_at, {records.COLUMNS}, k.start, k.count, k.data, NULL, NULL, NULL
+FROM tk_threads t
+LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {records.VISIBLE}
+{_WITH_KEYFRAME}
+WHERE t.thread = ?
+ORDER BY c.id DESC LIMIT 1
+"""
+
+
 # The first row is the thread's own: its checkpoint (id NULL if there is none), the keyframe and the
 # first child. One row for each write follows. Ids grow with time, so the first child is nearly
 # always the next row or close after it.
@@ -42,13 +68,7 @@ SELECT * FROM (
         k.start, k.count, k.data, h.id, h.run, h.seen
     FROM tk_threads t
     LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
-    LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
-        AND k.log = coalesce(c.key_log, 0)
-        AND k.start = (
-            SELECT start FROM tk_heap_segments
-            WHERE thread = coalesce(t.heap, t.number) AND log = coalesce(c.key_log, 0)
-                AND start <= coalesce(c.key_pos, 0)
-            ORDER BY start DESC LIMIT 1)
+    {_WITH_KEYFRAME}
     LEFT JOIN tk_checkpoints h ON h.thread = t.number AND h.ns = c.ns
         AND h.id = (
             SELECT id FROM tk_checkpoints
@@ -77,7 +97,9 @@ def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.Thre
     """Answer a `ReadCheckpoint`."""
     thread, ns = read.thread, read.ns
     if read.id is None:
-        rows = db.execute(_HEAD, (ns, thread, ns, ns, thread)).fetchall()
+        rows = db.execute(_AT_REST, (ns, thread)).fetchall()
+        if rows and rows[0][0]:
+            rows = db.execute(_HEAD, (ns, thread, ns, ns, thread)).fetchall()
     else:
         key = pack_id(read.id)
         rows = db.execute(_BY_ID, (ns, key, thread, ns, key, thread)).fetchall()
@@ -105,22 +127,27 @@ _seq = attrgetter("seq")
 
 # -- segments ------------------------------------------------------------------------
 
+
 # Stored segments never overlap, so the search starts at the last one that starts at or before ours.
-_SEGMENTS = ManyRows(
-    f"""
-WITH q (log, start, stop, least) AS (VALUES {{rows}})
-SELECT s.log, s.start, s.count, s.data FROM tk_threads t CROSS JOIN q CROSS JOIN tk_heap_segments s
+def _segments_of(heap: str) -> ManyRows:
+    return ManyRows(
+        f"""
+SELECT s.log, s.start, s.count, s.data
+FROM tk_threads t CROSS JOIN (VALUES {{rows}}) q CROSS JOIN tk_heap_segments s
 WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
-    AND s.thread = {threads.HEAP} AND s.log = q.log
-    AND s.start < q.stop AND s.start + s.count > q.start
-    AND s.start >= max(q.least, coalesce(
-        (SELECT start FROM tk_heap_segments
-            WHERE thread = {threads.HEAP} AND log = q.log AND start <= q.start
-            ORDER BY start DESC LIMIT 1),
+    AND s.thread = {heap} AND s.log = q.column1
+    AND s.start < q.column3 AND s.start + s.count > q.column2
+    AND s.start >= max(q.column4, coalesce(
+        (SELECT max(start) FROM tk_heap_segments
+            WHERE thread = {heap} AND log = q.column1 AND start <= q.column2),
         0))
 """,
-    "(?, ?, ?, ?)",
-)
+        "(?, ?, ?, ?)",  # log, start, stop, least
+    )
+
+
+_SEGMENTS = _segments_of("coalesce(t.heap, t.number)")
+_SEGMENTS_OF_DAMAGED = _segments_of(threads.HEAP)  # (takes half as long again to compile)
 
 
 def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Segment]:
@@ -128,8 +155,10 @@ def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Seg
     asked = _asked(read.spans)
     found: list[model.Segment] = []
     for first in range(0, len(asked), _MOST_SPANS):
-        text, values = _statement(read, asked[first : first + _MOST_SPANS])
-        rows = db.execute(text, values).fetchall()
+        size, values = _parameters(read, asked[first : first + _MOST_SPANS])
+        rows = db.execute(_SEGMENTS.text(size), values).fetchall()
+        if not rows:  # the number of the heap may be damaged
+            rows = db.execute(_SEGMENTS_OF_DAMAGED.text(size), values).fetchall()
         found += [records.segment(row[0], row[1:]) for row in rows]
     return sorted(found)
 
@@ -150,12 +179,14 @@ def _asked(spans: Iterable[model.Span]) -> list[_Asked]:
     return asked
 
 
-def _statement(read: model.ReadSegments, asked: Sequence[_Asked]) -> tuple[str, tuple[object, ...]]:
-    """Return the statement and its values; empty spans round their number up."""
+def _parameters(
+    read: model.ReadSegments, asked: Sequence[_Asked]
+) -> tuple[int, tuple[object, ...]]:
+    """Return the number of spans and the values; empty spans round the number up."""
     size = 1 << (len(asked) - 1).bit_length()
     log, start, stop, _ = asked[-1]
     spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
-    return _SEGMENTS.text(size), (*chain.from_iterable(spans), read.thread, read.generation)
+    return size, (*chain.from_iterable(spans), read.thread, read.generation)
 
 
 def needs_transaction(reads: Sequence[model.Read]) -> bool:
