@@ -1,8 +1,8 @@
-"""The two compiled modules; pyproject.toml has everything else.
+"""The compiled modules; pyproject.toml has everything else.
 
 If they cannot be compiled (no compiler, or an interpreter without a global lock), the
 installation continues without them: `threadkeep/_core` has the same in Python
-(`engine/shadow.py` and `refs.py`, `validation.py`).
+(`engine/shadow.py`, `records.py` and `refs.py`, `validation.py`).
 """
 
 import sysconfig
@@ -13,7 +13,7 @@ PARTS = [
     Extension(
         f"threadkeep._core.engine.{name}", [f"src/threadkeep/_core/engine/{name}.c"], optional=True
     )
-    for name in ("_identity", "_wire")
+    for name in ("_identity", "_records", "_wire")
 ]
 
 setup(ext_modules=[] if sysconfig.get_config_var("Py_GIL_DISABLED") else PARTS)

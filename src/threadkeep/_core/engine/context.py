@@ -20,6 +20,7 @@ from threadkeep._core.engine.logs import (
 )
 from threadkeep._core.engine.model import HIDDEN, Batch, HeadFence, Segment, Span, StoredCheckpoint
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_segments
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Cell, Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import manifest_of
 from threadkeep._core.engine.shadow import Shadow
@@ -191,6 +192,7 @@ def keyframe_of(
     return read_manifest(stored)
 
 
+@quick
 class Built(NamedTuple):
     """A batch ready to commit, and the values to remember in `memory` afterwards."""
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from threadkeep._core.codec import Codec, NativeCodec
 from threadkeep._core.codec.introspection import layout
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.shadow import (
     Shadow,
     WatchedCopies,
@@ -25,6 +26,7 @@ from threadkeep._core.engine.shadow import (
 from threadkeep.errors import UnserializableError
 
 
+@quick
 class Piece(NamedTuple):
     """The new elements `start <= i < stop`; kept ones begin at `old` in the old version."""
 
@@ -75,6 +77,7 @@ class SeenSequence:
         return SeenSequence(None, items, shadow)
 
 
+@quick
 class Comparison(NamedTuple):
     """A sequence as it is now, compared with its last version."""
 

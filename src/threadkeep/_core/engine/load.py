@@ -32,6 +32,7 @@ from threadkeep._core.engine.operation import (
     fetch,
     fetch_checkpoint,
 )
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Ref
 from threadkeep._core.engine.rows import Write, counting, unpack_metadata, unpack_time
 from threadkeep._core.engine.shadow import Shadow, disjoint
@@ -65,6 +66,7 @@ def field(value: Mapping[str, Any], name: str) -> Any:
     return found
 
 
+@quick
 class Load(NamedTuple):
     """A `get_tuple` call by a run (`run`), or from inside a running task (`nested`)."""
 
@@ -73,6 +75,7 @@ class Load(NamedTuple):
     nested: bool = False
 
 
+@quick
 class Loaded(NamedTuple):
     """A checkpoint as a caller gets it; only elements lent to a run are shared."""
 

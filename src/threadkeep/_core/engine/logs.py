@@ -18,6 +18,7 @@ from threadkeep._core.codec.introspection import layout
 from threadkeep._core.engine import refs
 from threadkeep._core.engine.differences import Comparison, Piece, SeenSequence
 from threadkeep._core.engine.model import Segment, Span
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.shadow import Shadow, is_leaf, is_state
 from threadkeep._core.engine.snapshots import BatchSegments, RunValue
 from threadkeep.errors import UnserializableError
@@ -39,6 +40,7 @@ FULL_COUNT = 256  # a sealed segment grows up to so many elements or bytes
 FULL_BYTES = 64 * 1024
 
 
+@quick
 class TailSegment(NamedTuple):
     """The elements of a stored segment, their bytes, and the bytes of the segment."""
 

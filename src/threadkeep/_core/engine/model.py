@@ -7,6 +7,7 @@ point. Numbers are signed and fit in 64 bits.
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
     EntryFence,
@@ -29,6 +30,7 @@ LAYERS_NS = f"{OWN_NS}memory"
 LAYERS_KEY = "threadkeep_memory"  # in metadata: the record of what layered memory has archived
 
 
+@quick
 class Span(NamedTuple):
     """The positions `start <= p < stop` of log `log`."""
 
@@ -37,6 +39,7 @@ class Span(NamedTuple):
     stop: int
 
 
+@quick
 class Segment(NamedTuple):
     """An immutable stored run of a log: `count` (at least 1) elements from `start` on."""
 
@@ -62,6 +65,7 @@ NESTED = 2  # by an update from inside a running task: does not move the fence
 HIDDEN = 4  # pruned, and kept only because a DeltaChannel is rebuilt through it
 
 
+@quick
 class CheckpointRow(NamedTuple):
     """One checkpoint as stored; `run` and `seen` say which writes on the parent led to it."""
 
@@ -79,6 +83,7 @@ class CheckpointRow(NamedTuple):
     manifest: bytes
 
 
+@quick
 class WriteRow(NamedTuple):
     """The writes of one `put_writes` call, by one task, in one row.
 
@@ -104,6 +109,7 @@ class Child(NamedTuple):
     seen: int
 
 
+@quick
 class StoredCheckpoint(NamedTuple):
     """A checkpoint as read: its row, its keyframe, and all its write rows in `seq` order."""
 
@@ -114,6 +120,7 @@ class StoredCheckpoint(NamedTuple):
     child: Child | None = None  # with the smallest greater id, hidden ones included
 
 
+@quick
 class ThreadState(NamedTuple):
     """The state of a thread, part of every reply about one, and a checkpoint if it was found.
 
@@ -308,6 +315,7 @@ Read: TypeAlias = (
 # -- changes: a closed set, each atomic ----------------------------------------------
 
 
+@quick
 class HeadFence(NamedTuple):
     """Holds if no checkpoint of `ns` has an id greater than `expected`.
 
@@ -343,6 +351,7 @@ class RowsFence(NamedTuple):
 Fence: TypeAlias = HeadFence | WritesFence | RowsFence | EntryFence
 
 
+@quick
 class Batch(NamedTuple):
     """Rows to add and remove, all or nothing.
 

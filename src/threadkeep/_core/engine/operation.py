@@ -22,6 +22,7 @@ from threadkeep._core.engine.model import (
     Span,
     ThreadState,
 )
+from threadkeep._core.engine.records import quick
 from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
@@ -112,6 +113,7 @@ def external(function: Callable[..., T], *args: Any) -> Operation[T]:
     return result
 
 
+@quick
 class CheckpointRef(NamedTuple):
     """The checkpoint that a call is about: the head where `id` is None."""
 

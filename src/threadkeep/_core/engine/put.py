@@ -37,6 +37,7 @@ from threadkeep._core.engine.operation import (
     fetch,
     fetch_checkpoint,
 )
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version
 from threadkeep._core.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
 from threadkeep._core.engine.shadow import copy_and_watch
@@ -64,6 +65,7 @@ _KNOWN_KEYS = frozenset(
 )
 
 
+@quick
 class Put(NamedTuple):
     """A `put` call: the checkpoint, its parent's id, its merged metadata."""
 
@@ -90,6 +92,7 @@ class Put(NamedTuple):
 Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
 
 
+@quick
 class PutWrites(NamedTuple):
     """A `put_writes` call; `indexes` are the writes' own, if another saver assigned them."""
 

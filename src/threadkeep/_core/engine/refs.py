@@ -22,12 +22,14 @@ from typing import Any, NamedTuple, TypeAlias
 import ormsgpack
 
 from threadkeep._core.engine.model import Segment, SegmentInfo, Span
+from threadkeep._core.engine.records import quick
 from threadkeep.errors import CorruptionError
 
 _INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
 _MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference
 
 
+@quick
 class Inline(NamedTuple):
     """A small value: its bytes."""
 
@@ -40,6 +42,7 @@ class Inline(NamedTuple):
         return self.uses
 
 
+@quick
 class Cell(NamedTuple):
     """A large single value: one element."""
 
@@ -52,6 +55,7 @@ class Cell(NamedTuple):
         return (Span(self.log, self.pos, self.pos + 1), *self.uses)
 
 
+@quick
 class Run(NamedTuple):
     """A list, tuple or dict (`kind`): its elements, or its items, in order."""
 
@@ -203,6 +207,7 @@ Versions: TypeAlias = dict[str, Version]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
+@quick
 class ChannelEntry(NamedTuple):
     """A channel's version and value; None if the channel is empty."""
 
@@ -216,6 +221,7 @@ class ChannelEntry(NamedTuple):
         return self.ref is None and not self.removed
 
 
+@quick
 class Manifest(NamedTuple):
     """A checkpoint without its identity: format `v`, channels, and versions seen by nodes."""
 

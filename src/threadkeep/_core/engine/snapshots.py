@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine.differences import SeenSequence
 from threadkeep._core.engine.model import Segment, Span
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Numbers, Ref
 from threadkeep._core.engine.shadow import Shadow, is_leaf
 
@@ -96,6 +97,7 @@ _NO_RAWS: Mapping[int, bytes] = MappingProxyType({})
 _PART_OVER = 16  # least average bytes of such elements
 
 
+@quick
 class RunValue(NamedTuple):
     """A list, tuple or dict as last seen, and the spans it is stored in."""
 
@@ -106,6 +108,7 @@ class RunValue(NamedTuple):
     raws: Mapping[int, bytes] = _NO_RAWS  # opaque elements' bytes, by index
 
 
+@quick
 class RawElement(NamedTuple):
     """The full bytes of a stored element."""
 
@@ -122,6 +125,7 @@ class RawElement(NamedTuple):
         return Span(self.log, self.pos, self.pos + 1)
 
 
+@quick
 class CellValue(NamedTuple):
     """A single value as last seen. `raw` is None for a value stored inline."""
 
@@ -153,6 +157,7 @@ _LEAF, _ELEMENT = 60, 1200  # bytes of an element with its shadow, beside its te
 _ELEMENT_FACTOR = 10  # the most of these per encoded byte
 
 
+@quick
 class Keyframe(NamedTuple):
     """A whole manifest and its position; `used` counts the checkpoints encoded against it."""
 
@@ -163,6 +168,7 @@ class Keyframe(NamedTuple):
     numbers: Numbers
 
 
+@quick
 class CheckpointSnapshot(NamedTuple):
     """A stored checkpoint with the values that this process knows."""
 
@@ -210,6 +216,7 @@ class BatchSegments:
         return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 
 
+@quick
 class StoredObject(NamedTuple):
     """An object in a log (for example a message), found again by its identity."""
 
@@ -220,6 +227,7 @@ class StoredObject(NamedTuple):
     home: BatchSegments
 
 
+@quick
 class StoredValue(NamedTuple):
     """A whole value of a channel that was just stored, for example as a pending write."""
 

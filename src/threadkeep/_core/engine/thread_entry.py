@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
+from threadkeep._core.engine.records import quick
 from threadkeep.errors import CorruptionError
 
 _DAMAGE = "its entry in the registry is damaged: "
@@ -45,6 +46,7 @@ class ThreadEntry(NamedTuple):
         return name in self.damage.removeprefix(_DAMAGE).split(", ")
 
 
+@quick
 class StateTransition(NamedTuple):
     """A transition from one of `sources` ("": no entry) to `target`, caused by a checkpoint.
 
@@ -59,6 +61,7 @@ class StateTransition(NamedTuple):
     same: bool
 
 
+@quick
 class EntryUpdate(NamedTuple):
     """The effect of a batch on the entry of its thread. It cannot be refused.
 

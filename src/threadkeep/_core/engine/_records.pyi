@@ -1,0 +1,3 @@
+from typing import Any
+
+def construct(cls: type, fields: tuple[str, ...], defaults: tuple[Any, ...]) -> None: ...
