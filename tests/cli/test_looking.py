@@ -284,7 +284,7 @@ def test_stats_of_a_while_ago(store, told, refused):
         assert told("stats", "--json")["threads"] == first["threads"] + 1
         stored = saver.stats(max_age=3600)
         old = replace(stored, at=stored.at - timedelta(minutes=5))
-        saver.backend.commit(last_statistics._change(saver._engine, old))
+        saver.backend.commit(last_statistics._change(saver._engine, old, None))
     line = f"As of {old.at:%Y-%m-%d %H:%M:%S} UTC"
     assert line in told("stats", "--max-age", "1h")
     assert not any(shown.startswith("As of") for shown in told("stats"))

@@ -21,6 +21,7 @@ from threadkeep.errors import InvalidArgumentError, ReadOnlyError
 from threadkeep.threads import last_statistics, statistics
 
 if TYPE_CHECKING:
+    from threadkeep._core.engine.operation import Operation
     from threadkeep.threads.statistics import Stats
 
 HOUR = timedelta(hours=1)
@@ -45,7 +46,7 @@ def store_as(saver: Any, found: Stats, **changed: Any) -> None:
     document = {**found.as_json(), **changed}
     as_json = {"as_json": lambda self: document}
     other: Any = type("Other", (), as_json)()
-    saver._store.backend.commit(last_statistics._change(saver._engine, other))
+    saver._store.backend.commit(last_statistics._change(saver._engine, other, None))
 
 
 # -- on every store ----------------------------------------------------------------------
@@ -59,6 +60,27 @@ def test_an_erasure_removes_them_as_they_name_threads(saver: Any) -> None:
     (rows,) = saver._store.backend.fetch([ReadThread(last_statistics.THREAD)])
     assert not rows.orphans
     assert [one.thread for one in saver.stats(max_age=HOUR).largest] == ["b"]
+
+
+def test_an_erasure_while_they_are_counted_keeps_them_from_being_stored(
+    saver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for thread in ("a", "b"):
+        save(saver, thread)
+    other, count = Saver(saver.backend), statistics.count
+
+    def interrupted(*arguments: Any, **options: Any) -> Operation[Stats]:
+        found = yield from count(*arguments, **options)
+        other.threads.erase("a")
+        return found
+
+    monkeypatch.setattr(statistics, "count", interrupted)
+    saver.stats(max_age=HOUR)
+    (rows,) = saver._store.backend.fetch([ReadThread(last_statistics.THREAD)])
+    assert not rows.orphans
+    monkeypatch.undo()
+    assert [one.thread for one in saver.stats(max_age=HOUR).largest] == ["b"]
+    assert other.stats(max_age=HOUR) == saver.stats(max_age=HOUR)
 
 
 def test_the_last_ones_are_returned_until_they_are_too_old(saver: Any) -> None:
@@ -115,7 +137,7 @@ def test_unreadable_ones_are_counted_again(saver: Any) -> None:
     save(saver, "a")
     counted = saver.stats(max_age=HOUR)
     (rows,) = saver._store.backend.fetch([ReadThread(last_statistics.THREAD)])
-    change = last_statistics._change(saver._engine, counted)
+    change = last_statistics._change(saver._engine, counted, None)
     assert change.rows is not None
     for body in (b"", stored_body(saver)[:-1], with_body(rows.orphans[0], b"\x90").body):
         damaged = rows.orphans[0]._replace(body=body)

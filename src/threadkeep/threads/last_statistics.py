@@ -37,41 +37,42 @@ _UNREADABLE = (CodecError, CorruptionError, ValueError, TypeError, LookupError, 
 
 def stats(engine: Engine, max_age: timedelta, *, counts_usage: bool) -> Operation[Stats]:
     """Return the stored statistics if they are not older than `max_age`; else count, and store."""
-    found = yield from _stored(engine)
+    found, generation = yield from _stored(engine)
     now = engine.now()
     # (a clock that was set back must not keep them for ever)
     if found is not None and timedelta() <= EPOCH + now * MICROSECOND - found.at <= max_age:
         return found
     counted = yield from statistics.count(now, counts_usage=counts_usage)
-    with suppress(ThreadkeepError):  # (a full disk, a store that is only read: they are counted)
-        yield from commit(_change(engine, counted))
+    # (suppressed: a full disk, a store that is only read; or others stored or removed them
+    # meanwhile, as ours may name a thread that was erased since)
+    with suppress(ThreadkeepError):
+        yield from commit(_change(engine, counted, generation))
     return counted
 
 
-def _change(engine: Engine, counted: Stats) -> DropThread:
+def _change(engine: Engine, counted: Stats, generation: int | None) -> DropThread:
     value = Inline(engine.codec.encode(json.dumps(counted.as_json())))
     row = WriteRow(THREAD, THREAD, 0, 0, THREAD, "", b"")
     row = with_body(row, pack_writes([(0, THREAD, value)]))
-    return DropThread(THREAD, 0, rows=Batch(THREAD, engine.now(), writes=(row,)))
+    return DropThread(THREAD, 0, generation, rows=Batch(THREAD, engine.now(), writes=(row,)))
 
 
-def _stored(engine: Engine) -> Operation[Stats | None]:
-    """Return the stored statistics; None if there are none that this release can read."""
+def _stored(engine: Engine) -> Operation[tuple[Stats | None, int | None]]:
+    """Return the stored statistics and their thread's generation, each None if unreadable."""
+    generation = None
     with suppress(*_UNREADABLE):
         rows = cast("ThreadRows", (yield from fetch(ReadThread(THREAD, stub=True))))
+        generation = rows.generation
         for row in rows.orphans:
             ref = unpack_writes(row)[0].ref
-            return of_json(json.loads(engine.codec.decode(cast("Inline", ref).data)))
-    return None
+            found = of_json(json.loads(engine.codec.decode(cast("Inline", ref).data)))
+            return found, generation
+    return None, generation
 
 
 def forget() -> Operation[None]:
-    """Remove the stored statistics, which name threads. No-op if there are none."""
-    with suppress(CorruptionError):  # (damaged ones are removed too)
-        rows = cast("ThreadRows", (yield from fetch(ReadThread(THREAD, stub=True))))
-        if not rows.orphans:
-            return
-    yield from commit(DropThread(THREAD, 0))
+    """Remove the stored statistics, which name threads, and refuse those being counted."""
+    yield from commit(DropThread(THREAD, 0))  # (also if there are none: it raises the generation)
 
 
 def of_json(document: dict[str, Any]) -> Stats:
