@@ -77,6 +77,7 @@ class Elements:
         # By log: the starts of its segments in order, and their elements' bytes.
         self._starts: dict[int, list[int]] = {}
         self._parts: dict[int, list[list[bytes]]] = {}
+        self._at: dict[_Position, list[bytes]] = {}  # elements of a segment, by its start
         self._read: dict[Hashable, dict[int, dict[int, Any]]] = {}  # by reader, log and position
         # The latest values built from patches: in a listing each is the base of the next.
         self._patched: dict[_Position, bytes] = {}
@@ -91,7 +92,7 @@ class Elements:
             at = bisect_right(starts, start)
             if at and starts[at - 1] == start:
                 continue
-            raws = unpack(data, count)
+            raws = self._at[log, start] = unpack(data, count)
             starts.insert(at, start)
             self._parts.setdefault(log, []).insert(at, raws)
 
@@ -118,6 +119,9 @@ class Elements:
 
     def part(self, log: int, pos: int) -> tuple[int, list[bytes]]:
         """Return the start of the segment that holds a position, and its elements as stored."""
+        raws = self._at.get((log, pos))
+        if raws:  # (a quick answer to most questions)
+            return pos, raws
         part = self._find(log, pos)
         if part is None:
             raise CorruptionError(f"Element {pos} of log {log} is missing.")
@@ -199,7 +203,7 @@ class Elements:
 
     def opened(self, segment: Segment) -> list[bytes]:
         """Return the elements of one of the segments, as stored."""
-        return self.part(segment.log, segment.start)[1]
+        return self._at[segment.log, segment.start]
 
     def size(self, span: Span) -> int:
         """Estimate the bytes of the elements of a span."""

@@ -169,7 +169,7 @@ class OpenLogs:
             for number, start, part in tails:
                 log = self._by_number.get(number)
                 count = len(part.elements)
-                if log is None or _overlaps(log.tail, start, start + count):
+                if log is None or (log.tail and _overlaps(log.tail, start, start + count)):
                     continue
                 is_old = not log.tail and (count >= SEAL_EARLY // 4 or part.size >= SEAL_BYTES)
                 log.tail[start] = part

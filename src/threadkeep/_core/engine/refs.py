@@ -328,10 +328,14 @@ def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
     flat = iter(entries_wire)
     for key, version, wire in zip(flat, flat, flat, strict=True):
         name = names[key] if isinstance(key, int) else key
-        known = keyframe.entries.get(name)
-        is_removed = wire is False
-        ref = None if is_removed else from_wire(wire, None if known is None else known.ref)
-        entries[name] = ChannelEntry(_distance(version, newest), ref, is_removed)
+        at = newest - version if type(version) is int else version
+        if wire is None or wire is False:
+            entries[name] = ChannelEntry(at, None, wire is False)
+        elif type(wire) is bytes:  # (most)
+            entries[name] = ChannelEntry(at, Inline(wire))
+        else:
+            known = keyframe.entries.get(name)
+            entries[name] = ChannelEntry(at, from_wire(wire, known and known.ref))
     seen = _without(keyframe.seen, gone_nodes)
     flat = iter(seen_wire)
     for key, wire in zip(flat, flat, strict=True):
@@ -341,7 +345,7 @@ def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
         next(told)
         for channel, version in zip(told, told, strict=True):
             name = names[channel] if isinstance(channel, int) else channel
-            versions[name] = _distance(version, newest)
+            versions[name] = newest - version if type(version) is int else version
         seen[node] = versions
     if isinstance(updated, list):
         updated = [names[key] if isinstance(key, int) else key for key in updated]

@@ -278,9 +278,11 @@ def _commit(
         if len(changes) == 1:
             return [_mapped(error, connections)]
         return [refusal for change in changes for refusal in _commit(connections, [change])]
-    done = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
-    if any(type(one) is model.DropThread or getattr(one, "drop_segments", ()) for one in done):
-        _give_back(db)
+    for change, refusal in zip(changes, refusals, strict=True):
+        is_done = refusal is None
+        if is_done and (type(change) is model.DropThread or getattr(change, "drop_segments", None)):
+            _give_back(db)
+            break
     return refusals
 
 

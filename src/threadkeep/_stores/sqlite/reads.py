@@ -10,6 +10,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.model import HIDDEN
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import with_writes
 from threadkeep._stores.sqlite import damage, records, threads
@@ -40,17 +41,15 @@ LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
         WHERE thread = coalesce(t.heap, t.number) AND log = coalesce(c.key_log, 0)
             AND start <= coalesce(c.key_pos, 0))
 """
-# Most heads have neither writes nor a child (then the first column is 0). SQLite compiles this
-# statement in half the time of the whole one, which counts for a connection's first read.
+# The greatest checkpoint. Unless it has writes or is hidden (then the first column is true), it is
+# the head, and has no child. SQLite compiles this statement in half the time of the whole one: that
+# counts for a connection's first read.
 _AT_REST = f"""
-SELECT
-    EXISTS (SELECT 1 FROM tk_writes
-        WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id)
-    OR EXISTS (SELECT 1 FROM tk_checkpoints
-        WHERE thread = t.number AND ns = c.ns AND id > c.id AND parent = c.id),
-    t.generation, t.deleted_at, {records.COLUMNS}, k.start, k.count, k.data, NULL, NULL, NULL
+SELECT c.flags & {HIDDEN} OR EXISTS (SELECT 1 FROM tk_writes
+        WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id),
+    t.generation, t.deleted_at, {records.COLUMNS}, k.start, k.count, k.data
 FROM tk_threads t
-LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {records.VISIBLE}
+LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ?
 {_WITH_KEYFRAME}
 WHERE t.thread = ?
 ORDER BY c.id DESC LIMIT 1
@@ -115,7 +114,7 @@ def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.Thre
     row = records.checkpoint_row(first[3:15])
     writes = [records.write_row(other[1:9]) for other in rows[1:]]
     keyframe = None if first[15] is None else records.keyframe(row, first[15:18])
-    child = None if first[18] is None else records.child(first[18:])
+    child = records.child(first[18:]) if first[18:] and first[18] is not None else None
     writes.sort(key=_seq)
     found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
     return model.ThreadState(generation, deleted_at, found)
