@@ -120,8 +120,9 @@ def test_a_commit_of_another_process_is_noticed(backend, path, hidden):
     assert backend.fetch([HEAD])[0].found is None
 
 
-def test_a_commit_right_after_ours_is_noticed(backend, path, monkeypatch):
-    """Before we have looked at the header that our commit left."""
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_commit_right_after_ours_is_noticed(backend, path, monkeypatch, is_empty):
+    """Before we have looked at the header that our commit left; or did not change, if empty."""
     publish = Known._publish
 
     def late(known, db):
@@ -131,7 +132,7 @@ def test_a_commit_right_after_ours_is_noticed(backend, path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Known, "_publish", late)
-        backend.commit(turn(3))
+        backend.commit(Batch("t", 1) if is_empty else turn(3))
     assert backend.at_hand(HEAD) is None
     assert backend.fetch([HEAD])[0].found is None
 

@@ -231,6 +231,7 @@ class Known:
         self._index: WalIndex | None = None
         self._has_looked = False  # for the WAL index
         self._before = b""  # header of the index when the open transaction began
+        self._begun = 0  # rows that the connection had changed by then
         self._changed: set[str] = set()  # threads that this transaction changed
         # For readers without the lock, also during a transaction: heads, valid while the index has
         # this header. An empty header makes them invalid.
@@ -261,7 +262,7 @@ class Known:
             self._version = version
         self._stamp = None
         self._changed.clear()
-        self._before = header
+        self._before, self._begun = header, db.total_changes
 
     def keep(self, db: sqlite3.Connection) -> None:
         """Mark the cache as valid: the transaction was committed."""
@@ -301,8 +302,12 @@ class Known:
             self._index, self._has_looked = find_index(db, self._path), True
         header = self._newest_header()
         # Another connection may have committed after us, and the index may be another file's: each
-        # commit adds one to the number of changes.
-        is_ours = self._before and changes_of(header) == changes_of(self._before) + 1
+        # commit that changes rows adds one to the number of changes.
+        is_ours = (
+            self._before
+            and changes_of(header) == changes_of(self._before) + 1
+            and db.total_changes != self._begun
+        )
         for name in self._changed:
             self._heads.pop(name, None)
             state = self._head_of(self.threads.get(name)) if is_ours else None
