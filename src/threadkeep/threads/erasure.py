@@ -174,7 +174,6 @@ def erase(
     report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
     if dry_run:
         return replace(report, unfinished=_lines(failures))
-    yield from on(beneath, last_statistics.forget())
     # (Without rows this may complete an interrupted erasure, so all caches are cleared.)
     is_new = any(one.checkpoints or one.writes or one.segments for one in done)
     places = (
@@ -249,6 +248,7 @@ def _elsewhere(
 def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Operation[ScrubReport]:
     for name in threads:
         yield from on(store, store.clear_cache(name))
+    yield from on(store.beneath(), last_statistics.forget())
     here = ScrubReport(("this program's memory and cache",))
     return here + (yield from on(store, store.scrub_hot()))
 
