@@ -38,7 +38,7 @@ _MAX_WAIT = 60
 _IDLE_SECONDS = 10.0  # an idle thread ends after this time; the next change starts another
 _LINGER_SECONDS = 0.004  # how long pending writes wait for the checkpoint that follows
 _MAX_SKIPS = 4096  # lingers to skip after useless ones
-_UNPROVEN = 8  # lingers that count as skipped at first: after a useless one, 16 are skipped
+_UNPROVEN = 2  # lingers that count as skipped at first: the next is the 4th after a useless one
 _LAST_SECONDS = 5.0  # limit for committing the queue when an event loop shuts down
 OF_THE_STORE = (UnreachableError, ClosedError)  # failures of the store, not of one change
 
@@ -421,11 +421,14 @@ class Writer(ResetInChild):
         return not self._skips
 
     def _note_linger(self, *, in_vain: bool) -> None:
-        """Record the result of a linger: each useless one doubles the lingers to skip."""
-        if in_vain:
+        """Record the result of a linger: each useless one doubles the lingers to skip.
+
+        Of useless ones at the same time only the first counts.
+        """
+        if in_vain and not self._skips:
             self._skipped = min(max(2 * self._skipped, 1), _MAX_SKIPS)
             self._skips = self._skipped
-        else:
+        elif not in_vain:
             self._skipped //= 2
 
 

@@ -317,9 +317,17 @@ def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
     writer = Writer(store)
     writer.commit(writes(1))  # in vain
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
-    for number in range(10):
+    for number in range(3):
         writer.commit(writes(number))
-    assert len(store.groups) == 11
+    assert len(store.groups) == 4
+
+
+def test_two_waits_in_vain_at_once_count_as_one():
+    store = opened()
+    writer = Writer(store)
+    for _ in range(2):
+        writer._note_linger(in_vain=True)
+    assert [writer._should_linger() for _ in range(4)] == [False] * 3 + [True]
 
 
 def test_waits_in_vain_become_ever_rarer(monkeypatch):
