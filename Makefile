@@ -11,7 +11,7 @@ python := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-all test-lowest coverage lint format bench lock clean
+.PHONY: help demo test test-unit test-c test-all test-lowest coverage lint format bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
@@ -29,6 +29,10 @@ test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 test-unit: ## Run the unit tests alone, in a minute, without servers: ARGS as above
 	@scripts/setup test
 	@$(python) -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
+
+test-c: ## Run the C modules' unit tests under AddressSanitizer and UBSan: ARGS as above
+	@scripts/setup test
+	@scripts/test_c $(ARGS)
 
 coverage: TESTS ?= tests/unit tests/integration tests/contract
 coverage: ## Measure which lines and branches of src the tests reach: TESTS=tests/unit measures some

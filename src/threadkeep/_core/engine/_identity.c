@@ -298,7 +298,9 @@ cut(const Word *ends, const Word *watches, Py_ssize_t start, Py_ssize_t stop)
         return NULL;
     }
     put_ends(leaf, 0, ends + start, stop - start, -before);
-    memcpy(leaf->words + leaf->count, watches + before, words * sizeof(Word));
+    if (words) {  /* (without any, `watches` may be NULL) */
+        memcpy(leaf->words + leaf->count, watches + before, words * sizeof(Word));
+    }
     return completed(leaf);
 }
 
