@@ -164,6 +164,10 @@ class CorruptionError(CodecError):
     """Stored bytes are damaged or missing."""
 
 
+class TamperedDataError(CorruptionError):
+    """An encrypted value was changed, or moved from another place."""
+
+
 class WrongKeyError(CodecError):
     """The stored value is encrypted, and no given key decrypts it."""
 

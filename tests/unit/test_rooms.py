@@ -41,7 +41,7 @@ FLOORS = (  # from the ground up: a room imports what lies below it, and nothing
     {"errors"},
     {"_core"},
     {"_stores"},
-    {"_run"},
+    {"_run", "keys"},
     {"threads"},
     {"savers"},
     {"backends", "cache", "memory", "monitor", "sessions", "store", "streaming", "testing"},

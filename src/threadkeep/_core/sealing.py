@@ -1,0 +1,156 @@
+"""Sealing: bytes encrypted and authenticated together with the place where they are stored.
+
+A sealed value is, in this order:
+
+    magic  1 byte    0xB8: this format
+    key    4 bytes   the id of the root key
+    nonce  24 bytes  the group (12 bytes), then a digest (12)
+    body             encrypted, as long as the plain bytes
+    tag    16 bytes
+
+The cipher is XAES-256-GCM (https://c2sp.org/XAES-256-GCM): the key and the first half of the nonce
+give the key of a group, under which AES-256-GCM encrypts with the second half. A group is the name
+of a thread, as a digest, so no key of a group comes near 2**32 values, the limit for nonces of 96
+bits that are as good as random. The place is authenticated, not stored: a value that was moved,
+swapped or cut does not open.
+
+The digest is of the place and the plain bytes, under a key of its own (as in SIV, RFC 5297): the
+same value sealed again for its place is the same bytes, so that a repeated commit is harmless. Two
+values at one place show that they are equal, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import blake2b
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from threadkeep.errors import TamperedDataError, WrongKeyError
+
+MAGIC = 0xB8
+KEY_ID = 4  # bytes
+GROUP = 12
+OVERHEAD = 45  # bytes that sealing adds
+_NONCE, _BODY, _TAG = 1 + KEY_ID, 29, 16
+_GROUPS = 4096  # ciphers of groups in memory, about 1 KB each
+_BLOCK = 16  # bytes of AES
+_REDUCTION = 0x87  # of the field with 2**128 elements (NIST SP 800-38B)
+
+
+def derive(secret: bytes, *purpose: str | bytes, length: int = 32) -> bytes:
+    """Return the key that a secret has for a purpose (HKDF-SHA256, RFC 5869)."""
+    return HKDF(SHA256(), length, None, place(*purpose)).derive(secret)
+
+
+def key_id(root: bytes) -> bytes:
+    """Return the public id of a root key."""
+    return derive(root, "threadkeep key id", length=KEY_ID)
+
+
+def place(*parts: str | bytes | int) -> bytes:
+    """Return bytes that no other parts give: each part with its type and length."""
+    out = bytearray()
+    for part in parts:
+        if isinstance(part, int):
+            out += b"i" + part.to_bytes(8, "big", signed=True)
+        else:
+            kind, data = (b"t", part.encode()) if isinstance(part, str) else (b"b", part)
+            out += kind + len(data).to_bytes(8, "big") + data
+    return bytes(out)
+
+
+def group_cipher(key: bytes, group: bytes) -> AESGCM:
+    """Return the cipher of a group: the derivation of XAES-256-GCM.
+
+    Args:
+        key: 32 bytes.
+        group: the first 12 bytes of the nonce.
+    """
+    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - as CMAC, one block
+    zero = int.from_bytes(block.update(bytes(_BLOCK)))
+    doubled = zero << 1 & (1 << 8 * _BLOCK) - 1
+    mask = doubled ^ _REDUCTION if zero >> 8 * _BLOCK - 1 else doubled
+    halves = [int.from_bytes(bytes((0, half)) + b"X\0" + group) ^ mask for half in (1, 2)]
+    return AESGCM(block.update(b"".join([half.to_bytes(_BLOCK) for half in halves])))
+
+
+class Sealer:
+    """Seals and opens the values of one tenant of a store.
+
+    Args:
+        roots: root keys by their id.
+        current: the id of the root that seals.
+        context: what the keys are for, such as the store and the tenant. Other contexts have other
+            keys.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[bytes, bytes],
+        current: bytes,
+        context: tuple[str | bytes, ...],
+    ) -> None:
+        self._keys = {name: derive(root, "data", *context) for name, root in roots.items()}
+        self._digests = derive(roots[current], "nonces", *context)
+        self._context = context
+        self._head = bytes((MAGIC,)) + current
+        self._current = current
+        self._cipher = lru_cache(_GROUPS)(self._new_cipher)
+
+    def _new_cipher(self, key: bytes, group: bytes) -> AESGCM:
+        return group_cipher(self._keys[key], group)
+
+    def group(self, name: str) -> bytes:
+        """Return the group of a name, the same with any keys."""
+        return blake2b(place("group", *self._context, name), digest_size=GROUP).digest()
+
+    def seal(self, data: bytes, where: bytes, group: bytes) -> bytes:
+        """Seal bytes for a place, always in the same way."""
+        said = blake2b(len(where).to_bytes(8), key=self._digests, digest_size=GROUP)
+        said.update(group + where)
+        said.update(data)
+        nonce = said.digest()
+        sealed = self._cipher(self._current, group).encrypt(nonce, data, where)
+        return b"".join((self._head, group, nonce, sealed))
+
+    def open(self, sealed: bytes, where: bytes) -> bytes:
+        """Return the bytes that were sealed for a place.
+
+        Raises:
+            WrongKeyError: the value was sealed with another key.
+            TamperedDataError: it was changed, moved here, or not sealed.
+        """
+        if not is_sealed(sealed):
+            raise TamperedDataError("A stored value is not encrypted, and all of this store are.")
+        key = sealed[1:_NONCE]
+        if key not in self._keys:
+            raise WrongKeyError(
+                f"The stored value is encrypted with key {key.hex()}, which was not given.",
+                hint=f"Open the store with keys that include {key.hex()}.",
+            )
+        group, nonce = sealed[_NONCE : _NONCE + GROUP], sealed[_NONCE + GROUP : _BODY]
+        try:
+            return self._cipher(key, group).decrypt(nonce, sealed[_BODY:], where)
+        except InvalidTag as error:
+            raise TamperedDataError from error
+
+
+def is_sealed(data: bytes) -> bool:
+    """Return True if these may be sealed bytes."""
+    return len(data) >= OVERHEAD and data[0] == MAGIC
+
+
+def key_of(sealed: bytes) -> str:
+    """Return the id of the root key of sealed bytes."""
+    return sealed[1:_NONCE].hex()
+
+
+def group_of(sealed: bytes) -> bytes:
+    """Return the group of sealed bytes."""
+    return sealed[_NONCE : _NONCE + GROUP]

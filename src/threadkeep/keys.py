@@ -1,0 +1,198 @@
+"""Keys that encrypt what a store holds."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from threadkeep._core import sealing
+from threadkeep._stores.external import replacing
+from threadkeep.errors import InvalidArgumentError, WrongKeyError
+
+VARIABLE = "TK_KEYS"
+LANGGRAPH_VARIABLE = "LANGGRAPH_AES_KEY"
+_SIZES = (16, 24, 32)  # bytes of a key
+_MOST = 64  # keys of a ring
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class KeyService(Protocol):
+    """A service that keeps keys, such as a KMS. Errors of its own are passed on."""
+
+    def wrap(self, key: bytes) -> bytes:
+        """Return the key encrypted by the service."""
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        """Return the key that `wrap` encrypted."""
+
+
+class KeyRing:
+    """Keys of a store: the first encrypts new data, each decrypts what it encrypted.
+
+    Nothing shows the keys themselves: `repr` and errors name them by their ids. An id is eight
+    hexadecimal digits, derived from the key.
+
+    Args:
+        keys: the current key, then older ones, each of 16, 24 or 32 random bytes.
+
+    Raises:
+        InvalidArgumentError: there is no key, one has another length, or one is given twice.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if not keys or len(keys) > _MOST:
+            raise InvalidArgumentError(
+                f"A key ring holds 1 to {_MOST} keys, not {len(keys)}.",
+                hint="Use KeyRing.generate() for a new store.",
+            )
+        self._keys: dict[bytes, bytes] = {}
+        for number, key in enumerate(keys, 1):
+            if not isinstance(key, bytes) or len(key) not in _SIZES:
+                raise InvalidArgumentError(
+                    f"Key {number} is not 16, 24 or 32 bytes long.",
+                    hint="Use keys that KeyRing.generate() made.",
+                )
+            name = sealing.key_id(key)
+            if name in self._keys:
+                raise InvalidArgumentError(
+                    f"Key {name.hex()} is given twice.", hint="Name each key once."
+                )
+            self._keys[name] = key
+
+    # -- sources -----------------------------------------------------------------------
+
+    @classmethod
+    def generate(cls) -> Self:
+        """Return a ring with one new random key of 32 bytes. Save it: see `save` and `as_text`."""
+        return cls([secrets.token_bytes(32)])
+
+    @classmethod
+    def from_text(cls, text: str, service: KeyService | None = None) -> Self:
+        """Return the ring that `as_text` wrote.
+
+        Args:
+            text: keys in base64, separated by commas or white space; `#` begins a comment.
+            service: unwraps each key, if they were wrapped by it.
+
+        Raises:
+            InvalidArgumentError: the text holds no key, or something else.
+        """
+        lines = [line.partition("#")[0] for line in text.splitlines()]
+        words = " ".join(lines).replace(",", " ").split()
+        keys = []
+        for number, word in enumerate(words, 1):
+            try:
+                key = urlsafe_b64decode(word + "=" * (-len(word) % 4))
+            except ValueError:  # (`from` would show the text)
+                raise InvalidArgumentError(
+                    f"Key {number} is not base64.",
+                    hint="Use the text of KeyRing.as_text(), or of `save`.",
+                ) from None
+            keys.append(key if service is None else service.unwrap(key))
+        return cls(keys)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], service: KeyService | None = None) -> Self:
+        """Return the ring in a file that `save` wrote.
+
+        Raises:
+            InvalidArgumentError: others may read the file, or it is not a file of keys.
+            OSError: it cannot be read.
+        """
+        file = Path(path)
+        if os.name == "posix" and service is None and file.stat().st_mode & _OTHERS:
+            raise InvalidArgumentError(
+                f"Others than its owner may use {file}, which holds keys.",
+                hint=f"Run: chmod 600 {file}",
+            )
+        try:
+            return cls.from_text(file.read_text("utf-8"), service)
+        except UnicodeDecodeError:
+            raise InvalidArgumentError(
+                f"{file} is not a file of keys.", hint="Write one with KeyRing.save()."
+            ) from None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Return the ring of the variable TK_KEYS, or else of LangGraph's LANGGRAPH_AES_KEY.
+
+        TK_KEYS is the text of `as_text`. LANGGRAPH_AES_KEY is the key itself, of 16, 24 or 32
+        characters.
+
+        Raises:
+            WrongKeyError: neither is set.
+            InvalidArgumentError: it is no key.
+        """
+        values = os.environ if environment is None else environment
+        if values.get(VARIABLE):
+            return cls.from_text(values[VARIABLE])
+        if values.get(LANGGRAPH_VARIABLE):
+            return cls([values[LANGGRAPH_VARIABLE].encode()])
+        raise WrongKeyError(
+            f"Neither {VARIABLE} nor {LANGGRAPH_VARIABLE} is set.",
+            hint=f"Set {VARIABLE} to the text of KeyRing.generate().as_text().",
+        )
+
+    def as_text(self, service: KeyService | None = None) -> str:
+        """Return the keys in base64, one to a line, the current one first.
+
+        Args:
+            service: wraps each key, so that the text alone decrypts nothing.
+        """
+        given = [key if service is None else service.wrap(key) for key in self._keys.values()]
+        return "".join([urlsafe_b64encode(key).decode() + "\n" for key in given])
+
+    def save(self, path: str | os.PathLike[str], service: KeyService | None = None) -> None:
+        """Write the keys to a file that only its owner can read; an existing one is replaced.
+
+        Raises:
+            OpenError, DiskFullError, BackendError: the file cannot be written.
+        """
+        with replacing(Path(path)) as part:
+            part.write_text(self.as_text(service), "utf-8")
+
+    # -- use ---------------------------------------------------------------------------
+
+    @property
+    def current(self) -> str:
+        """The id of the key that encrypts new data."""
+        return self.ids[0]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all keys, the current one first."""
+        return tuple([name.hex() for name in self._keys])
+
+    def rotated(self) -> KeyRing:
+        """Return a ring with a new current key, which also keeps the others."""
+        return KeyRing([secrets.token_bytes(32), *self._keys.values()])
+
+    def without(self, key: str) -> KeyRing:
+        """Return a ring without an old key.
+
+        Raises:
+            InvalidArgumentError: the ring has no such key, or it is the current one.
+        """
+        if key not in self.ids[1:]:
+            raise InvalidArgumentError(
+                f"{key!r:.60} is not an old key of this ring.",
+                hint=f"Old keys: {', '.join(self.ids[1:]) or 'none'}.",
+            )
+        return KeyRing([one for name, one in self._keys.items() if name.hex() != key])
+
+    def sealer(self, *context: str | bytes) -> sealing.Sealer:
+        """Return a sealer of values, with keys derived for a context."""
+        return sealing.Sealer(self._keys, next(iter(self._keys)), context)
+
+    def __repr__(self) -> str:
+        """Return the ids, not the keys."""
+        return f"KeyRing({', '.join(self.ids)})"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """Refuse to be pickled, since others may read what pickles hold."""
+        raise TypeError("A KeyRing is not pickled: save it, and load it where it is needed.")

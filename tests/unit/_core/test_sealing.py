@@ -1,0 +1,128 @@
+"""Sealed bytes open with the right key, at the place they were sealed for, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadkeep._core import sealing
+from threadkeep._core.sealing import GROUP, OVERHEAD, Sealer, place
+from threadkeep.errors import TamperedDataError, WrongKeyError
+
+ROOT, OTHER = b"k" * 32, b"o" * 16
+HERE = place("segment", "thread", 1, 2)
+
+
+def sealer(*roots: bytes, context: tuple[str | bytes, ...] = ("store",)) -> Sealer:
+    known = {sealing.key_id(root): root for root in roots}
+    return Sealer(known, next(iter(known)), context)
+
+
+@pytest.mark.parametrize(
+    ("key", "associated", "sealed"),
+    [
+        (b"\1" * 32, b"", "ce546ef63c9cc60765923609b33a9a1974e96e52daf2fcf7075e2271"),
+        (
+            b"\3" * 32,
+            b"c2sp.org/XAES-256-GCM",
+            "986ec1832593df5443a179437fd083bf3fdb41abd740a21f71eb769d",
+        ),
+    ],
+)
+def test_the_cipher_is_xaes_256_gcm(key: bytes, associated: bytes, sealed: str) -> None:
+    """The vectors of https://c2sp.org/XAES-256-GCM."""
+    nonce = b"ABCDEFGHIJKLMNOPQRSTUVWX"
+    cipher = sealing.group_cipher(key, nonce[:GROUP])
+    assert cipher.encrypt(nonce[GROUP:], b"XAES-256-GCM", associated).hex() == sealed
+
+
+@given(st.binary(max_size=200), st.binary(max_size=40))
+def test_what_was_sealed_opens_at_its_place(data: bytes, where: bytes) -> None:
+    ours = sealer(ROOT)
+    sealed = ours.seal(data, where, ours.group("t"))
+    assert len(sealed) == len(data) + OVERHEAD
+    assert (sealed[0], sealing.key_of(sealed)) == (sealing.MAGIC, sealing.key_id(ROOT).hex())
+    assert sealer(ROOT).open(sealed, where) == data
+
+
+def test_the_same_value_at_the_same_place_is_the_same_bytes() -> None:
+    ours, again = sealer(ROOT), sealer(ROOT)
+    groups = ours.group("t"), ours.group("u")
+    sealed = ours.seal(b"x", HERE, groups[0])
+    assert again.seal(b"x", HERE, again.group("t")) == sealed
+    others = [(b"y", HERE, groups[0]), (b"x", place("there"), groups[0]), (b"x", HERE, groups[1])]
+    nonces = {other[17:29] for other in [sealed, *[ours.seal(*one) for one in others]]}
+    assert len(nonces) == 4
+
+
+def test_the_parts_of_a_nonce_are_told_apart() -> None:
+    ours = sealer(ROOT)
+    assert (
+        ours.seal(b"bc", b"a", b"g" * GROUP)[17:29] != ours.seal(b"c", b"ab", b"g" * GROUP)[17:29]
+    )
+
+
+def test_groups_outlive_keys_and_belong_to_a_context() -> None:
+    assert sealer(ROOT).group("t") == sealer(OTHER).group("t")
+    assert sealer(ROOT).group("t") != sealer(ROOT, context=("another store",)).group("t")
+
+
+def test_every_bit_is_authenticated() -> None:
+    ours = sealer(ROOT)
+    sealed = ours.seal(b"four", HERE, ours.group("t"))
+    for at in range(8 * len(sealed)):
+        changed = bytearray(sealed)
+        changed[at // 8] ^= 1 << at % 8
+        with pytest.raises((TamperedDataError, WrongKeyError)):
+            ours.open(bytes(changed), HERE)
+
+
+def test_a_part_of_it_or_more_does_not_open() -> None:
+    ours = sealer(ROOT)
+    sealed = ours.seal(b"four", HERE, ours.group("t"))
+    for cut in [*[sealed[:size] for size in range(len(sealed))], sealed + b"\0"]:
+        with pytest.raises(TamperedDataError):
+            ours.open(cut, HERE)
+
+
+def test_it_opens_at_no_other_place_and_in_no_other_context() -> None:
+    ours = sealer(ROOT)
+    sealed = ours.seal(b"data", HERE, ours.group("t"))
+    with pytest.raises(TamperedDataError):
+        ours.open(sealed, place("segment", "thread", 1, 3))
+    with pytest.raises(TamperedDataError):
+        sealer(ROOT, context=("another store",)).open(sealed, HERE)
+
+
+def test_older_keys_open_and_missing_ones_are_named() -> None:
+    sealed = sealer(OTHER).seal(b"data", HERE, b"g" * GROUP)
+    assert sealer(ROOT, OTHER).open(sealed, HERE) == b"data"
+    with pytest.raises(WrongKeyError, match=sealing.key_id(OTHER).hex()):
+        sealer(ROOT).open(sealed, HERE)
+
+
+def test_a_group_has_a_key_of_its_own() -> None:
+    ours = sealer(ROOT)
+    sealed = ours.seal(b"data", HERE, b"1" * GROUP)
+    moved = sealed[:5] + b"2" * GROUP + sealed[5 + GROUP :]
+    assert sealing.group_of(moved) == b"2" * GROUP
+    with pytest.raises(TamperedDataError):
+        ours.open(moved, HERE)
+    key = sealing.derive(ROOT, "data", "store")
+    plain: AESGCM = sealing.group_cipher(key, b"1" * GROUP)
+    assert plain.decrypt(sealed[17:29], sealed[29:], HERE) == b"data"
+
+
+PARTS = st.lists(st.one_of(st.text(), st.binary(), st.integers(-(2**63), 2**63 - 1)), max_size=4)
+
+
+@given(PARTS, PARTS)
+def test_no_two_places_are_the_same_bytes(
+    one: Iterable[str | bytes | int], other: Iterable[str | bytes | int]
+) -> None:
+    are_equal = [(type(part), part) for part in one] == [(type(part), part) for part in other]
+    assert (place(*one) == place(*other)) is are_equal
