@@ -34,7 +34,6 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
-from threadkeep._core.arguments import compare_versions
 from threadkeep._core.codec import Compression, register, register_module
 from threadkeep._core.policies import (
     ColdTier,
@@ -45,6 +44,7 @@ from threadkeep._core.policies import (
     WarmTier,
     WriteBehind,
 )
+from threadkeep._core.versions import compare_versions
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.savers.saver import Saver

@@ -1,18 +1,13 @@
 """LangGraph's configs and checkpoints, validated and converted to the engine's records, and back.
 
 Pure functions. Containers of the caller are copied here.
-
-Also the channel versions, of any kind that a thread already uses: `next_version` returns a version
-that is greater than its argument by `compare_versions` and by LangGraph's own comparison.
 """
 
 from __future__ import annotations
 
-import math
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from random import SystemRandom
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -28,7 +23,7 @@ from threadkeep._core.engine.load import Listing, Load, Loaded
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._core.engine.put import Put, PutWrites
 from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
-from threadkeep.errors import InvalidArgumentError, InvalidConfigError, invalid
+from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 
 
 def place(config: RunnableConfig) -> CheckpointRef:
@@ -192,64 +187,3 @@ def _config(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
     return {
         "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}
     }
-
-
-# The hash distinguishes the next versions of two branches, even if the program sets a seed.
-_RANDOM = SystemRandom()
-
-
-def next_version(current: float | str | None) -> float | str:
-    """Return the version after `current`, of the same kind: int, float, digits, or "<seq>.<hash>".
-
-    A new channel begins with 1: a small number, as threadkeep itself keeps the values of branches
-    apart. The hash of LangGraph's own savers only distinguishes branches; a new random one follows
-    it. Safe from any thread.
-
-    Raises:
-        InvalidArgumentError: the version is of another kind.
-    """
-    if current is None:
-        return 1
-    if isinstance(current, int | float):
-        return current + 1
-    sequence, dot, _ = current.partition(".") if isinstance(current, str) else ("", "", "")
-    if not sequence.isdecimal():
-        raise _unknown(current)
-    following = str(int(sequence) + 1).zfill(len(sequence))
-    return f"{following}.{_RANDOM.random():016}" if dot else following
-
-
-def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
-    """Return -1 if the version `a` comes before `b`, 1 if it comes after, else 0.
-
-    Numbers (int, float) are ordered as numbers. Texts ("<seq>" or "<seq>.<hash>") are ordered by
-    sequence, as a number, then by hash, as text; no hash comes first. If sequences are padded to
-    one width, as by LangGraph, LangGraph compares them in the same order. A hash only distinguishes
-    branches: its order means nothing.
-
-    Raises:
-        InvalidArgumentError: a version is of an unknown kind, or one is a number and one a text.
-    """
-    if isinstance(a, str) != isinstance(b, str):
-        raise InvalidArgumentError(
-            f"The channel versions {a!r} and {b!r} are of two kinds, which have no order.",
-            hint="Compare versions of one channel in one thread: they are of one kind.",
-        )
-    x, y = _order(a), _order(b)
-    return 0 if x == y else -1 if x < y else 1
-
-
-def _order(version: float | str) -> tuple[float, str, str]:
-    """Return the sort key of versions of one kind."""
-    if isinstance(version, str):
-        sequence, _, branch = version.partition(".")
-        if sequence.isascii() and sequence.isdecimal():
-            digits = sequence.lstrip("0")  # (not as an int: that refuses very long ones)
-            return len(digits), digits, branch
-    elif type(version) is int or (isinstance(version, float) and not math.isnan(version)):
-        return version, "", ""
-    raise _unknown(version)
-
-
-def _unknown(version: object) -> InvalidArgumentError:
-    return invalid("channel version", version, 'Use a number, digits or "<number>.<hash>".')

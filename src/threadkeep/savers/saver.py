@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
-from threadkeep._core import arguments, validation
+from threadkeep._core import arguments, validation, versions
 from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec, with_serde
 from threadkeep._core.codec.codecs import RawCodec
 from threadkeep._core.engine import load, put
@@ -441,7 +441,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return the version after `current`, of the same type. Thread-safe."""
         del channel
-        return arguments.next_version(current)
+        return versions.next_version(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
         """Return a saver that also loads these (module, name) classes, and shares all else."""

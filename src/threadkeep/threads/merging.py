@@ -17,7 +17,6 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core import validation
-from threadkeep._core.arguments import compare_versions, next_version
 from threadkeep._core.codec import comparable
 from threadkeep._core.engine import load, put, registration
 from threadkeep._core.engine.context import Engine
@@ -29,6 +28,7 @@ from threadkeep._core.engine.refs import covering
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import Write, counting
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
+from threadkeep._core.versions import compare_versions, next_version
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID, uuid1, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import exactly
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep._core.arguments import (
-    compare_versions,
-    next_version,
-)
+from threadkeep._core.versions import compare_versions, next_version
 from threadkeep.errors import InvalidArgumentError
 
 
@@ -48,7 +48,41 @@ def test_two_branches_get_different_versions():
     assert next_version("00000003.5") != next_version("00000003.5")
 
 
-@pytest.mark.parametrize("current", ["", "x", "1x.5", ".5", "-1.5", "1_0"])
+UUID7 = "0190163d-8694-739b-aea5-966c26f8ad91"
+
+
+@pytest.mark.parametrize("current", [str(uuid6()), UUID7, "1f0a3c00-ffff-6fff-8000-000000000000"])
+def test_the_next_uuid_sorts_after_as_text_and_differs_between_branches(current):
+    one, other = next_version(current), next_version(current)
+    assert one != other
+    for following in (one, other):
+        assert following > current
+        assert compare_versions(current, following) == -1
+        assert (UUID(following).version, UUID(following).variant) == (
+            UUID(current).version,
+            UUID(current).variant,
+        )
+
+
+@pytest.mark.parametrize("current", [2.0**53, 1e300, -1e300])
+def test_the_next_float_is_greater_though_one_is_less_than_its_precision(current):
+    assert next_version(current) > current
+
+
+@pytest.mark.parametrize("current", [math.inf, math.nan, "ffffffff-ffff-6fff-8000-000000000000"])
+def test_a_version_without_a_successor(current):
+    with pytest.raises(InvalidArgumentError, match="no greater one"):
+        next_version(current)
+
+
+@pytest.mark.parametrize("current", [str(uuid1()), str(uuid4())])
+def test_uuids_that_do_not_sort_by_time_are_refused_with_the_reason(current):
+    for call in (next_version, lambda version: compare_versions(version, version)):
+        with pytest.raises(InvalidArgumentError, match="sort by time"):
+            call(current)
+
+
+@pytest.mark.parametrize("current", ["", "x", "1x.5", ".5", "-1.5", "1_0", "٣"])
 def test_unknown_kind(current):
     with pytest.raises(InvalidArgumentError, match="version"):
         next_version(current)
@@ -81,6 +115,7 @@ ORDERED = {
     "hex": (hashed(2, "0a1f"), hashed(2, "f00d")),
     "with a hash": ("2", "2.0.5"),
     "very long": ("9" * 5000, "1" + "0" * 5000),
+    "UUIDs": ("1f0a3c00-0000-6fff-8000-000000000000", "1f0a3c00-0001-6000-8000-000000000000"),
 }
 
 
@@ -118,7 +153,7 @@ def test_what_is_no_version_has_no_order(odd):
                 compare_versions(*pair)
 
 
-@pytest.mark.parametrize("pair", [(1, "1"), ("1.0.5", 1.0)])
+@pytest.mark.parametrize("pair", [(1, "1"), ("1.0.5", 1.0), ("1", UUID7), (str(uuid6()), UUID7)])
 def test_two_kinds_have_no_order(pair):
     with pytest.raises(InvalidArgumentError, match="two kinds"):
         compare_versions(*pair)
