@@ -326,7 +326,7 @@ def test_adopted_metadata_with_lc_stays_a_dict(foreign: Any) -> None:
 @pytest.mark.usefixtures("quiet")
 @on_every_store
 def test_a_cache_never_unpickles(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    """CVE-2026-27794: whoever wrote to a cache ran code in its readers. Here it is a miss."""
+    """CVE-2026-27794: bytes in the cache ran code in its readers. Here they are a miss."""
     key = (("n",), "k")
     pickled = pickle.dumps(_Reduced())
     own = bytes((OBJECT, Tag.PICKLE)) + pickled
