@@ -112,6 +112,18 @@ def test_the_head_needs_nothing_of_the_cold_store(saver: Any, cold: Path) -> Non
     say(saver, "three")
 
 
+def test_a_part_needs_only_its_own_values(ours: Any, cold: Path) -> None:
+    say(ours, "one", "two")
+    old = [*ours.list(T)][-3]  # the end of the first turn
+    ours.threads.offload("t", over=OVER)
+    (file,) = objects(cold)
+    file.unlink()
+    part = ours.get_tuple(old.config, channels=["said"]).checkpoint["channel_values"]
+    assert part == {"said": old.checkpoint["channel_values"]["said"]}
+    with pytest.raises(CorruptionError, match=old.checkpoint["id"]):
+        ours.get_tuple(old.config, channels=["page"])
+
+
 async def test_awaited(saver: Any) -> None:
     say(saver, "one", "two", "three")
     before = shown(saver)

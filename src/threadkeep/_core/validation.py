@@ -147,6 +147,11 @@ def ids(what: str, values: object) -> list[str]:
     return [text(what, str(each)) for each in _several(what, values)]
 
 
+def channels(values: object) -> frozenset[str]:
+    """Return the names of channels to read."""
+    return frozenset([text("channels", each) for each in _several("channels", values)])
+
+
 def each_thread(thread_ids: object) -> list[str]:
     """Return the ids of several threads. See `thread_id`."""
     return [thread_id(each) for each in _several("thread_ids", thread_ids)]
@@ -163,7 +168,7 @@ def thread_ids(threads: object) -> list[str] | None:
 
 def _several(what: str, values: object) -> Iterable[object]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise invalid(what, values, "Use a list of ids, even for a single one.")
+        raise invalid(what, values, "Use a list, even for a single one.")
     return values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
@@ -102,10 +102,29 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     # -- reading ---------------------------------------------------------------------
 
-    def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
-        """See `BaseCheckpointSaver`."""
-        found: CheckpointTuple | None = yield from self._call("get_tuple", config)
-        return found
+    def _get_tuple(
+        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+    ) -> Operation[CheckpointTuple | None]:
+        """See `Saver.get_tuple`. Other savers than threadkeep's read all channels."""
+        return (yield from self._inner_tuple(config, channels))
+
+    def _inner_tuple(
+        self, config: RunnableConfig, channels: Iterable[str] | None
+    ) -> Operation[CheckpointTuple | None]:
+        found: CheckpointTuple | None
+        if channels is None:
+            found = yield from self._call("get_tuple", config)
+            return found
+        names = [*validation.channels(channels)]
+        if self._is_over_ours:
+            found = yield from self._call("get_tuple", config, channels=names)
+            return found
+        found = yield from self._call("get_tuple", config)
+        return found and _only(found, names)
+
+    @property
+    def _is_over_ours(self) -> bool:
+        return hasattr(self._inner, "delete_checkpoints")
 
     get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
@@ -116,7 +135,7 @@ class Delegate(BaseCheckpointSaver[Any]):
 
         Other savers list internal namespaces together with all others; this method filters them.
         """
-        if _names_namespace(config) or hasattr(self._inner, "delete_checkpoints"):
+        if _names_namespace(config) or self._is_over_ours:
             yield from self._inner.list(config, limit=limit, **options)
             return
         found = self._inner.list(config, **options)
@@ -126,7 +145,7 @@ class Delegate(BaseCheckpointSaver[Any]):
         self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """Async variant of `list`."""
-        named = _names_namespace(config) or hasattr(self._inner, "delete_checkpoints")
+        named = _names_namespace(config) or self._is_over_ours
         left = limit
         if left == 0:
             return
@@ -275,6 +294,15 @@ def behind(saver: Any) -> Any:
     while isinstance(saver, Delegate):
         saver = saver._inner  # noqa: SLF001 - a delegate's own
     return saver
+
+
+def _only(found: CheckpointTuple, channels: Collection[str]) -> CheckpointTuple:
+    """Return a checkpoint with the values and pending writes of these channels alone."""
+    values = found.checkpoint["channel_values"]
+    few = {name: value for name, value in values.items() if name in channels}
+    checkpoint: Any = {**found.checkpoint, "channel_values": few}
+    writes = [write for write in found.pending_writes or () if write[1] in channels]
+    return found._replace(checkpoint=checkpoint, pending_writes=writes)
 
 
 def _names_namespace(config: RunnableConfig | None) -> bool:

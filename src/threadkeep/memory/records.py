@@ -32,6 +32,14 @@ GroupStatus = Literal["open", "summarized", "archived"]
 RecordWrite: TypeAlias = tuple[list[tuple[str, Any]], str]  # a pending write and its task
 
 
+def as_shown(found: CheckpointTuple, values: Mapping[str, Any]) -> CheckpointTuple:
+    """Return a checkpoint with these values too, and without the key of its record."""
+    metadata: Any = {key: value for key, value in found.metadata.items() if key != POINTER}
+    values = {**found.checkpoint["channel_values"], **values}
+    checkpoint: Any = {**found.checkpoint, "channel_values": values}
+    return found._replace(checkpoint=checkpoint, metadata=metadata)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A contiguous range of a conversation, messages `start` to `stop`, with a topic.

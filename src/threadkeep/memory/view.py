@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep._core import arguments
+from threadkeep._core import arguments, validation
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
@@ -65,11 +65,20 @@ class LayeredView(Archiving):
 
     # -- loading ---------------------------------------------------------------------
 
-    def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
-        """Return a checkpoint with the view of its messages. See `BaseCheckpointSaver`.
+    def _get_tuple(
+        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+    ) -> Operation[CheckpointTuple | None]:
+        """Return a checkpoint with the view of its messages. See `Saver.get_tuple`.
 
-        The thread's head may get a new summary first; every other checkpoint keeps its own.
+        Without `channels`, the thread's head may get a new summary first; every other checkpoint
+        keeps its own.
         """
+        if channels is not None:
+            names = validation.channels(channels)
+            part = yield from self._inner_tuple(config, names)
+            if part is None or self.channel not in names:
+                return part and records.as_shown(part, {})
+            return (yield from self._listed(part))
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         seen = None if found is None else (yield from self._seen(found))
         if found is None or seen is None:
@@ -171,11 +180,7 @@ class LayeredView(Archiving):
 
     def _shown(self, seen: SeenCheckpoint, view: View) -> CheckpointTuple:
         """The checkpoint as a graph sees it."""
-        found = seen.found
-        values = {**found.checkpoint["channel_values"], self.channel: self._messages(view)}
-        metadata: Any = {key: value for key, value in found.metadata.items() if key != POINTER}
-        checkpoint: Any = {**found.checkpoint, "channel_values": values}
-        return found._replace(checkpoint=checkpoint, metadata=metadata)
+        return records.as_shown(seen.found, {self.channel: self._messages(view)})
 
     def _view(self, seen: SeenCheckpoint, stored: Record | None) -> Operation[View]:
         """Return the view of a record and the messages after it; `stored` is the checkpoint's."""

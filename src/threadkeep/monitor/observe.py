@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -82,7 +82,6 @@ class ObservedSaver(Observed, Delegate):
         super().__init__(saver)
         self._exports = Exports(saver, backend)
 
-    get_tuple, aget_tuple = _timed(BaseCheckpointSaver.get_tuple)
     put, aput = _timed(BaseCheckpointSaver.put)
     put_writes, aput_writes = _timed(BaseCheckpointSaver.put_writes)
     delete_thread, adelete_thread = _timed(BaseCheckpointSaver.delete_thread)
@@ -92,6 +91,20 @@ class ObservedSaver(Observed, Delegate):
     get_delta_channel_history, aget_delta_channel_history = _timed(
         BaseCheckpointSaver.get_delta_channel_history
     )
+
+    def get_tuple(
+        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+    ) -> CheckpointTuple | None:
+        """See `Saver.get_tuple`."""
+        with Timing(self._exports, "get_tuple", config):
+            return super().get_tuple(config, channels=channels)
+
+    async def aget_tuple(
+        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+    ) -> CheckpointTuple | None:
+        """Async variant of `get_tuple`."""
+        with Timing(self._exports, "get_tuple", config):
+            return await super().aget_tuple(config, channels=channels)
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""

@@ -196,26 +196,43 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
     # -- reading ---------------------------------------------------------------------
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+    def get_tuple(
+        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+    ) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or the thread's head; None if it has none.
+
+        Args:
+            config: names the thread, and may name a namespace and a checkpoint.
+            channels: read only the values and pending writes of these channels, to show them;
+                None for all. A channel that is empty or unknown is absent from `channel_values`.
+                Versions and metadata are complete. Runs need all channels.
 
         Raises:
             InvalidConfigError: the config has no thread_id.
-            CorruptionError, UnknownTypeError: the checkpoint cannot be read back exactly.
+            InvalidArgumentError: `channels` is no list of names.
+            CorruptionError, UnknownTypeError: the checkpoint, or one of these channels, cannot be
+                read back exactly.
         """
-        return self._store.run(self._get_tuple(arguments.load(config), config))
+        return self._store.run(self._get_tuple(arguments.load(config), config, channels))
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+    async def aget_tuple(
+        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+    ) -> CheckpointTuple | None:
         """Async variant of `get_tuple`."""
         call = arguments.load(config)
         # (decoding many values would block the event loop)
-        run = self._store.arun_here if load.is_hot(self._engine, call) else self._store.arun
-        return await run(self._get_tuple(call, config))
+        is_quick = channels is None and load.is_hot(self._engine, call)
+        run = self._store.arun_here if is_quick else self._store.arun
+        return await run(self._get_tuple(call, config, channels))
 
     def _get_tuple(
-        self, call: load.Load, config: RunnableConfig
+        self, call: load.Load, config: RunnableConfig, channels: Sequence[str] | None = None
     ) -> Operation[CheckpointTuple | None]:
-        loaded = yield from load.load(self._engine, call)
+        if channels is None:
+            loaded = yield from load.load(self._engine, call)
+        else:
+            names = validation.channels(channels)
+            loaded = yield from load.part(self._engine, call, names)
         return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
 
     def _list(

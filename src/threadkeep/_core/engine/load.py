@@ -6,7 +6,7 @@ readers get fresh objects, and no object occurs in two places of one load.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -115,6 +115,31 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
             generation = reply.generation
 
 
+def part(engine: Engine, call: Load, channels: Collection[str]) -> Operation[Loaded | None]:
+    """Return the checkpoint with the values and pending writes of these channels alone.
+
+    Never for a run: the working set is neither used nor changed.
+    """
+    place, generation = call.place, -1
+    while True:
+        reply = yield from fetch_checkpoint(*place)
+        stored = unless_hidden(reply.found)
+        if stored is None:
+            return None
+        wanted = Wanted(channels, _flags(call), reply.generation)
+        try:
+            with named(stored):
+                return (yield from _of_thread(engine, place.thread, [stored], wanted))[0]
+        except CorruptionError:  # (as in `load`)
+            if reply.generation == generation:
+                raise
+            generation = reply.generation
+
+
+def _flags(call: Load) -> int:
+    return (model.FREE if call.place.id else 0) | (model.NESTED if call.nested else 0)
+
+
 def _read(
     engine: Engine, call: Load, stored: model.StoredCheckpoint, generation: int
 ) -> Operation[Loaded]:
@@ -139,9 +164,8 @@ def _read(
         else:
             items = held.seen.items
             values[name] = tuple(items) if held.kind == refs.TUPLE else items
-    flags = (model.FREE if call.place.id else 0) | (model.NESTED if call.nested else 0)
     with gc_paused():
-        loaded = assemble(engine, stored, read, found, writes, values, flags)
+        loaded = assemble(engine, stored, read, found, writes, values, _flags(call))
     if call.run:
         known = {**lent}
         for name, entry in read.entries.items():
@@ -313,8 +337,22 @@ def _read_page(
             return rows, found
 
 
+class Wanted(NamedTuple):
+    """The channels to read of some checkpoints, None for all; the flags of the loads."""
+
+    channels: Collection[str] | None = None
+    flags: int = model.FREE
+    generation: int | None = None
+
+
+_ALL = Wanted()
+
+
 def _of_thread(
-    engine: Engine, thread: str, rows: Sequence[model.StoredCheckpoint]
+    engine: Engine,
+    thread: str,
+    rows: Sequence[model.StoredCheckpoint],
+    wanted: Wanted = _ALL,
 ) -> Operation[list[Loaded]]:
     opened: list[tuple[model.StoredCheckpoint, Manifest, list[Write]]] = []
     spans: set[model.Span] = set()
@@ -323,15 +361,27 @@ def _of_thread(
         with named(stored):
             read, _ = read_manifest(stored, known)
             writes = counting(stored.writes, stored.child)
+        if wanted.channels is not None:
+            read = _only(read, wanted.channels)
+            writes = [write for write in writes if write.channel in wanted.channels]
         spans.update(read.needs(), *[write.ref.needs for write in writes])
         opened.append((stored, read, writes))
-    elements, _ = yield from read_elements(engine, thread, spans)
+    elements, _ = yield from read_elements(engine, thread, spans, wanted.generation)
     loaded: list[Loaded] = []
     with gc_paused():
         for stored, read, writes in opened:
             with named(stored):
-                loaded.append(assemble(engine, stored, read, elements, writes, {}, model.FREE))
+                loaded.append(assemble(engine, stored, read, elements, writes, {}, wanted.flags))
     return loaded
+
+
+def _only(read: Manifest, channels: Collection[str]) -> Manifest:
+    """Return the manifest with the values of these channels alone."""
+    entries = {
+        name: entry if name in channels else entry._replace(ref=None)
+        for name, entry in read.entries.items()
+    }
+    return read._replace(entries=entries)
 
 
 FIRST_STRETCH = 32
