@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 from random import SystemRandom
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from threadkeep.errors import InvalidArgumentError, invalid
@@ -83,12 +83,17 @@ def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
 
 def unordered(versions: Iterable[object]) -> InvalidArgumentError | None:
     """Return the error for the first of these versions that has no order with the others."""
-    some = [*versions]
-    if set(map(type, some)) <= {int}:  # (the quick way first)
+    some: list[Any] = [*versions]
+    types = set(map(type, some))
+    if types <= {int}:  # (the quick way first)
         return None
+    if types == {str}:  # (many channels share a version)
+        some = list(dict.fromkeys(some))
     try:
+        kind = _order(some[0])[0]
         for version in some:
-            compare_versions(some[0], version)  # type: ignore[arg-type]  # it refuses other types
+            if _order(version)[0] != kind:
+                compare_versions(some[0], version)  # (raises)
     except InvalidArgumentError as error:
         return error
     return None

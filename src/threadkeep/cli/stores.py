@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 from pydantic import ValidationError
@@ -107,14 +107,17 @@ def url_of(option: str | None, argument: str | None = None) -> str:
     return url
 
 
-def open_existing(url: str, cold: str | None = None, *, read_only: bool = False) -> Saver:
+def open_existing(
+    url: str, cold: str | None = None, *, read_only: bool = False, strict: bool = False
+) -> Saver:
     """Open an existing store; `read_only` leaves a file unchanged."""
     cold = cold or settings().cold
+    validate: Literal["types", "strict"] = "strict" if strict else "types"
     if file_of(url) is not None:
         check_exists(url)
         if read_only:
-            return Saver(open_to_read(url), cold=cold)
-    return open_saver(as_url(url), cold=cold)
+            return Saver(open_to_read(url), cold=cold, validate=validate)
+    return open_saver(as_url(url), cold=cold, validate=validate)
 
 
 def open_target(url: str, *, dry_run: bool = False) -> Saver:
@@ -167,9 +170,9 @@ class Session(Output):
         """Return the URL of the store; see `url_of`."""
         return url_of(self.url, self.store)
 
-    def open(self, *, read_only: bool = False) -> Saver:
+    def open(self, *, read_only: bool = False, strict: bool = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""
-        saver = open_existing(self.store_url(), self.cold, read_only=read_only)
+        saver = open_existing(self.store_url(), self.cold, read_only=read_only, strict=strict)
         if self.raw:
             show_raw(saver)
         return saver

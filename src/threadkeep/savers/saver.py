@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
-from threadkeep._core import arguments, validation, versions
+from threadkeep._core import arguments, fields, validation, versions
 from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec, with_serde
 from threadkeep._core.codec.codecs import RawCodec
 from threadkeep._core.engine import load, put
@@ -157,6 +157,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             token=RANDOM.getrandbits,
             now=_now,
             forked=self._forked.note,
+            strict=given["validate"] == "strict",
             holds_all=given["write_behind"] is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
@@ -292,12 +293,15 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
         Raises:
             InvalidConfigError: the config has no thread_id, or the checkpoint no id.
-            InvalidArgumentError: a name, a version or the time cannot be stored.
+            InvalidArgumentError: a name, a version or the time cannot be stored; with
+                `validate="strict"`, also if a field has an invalid value.
             UnserializableError: a value could not be read back exactly.
             ConflictError: with `conflicts="raise"`, if another run advanced the thread.
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
         call = arguments.put(config, checkpoint, metadata, new_versions)
+        if self._engine.strict:
+            call = fields.strict(call)
         self._save(call)
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             self._store.run(self._thinned(call.place.thread))
@@ -312,6 +316,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Async variant of `put`."""
         call = arguments.put(config, checkpoint, metadata, new_versions)
+        if self._engine.strict:
+            call = fields.strict(call)
         await self._asave(call)
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             await self._store.arun(self._thinned(call.place.thread))
@@ -377,6 +383,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = arguments.puts(puts)
+        if self._engine.strict:
+            calls = [fields.strict(call) for call in calls]
         done = yield from on(self._store, together(self._apart(calls)))
         if done:
             return done

@@ -59,6 +59,7 @@ class Engine(NamedTuple):
     token: Callable[[int], int]  # a random number of so many bits
     now: Callable[[], int]  # microseconds since 1970
     forked: Callable[[str, str, str], None]  # (thread, old head, checkpoint), once per forking run
+    strict: bool = False  # `check` notes the fields that `validate="strict"` refuses
     holds_all: bool = False  # saves return before they are stored, and may be built again
 
     def memory(self, thread: str) -> ThreadMemory:

@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import model, refs, thread_summary
+from threadkeep._core.engine import model, parents, refs, thread_summary
 from threadkeep._core.engine.context import (
     KEYFRAME_EVERY,
     RUN_ATTEMPTS,
@@ -76,6 +76,7 @@ class Put(NamedTuple):
     new: frozenset[str] = frozenset()  # channels with a new value, whatever their version
     complete: bool = False  # missing channels are empty, whatever their version
     run: bool = False  # made by a run of a graph
+    above: Sequence[CheckpointRef] = ()  # checkpoints that must exist
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -120,6 +121,8 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
     if isinstance(call, PutWrites):
         with memory.encoding:
             return _writes_batch(engine, memory, call, generation)
+    if call.above and parents.unknown(memory, call.above):
+        return None
     parent, values = _known_parent(memory, call), _NO_VALUES
     if parent is not None:
         if _lost(engine, parent, call):
@@ -182,6 +185,9 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
             generation = (yield from fetch_checkpoint(*call.place)).generation
         with memory.encoding:
             return _writes_batch(engine, memory, call, generation)
+    if attempt == 0 and (unknown := parents.unknown(memory, call.above)):
+        call = call.with_copies()
+        yield from parents.expect(call.place, unknown)
     parent = _known_parent(memory, call)
     if generation is None or (parent is None and call.parent is not None):
         call = call.with_copies()

@@ -35,15 +35,19 @@ from threadkeep.threads.repair.repair import HINTS
 
 
 @command("threadkeep check threads.db", store=True, cold=True)
-def check(session: Session) -> int:
+def check(
+    session: Session,
+    *,
+    strict: bool = flag("--strict", "Also list fields that `validate=strict` refuses, as notes."),
+) -> int:
     """Verify every checksum and reference. Exit code 1: problems found."""
     url = session.store_url()
     before = _stamps(url)
     with session.progress() as progress:
-        report = _check(session, progress)
+        report = _check(session, progress, strict=strict)
         if not report.ok and _stamps(url) != before:
             # Another process wrote meanwhile, so the check may have read two states.
-            report = _check(session, progress)
+            report = _check(session, progress, strict=strict)
     document = {"store": public_name(url), "ok": report.ok, **asdict(report)}
     lines = [f"{finding.kind}: {finding}" for finding in report.findings]
     lines += [f"note: {note}" for note in report.notes]
@@ -58,10 +62,10 @@ def _checked(threads: int) -> str:
     return f"Checked {plural(threads, 'thread')}."
 
 
-def _check(session: Session, progress: Progress) -> CheckReport:
+def _check(session: Session, progress: Progress, *, strict: bool) -> CheckReport:
     """Check a store; a file too damaged to open is one finding."""
     try:
-        with session.open(read_only=True) as saver:
+        with session.open(read_only=True, strict=strict) as saver:
             return saver.check(progress)
     except CorruptionError as exc:
         return CheckReport(0, (Finding(exc.message),))

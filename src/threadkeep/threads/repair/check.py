@@ -5,15 +5,14 @@ A broken row or segment does not stop the check of the others.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
 from threadkeep._core.codec.frame import unpack
-from threadkeep._core.engine import registration, thread_summary
-from threadkeep._core.engine.cold_references import STUB, lost_archive, says_active
+from threadkeep._core.engine import registration
+from threadkeep._core.engine.cold_references import STUB, lost_archive
 from threadkeep._core.engine.context import NO_CODEC, Engine
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import (
@@ -31,8 +30,6 @@ from threadkeep._core.engine.lineage import (
     write_key,
 )
 from threadkeep._core.engine.model import (
-    LAYERS_KEY,
-    LAYERS_NS,
     CheckpointRow,
     FindThreads,
     ReadDamage,
@@ -58,6 +55,7 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadkeepError,
 )
+from threadkeep.threads.repair.notes import lost_records, refused_fields, registry_problem
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors that a store raises for rows that it cannot read."""
@@ -81,9 +79,10 @@ class Kind(StrEnum):
     AWAY = "away"  # a note: in a cold store that is not configured here
     REGISTRY = "registry"  # a note: the thread's entry does not match its rows
     LAYERS = "layers"  # a note: archived messages of layered memory are missing
+    FIELD = "field"  # a note: `validate="strict"` refuses a field of a checkpoint
 
 
-NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS})
+NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS, Kind.FIELD})
 """Kinds of findings that are not damage."""
 
 
@@ -111,7 +110,7 @@ class CheckReport:
     Args:
         threads: number of threads checked.
         findings: all damage.
-        notes: findings that are not damage, of the kinds `away`, `registry` and `layers`.
+        notes: findings that are not damage, of the kinds `away`, `registry`, `layers` and `field`.
     """
 
     threads: int
@@ -176,7 +175,11 @@ def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], 
         except UNREADABLE as exc:
             now = [unreadable(thread, exc)]
         else:
-            now = (yield from examine(engine, snapshot)).findings
+            examined = yield from examine(engine, snapshot)
+            if engine.strict:
+                for key, problem in refused_fields(examined.rows, examined.lineage):
+                    examined.add(Kind.FIELD, problem, key)
+            now = examined.findings
         found = now if found is None else [finding for finding in found if finding in now]
         if not found:
             break
@@ -252,7 +255,7 @@ def examine(engine: Engine, snapshot: ThreadSnapshot) -> Operation[Examined]:
     for key, problem in lost_records(rows, found.lineage):
         found.add(Kind.LAYERS, problem, key)
     is_sound = all(finding.kind in NOTES for finding in found.findings)
-    if is_sound and (problem := _registry_problem(rows, entry)):
+    if is_sound and (problem := registry_problem(rows, entry)):
         found.add(Kind.REGISTRY, problem)
     return found
 
@@ -464,37 +467,3 @@ def _broken_above(
     cause = known[at, channel]
     known.update({(key, channel): cause for key in passed})
     return cause
-
-
-def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
-    """Say how the entry of a sound thread differs from its rows; empty if it does not.
-
-    Sizes of forks and of threads that share segments are not compared: a shared segment counts
-    for only one thread.
-    """
-    if not rows.checkpoints:
-        problem = "its rows are archived, but its state is not 'archived'"
-        return problem if says_active(entry) else ""
-    if entry is None or not entry.state:
-        return "it is not in the registry"
-    size = thread_summary.of_thread(rows).size
-    waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
-    if not thread_summary.fits(entry, waits_at):
-        at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
-        return f"its state in the registry is {entry.state!r}, but {at}"
-    if not rows.family and entry.origin is None and entry.size != size:
-        return f"its size in the registry is {entry.size} bytes, but its rows hold {size}"
-    return ""
-
-
-def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[CheckpointKey, str]]:
-    """Find checkpoints whose archived messages of layered memory are missing."""
-    there = {stored.row.id for stored in rows.checkpoints if stored.row.ns == LAYERS_NS}
-    for (ns, id), stored in lineage.stored.items():
-        row, record = stored.row, None
-        if ns == LAYERS_NS:
-            record = row.parent
-        elif not ns and LAYERS_KEY in row.metadata:
-            record = json.loads(row.metadata).get(LAYERS_KEY)
-        if record and record not in there:
-            yield (ns, id), f"archived messages are missing: record {record} does not exist"

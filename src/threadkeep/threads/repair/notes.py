@@ -1,0 +1,71 @@
+"""Findings of a check that are not damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from threadkeep._core import fields
+from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine.cold_references import says_active
+from threadkeep._core.engine.lineage import CheckpointKey, Lineage
+from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS, OWN_NS, CheckpointRow, ThreadRows
+from threadkeep._core.engine.parents import missing
+from threadkeep._core.engine.refs import Manifest
+from threadkeep._core.engine.rows import unpack_time
+from threadkeep._core.engine.thread_entry import ThreadEntry
+
+
+def registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
+    """Say how the entry of a sound thread differs from its rows; empty if it does not.
+
+    Sizes of forks and of threads that share segments are not compared: a shared segment counts
+    for only one thread.
+    """
+    if not rows.checkpoints:
+        problem = "its rows are archived, but its state is not 'archived'"
+        return problem if says_active(entry) else ""
+    if entry is None or not entry.state:
+        return "it is not in the registry"
+    size = thread_summary.of_thread(rows).size
+    waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
+    if not thread_summary.fits(entry, waits_at):
+        at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
+        return f"its state in the registry is {entry.state!r}, but {at}"
+    if not rows.family and entry.origin is None and entry.size != size:
+        return f"its size in the registry is {entry.size} bytes, but its rows hold {size}"
+    return ""
+
+
+def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[CheckpointKey, str]]:
+    """Find checkpoints whose archived messages of layered memory are missing."""
+    there = {stored.row.id for stored in rows.checkpoints if stored.row.ns == LAYERS_NS}
+    for (ns, id), stored in lineage.stored.items():
+        row, record = stored.row, None
+        if ns == LAYERS_NS:
+            record = row.parent
+        elif not ns and LAYERS_KEY in row.metadata:
+            record = json.loads(row.metadata).get(LAYERS_KEY)
+        if record and record not in there:
+            yield (ns, id), f"archived messages are missing: record {record} does not exist"
+
+
+def refused_fields(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[CheckpointKey, str]]:
+    """Find fields that `put` refuses with `validate="strict"`."""
+    there = {(stored.row.ns, stored.row.id) for stored in rows.checkpoints}
+    for key, stored in lineage.stored.items():
+        if not key[0].startswith(OWN_NS):
+            found = _fields(stored.row, lineage.manifest(key)[0])
+            errors = list(fields.problems(found))
+            if not errors and not rows.unreadable:  # (an unreadable row may be a parent's)
+                above = fields.parents(stored.thread, found.metadata)
+                errors = [missing(one) for one in above if (one.ns, one.id) not in there]
+            for error in errors:
+                yield key, error.message
+
+
+def _fields(row: CheckpointRow, manifest: Manifest) -> fields.Fields:
+    entries = manifest.entries.items()
+    versions = {name: entry.version for name, entry in entries if entry.version is not None}
+    metadata = json.loads(row.metadata)
+    return fields.Fields(row.id, unpack_time(row.ts), versions, manifest.seen, metadata)
