@@ -160,6 +160,9 @@ class Contract:
                 if name.startswith("test_"):
                     setattr(cls, name, _with_promise(test))
 
+    overhead = 0
+    """Bytes that the store adds to each segment, as its sizes count them."""
+
     def new_backend(self, folder: Path) -> Backend:
         """Open a new, empty store; `folder` is an empty folder of this test's own."""
         raise NotImplementedError

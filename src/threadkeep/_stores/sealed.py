@@ -1,0 +1,224 @@
+"""A backend in front of another one, which then holds only sealed rows (design note 0026)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from threadkeep._core.engine import model
+from threadkeep._core.engine.sealed_rows import (
+    FAMILY,
+    Family,
+    Relative,
+    RowSealer,
+    family_thread,
+)
+from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._core.sealing import Sealer, group_of
+from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.sync_bridge import BlockingFace, result
+from threadkeep.errors import CodecError, SegmentTakenError, ThreadkeepError
+
+
+class SealedFace(AsyncBackend):
+    """The async face; over a blocking backend it never suspends."""
+
+    def __init__(self, below: Backend | AsyncBackend, sealer: Sealer) -> None:
+        self.below = below
+        self._sealer = sealer
+        self.commits_groups = below.commits_groups
+        self.has_identity = below.has_identity
+        self.counts_for_all = below.counts_for_all
+        self.counts_usage = below.counts_usage
+
+    # -- reads -------------------------------------------------------------------------
+
+    async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        asked = [self._read(read) for read in reads]
+        replies = await result(self.below.fetch(asked))
+        return [await self._reply(*pair) for pair in zip(asked, replies, strict=True)]
+
+    def _read(self, read: model.Read) -> model.Read:
+        if isinstance(read, model.ScanCheckpoints):
+            return read._replace(filter={})
+        if isinstance(read, model.FindThreads) and read.run_ids:
+            clue = RowSealer(self._sealer, "").clue
+            return read._replace(run_ids=tuple([clue(one) for one in read.run_ids]))
+        return read
+
+    async def _reply(self, read: model.Read, reply: Any) -> Any:
+        if isinstance(read, model.ReadCheckpoint):
+            if reply.found is None:
+                return reply
+            (found,) = await self._opened([reply.found])
+            return reply._replace(found=found)
+        if isinstance(read, model.ReadPath | model.ScanCheckpoints):
+            return await self._opened(reply)
+        if isinstance(read, model.ReadSegments):
+            rows = await self._rows(read.thread, [one.data for one in reply])
+            return [rows.opened_segment(one) for one in reply]
+        if isinstance(read, model.ReadThread):
+            return await self._whole(read, reply)
+        if isinstance(read, model.FindThreads) and read.empty:
+            return await self._found(read, reply)
+        return reply
+
+    async def _found(self, read: model.FindThreads, page: list[str]) -> list[str]:
+        """Leave out the threads that hold families, with more names in their place."""
+        found = [name for name in page if not name.startswith(FAMILY)]
+        while len(page) == read.limit and len(found) < read.limit:
+            more = read._replace(after=page[-1])
+            (page,) = await result(self.below.fetch([more]))
+            found += [name for name in page if not name.startswith(FAMILY)]
+        return found[: read.limit]
+
+    async def _opened(
+        self, found: Sequence[model.StoredCheckpoint]
+    ) -> list[model.StoredCheckpoint]:
+        by_thread: dict[str, list[bytes]] = {}
+        for one in found:
+            by_thread.setdefault(one.thread, []).extend(_sealed_in(one))
+        rows = {name: await self._rows(name, data) for name, data in by_thread.items()}
+        return [rows[one.thread].opened(one) for one in found]
+
+    async def _whole(self, read: model.ReadThread, reply: model.ThreadRows) -> model.ThreadRows:
+        data = [each for one in reply.checkpoints for each in _sealed_in(one)]
+        rows = await self._rows(read.thread, [*data, *[one.body for one in reply.orphans]])
+        if read.skip:  # a row that does not open is damage that the engine finds
+            return reply._replace(
+                checkpoints=tuple([_or_same(rows.opened, one) for one in reply.checkpoints]),
+                orphans=tuple([_or_same(rows.opened_write, one) for one in reply.orphans]),
+            )
+        return reply._replace(
+            checkpoints=tuple([rows.opened(one) for one in reply.checkpoints]),
+            orphans=tuple([rows.opened_write(one) for one in reply.orphans]),
+        )
+
+    async def _rows(self, thread: str, sealed: Sequence[bytes]) -> RowSealer:
+        """Return the sealer of a thread's rows, with its family if some of these need it."""
+        rows = RowSealer(self._sealer, thread)
+        if all(group_of(data) == rows.group for data in sealed):
+            return rows
+        return RowSealer(self._sealer, thread, await self._family(thread))
+
+    async def _family(self, thread: str) -> Family:
+        own = family_thread(thread)
+        (rows,) = await result(self.below.fetch([model.ReadThread(own)]))
+        sealer = RowSealer(self._sealer, own)
+        return tuple([one for row in rows.orphans for one in sealer.family_of(row)])
+
+    # -- changes -----------------------------------------------------------------------
+
+    async def commit(self, change: model.Change) -> None:
+        """See `Backend.commit`."""
+        await self._before(change)
+        try:
+            await result(self.below.commit(self._sealed(change)))
+        except SegmentTakenError:
+            await result(self.below.commit(self._sealed(await self._without_stored(change))))
+        await self._after(change)
+
+    async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
+        """See `Backend.commit_many`."""
+        if not all(isinstance(change, model.Batch) for change in changes):
+            return await super().commit_many(changes)
+        sealed = [self._sealed(change) for change in changes]
+        refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
+        for number, refusal in enumerate(refusals):
+            if isinstance(refusal, SegmentTakenError):
+                (refusals[number],) = await super().commit_many(changes[number : number + 1])
+        return refusals
+
+    async def _without_stored(self, change: model.Change) -> model.Change:
+        """Return a batch without segments that are stored with the same plain bytes.
+
+        They are sealed in another way if another thread of the family stored them, or before the
+        current key was given. Raises SegmentTakenError if there are none.
+        """
+        if not isinstance(change, model.Batch):
+            return change
+        spans = tuple([one.span for one in change.segments])
+        (stored,) = await self.fetch([model.ReadSegments(change.thread, spans)])
+        left = tuple([one for one in change.segments if one not in stored])
+        if len(left) == len(change.segments):
+            raise SegmentTakenError(thread=change.thread)
+        return change._replace(segments=left)
+
+    def _sealed(self, change: model.Change) -> model.Change:
+        if isinstance(change, model.Batch):
+            return RowSealer(self._sealer, change.thread).batch(change)
+        if isinstance(change, model.DropThread) and change.rows is not None:
+            return change._replace(rows=RowSealer(self._sealer, change.thread).batch(change.rows))
+        return change
+
+    async def _before(self, change: model.Change) -> None:
+        """Store the family that a copy of rows will have. Without the copy it does no harm."""
+        if not isinstance(change, model.CopyThread | model.ForkThread):
+            return
+        last = _ANY
+        if isinstance(change, model.ForkThread):
+            copied = [id for _, id in change.checkpoints] + [id for _, id, _ in change.writes]
+            last = max(copied, default="")
+        source = Relative(self._sealer.group(change.source), last)
+        family = (source, *await self._family(change.source))
+        own = family_thread(change.target)
+        row = RowSealer(self._sealer, own).family_row(family)
+        batch = model.Batch(own, change.now, writes=(row,))
+        await result(self.below.commit(model.DropThread(own, 0, rows=batch)))
+
+    async def _after(self, change: model.Change) -> None:
+        """Remove the family of a removed thread."""
+        if isinstance(change, model.DropThread) and await self._family(change.thread):
+            await result(self.below.commit(model.DropThread(family_thread(change.thread), 0)))
+
+    # -- the rest ----------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        await result(self.below.close())
+
+    async def migrate(self) -> None:
+        """See `Backend.migrate`."""
+        await result(self.below.migrate())
+
+    async def identity(self) -> str:
+        """See `Backend.identity`."""
+        return cast("str", await result(self.below.identity()))
+
+    async def item_usage(self, now: int) -> ItemUsage:
+        """See `Backend.item_usage`."""
+        return cast("ItemUsage", await result(self.below.item_usage(now)))
+
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
+        """See `Backend.scrub`."""
+        return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
+
+
+_ANY = "\U0010ffff"  # after every id
+T = TypeVar("T")
+
+
+def _sealed_in(stored: model.StoredCheckpoint) -> list[bytes]:
+    keyframe = [] if stored.keyframe is None else [stored.keyframe.data]
+    return [stored.row.manifest, *keyframe, *[row.body for row in stored.writes]]
+
+
+def _or_same(opened: Callable[[T], T], record: T) -> T:
+    try:
+        return opened(record)
+    except CodecError:
+        return record
+
+
+class SealedBackend(BlockingFace[SealedFace]):
+    """The blocking face of a sealed store."""
+
+    def __init__(self, below: Backend, sealer: Sealer) -> None:
+        beside = below.asynchronous
+        super().__init__(
+            SealedFace(below, sealer), None if beside is None else SealedFace(beside, sealer)
+        )
+        self.commits_groups = below.commits_groups
+        self.has_identity = below.has_identity
+        self.counts_for_all = below.counts_for_all

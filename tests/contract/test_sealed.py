@@ -1,0 +1,197 @@
+"""The contract on sealed stores: in memory, and in a file."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from kit.contract import Variant
+
+from threadkeep._core.engine.model import (
+    Batch,
+    DropThread,
+    FindThreads,
+    ForkThread,
+    ReadCheckpoint,
+    ReadSegments,
+    ReadThread,
+    Span,
+)
+from threadkeep._core.engine.sealed_rows import family_thread
+from threadkeep._core.engine.thread_entry import ThreadEntry
+from threadkeep._core.sealing import OVERHEAD, Sealer, key_id
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.sealed import SealedBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
+from threadkeep.errors import TamperedDataError, WrongKeyError
+from threadkeep.keys import KeyRing
+from threadkeep.testing import BackendContract
+from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
+
+ROOT = b"k" * 32
+SEALER = Sealer({key_id(ROOT): ROOT}, key_id(ROOT), ("store",))
+
+
+class TestSealedMemory(BackendContract):
+    overhead = OVERHEAD
+
+    def new_backend(self, folder):
+        return SealedBackend(MemoryBackend(), SEALER)
+
+
+class TestSealedFile(Variant):
+    overhead = OVERHEAD
+
+    def new_backend(self, folder):
+        return SealedBackend(SqliteBackend(folder / "threads.db", synchronous="normal"), SEALER)
+
+    def reopen(self, folder):
+        return SealedBackend(SqliteBackend(folder / "threads.db"), SEALER)
+
+
+# -- the store's owner changes rows ------------------------------------------------------
+
+MARKER = "marked-text"
+
+
+@pytest.fixture
+def backend(tmp_path):
+    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db", synchronous="full"), SEALER)
+    yield backend
+    backend.close()
+
+
+def sql(backend, statement):
+    """Change the store's rows beside the program."""
+    with backend.face.below._connections.writing() as db:
+        assert db.execute(statement).rowcount == 1
+
+
+def numbered(thread):
+    return f"(SELECT number FROM tk_threads WHERE thread = '{thread}')"
+
+
+def turn(backend, thread, number, **fields):
+    row = checkpoint(number, number - 1 or None, **fields)
+    backend.commit(
+        Batch(
+            thread,
+            NOW,
+            segments=(segment(number, data=b"%s of %d" % (thread.encode(), number)),),
+            checkpoints=(row._replace(key_pos=number),),
+            writes=(write(number, body=thread.encode()),),
+        )
+    )
+
+
+def head(backend, thread):
+    return backend.fetch([ReadCheckpoint(thread, "")])[0].found
+
+
+def test_files_hold_no_content(backend, tmp_path):
+    metadata = f'{{"user": "{MARKER}", "run_id": "{MARKER}"}}'
+    turn(backend, "t", 1, metadata=metadata, exact=MARKER.encode(), manifest=MARKER.encode())
+    turn(backend, MARKER, 2)  # (names of threads are readable)
+    backend.commit(DropThread(MARKER, 0))
+    data = MARKER.encode()
+    row = head(backend, "t").row
+    assert (row.metadata, row.exact, row.manifest) == (metadata, data, data)
+    assert backend.fetch([FindThreads(None, 9, (MARKER,))]) == [["t"]]
+    with closing(sqlite3.connect(tmp_path / "threads.db")) as db:
+        text = "\n".join(db.iterdump())
+    assert data.hex() not in text.lower()
+    assert MARKER not in text.replace(f"'{MARKER}'", "")
+
+
+OTHERS = "(SELECT {} FROM {} WHERE thread = 2)"
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("tk_checkpoints", "thread = 3"),
+        ("tk_checkpoints", "parent = id"),
+        ("tk_checkpoints", "ts = ts + 1"),
+        ("tk_checkpoints", "run = 7"),
+        ("tk_checkpoints", f"manifest = {OTHERS.format('manifest', 'tk_checkpoints')}"),
+        ("tk_writes", "task = 'another'"),
+        ("tk_writes", f"body = {OTHERS.format('body', 'tk_writes')}"),
+        ("tk_heap_segments", f"data = {OTHERS.format('data', 'tk_heap_segments')}"),
+        ("tk_heap_segments", "data = substr(data, 1, length(data) - 1)"),
+        ("tk_heap_segments", "data = x'00'"),
+    ],
+)
+def test_a_row_that_was_changed_or_moved_is_refused(backend, table, change):
+    for thread in ("one", "two"):
+        turn(backend, thread, 1)
+    turn(backend, "three", 2)
+    whole = ReadSegments("one", (Span(1, 0, 9),))
+    assert [one.data for one in backend.fetch([whole])[0]] == [b"one of 1"]
+    sql(backend, f"UPDATE {table} SET {change} WHERE thread = 1")
+    asked = (ReadThread("one"), ReadThread("three"), whole)
+    with pytest.raises(TamperedDataError):
+        backend.fetch(asked)
+
+
+def test_two_threads_that_change_names_are_refused(backend):
+    for thread in ("one", "two"):
+        turn(backend, thread, 1)
+    sql(backend, "UPDATE tk_threads SET thread = 'x' WHERE thread = 'one'")
+    sql(backend, "UPDATE tk_threads SET thread = 'one' WHERE thread = 'two'")
+    with pytest.raises(TamperedDataError):
+        head(backend, "one")
+
+
+def fork(backend, source, target, *ids):
+    entry = ThreadEntry(target, "forked", NOW, NOW)
+    copied = tuple([("", uid(number)) for number in ids])
+    (state,) = backend.fetch([ReadCheckpoint(source, "")])
+    backend.commit(ForkThread(source, target, NOW, state.generation, copied, (), entry))
+
+
+def test_forks_of_forks_open_what_they_share_and_nothing_newer(backend):
+    turn(backend, "t", 1)
+    fork(backend, "t", "fork", 1)
+    fork(backend, "fork", "deep", 1)
+    turn(backend, "t", 2)
+    for thread in ("fork", "deep"):
+        assert head(backend, thread).row.id == uid(1)
+        assert head(backend, thread).keyframe.data == b"t of 1"
+    sql(backend, f"UPDATE tk_checkpoints SET thread = {numbered('fork')} WHERE parent NOT NULL")
+    with pytest.raises(TamperedDataError):
+        head(backend, "fork")
+
+
+def test_a_forged_family_is_refused(backend):
+    turn(backend, "t", 2)
+    fork(backend, "t", "fork", 2)
+    turn(backend, "other", 1)
+    name = family_thread("other")
+    sql(backend, f"UPDATE tk_threads SET thread = '{name}' WHERE thread LIKE '%family fork'")
+    sql(backend, f"UPDATE tk_checkpoints SET thread = {numbered('other')} WHERE thread = 1")
+    with pytest.raises(TamperedDataError):
+        head(backend, "other")
+
+
+def test_a_removed_thread_leaves_no_family(backend):
+    turn(backend, "t", 1)
+    fork(backend, "t", "fork", 1)
+    backend.commit(DropThread("fork", NOW))
+    (rows,) = backend.face.below.fetch([ReadThread(family_thread("fork"))])
+    assert rows.orphans == ()
+    turn(backend, "fork", 1, ts=NOW + 9)  # another thread of this name
+    assert head(backend, "fork").writes[0].body == b"fork"
+
+
+def test_older_keys_open_what_they_sealed(tmp_path):
+    path, old = tmp_path / "threads.db", KeyRing.generate()
+    new = old.rotated()
+    for ring, number in ((old, 1), (new, 2)):
+        backend = SealedBackend(SqliteBackend(path), ring.sealer("store"))
+        turn(backend, "t", number)
+        turn(backend, "t", 1)  # (the same segment again)
+        assert backend.fetch([ReadSegments("t", (Span(1, 0, 9),))])[0][-1].start == number
+        backend.close()
+    backend = SealedBackend(SqliteBackend(path), new.without(old.current).sealer("store"))
+    with pytest.raises(WrongKeyError, match=old.current):
+        backend.fetch([ReadSegments("t", (Span(1, 0, 9),))])
+    backend.close()
