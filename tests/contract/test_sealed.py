@@ -1,10 +1,11 @@
-"""The contract on sealed stores: in memory, and in a file."""
+"""The contract on sealed stores, and rows that were changed beside the program."""
 
 import sqlite3
 from contextlib import closing
 
 import pytest
-from kit.contract import Variant
+from kit.contract import Variant, awaited
+from kit.postgres import url_for
 
 from threadkeep._core.engine.model import (
     Batch,
@@ -20,6 +21,7 @@ from threadkeep._core.engine.sealed_rows import family_thread
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep._core.sealing import OVERHEAD, Sealer, key_id
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import TamperedDataError, WrongKeyError
@@ -36,6 +38,18 @@ class TestSealedMemory(BackendContract):
 
     def new_backend(self, folder):
         return SealedBackend(MemoryBackend(), SEALER)
+
+
+class TestSealedServer(Variant):
+    """Awaited, on a server."""
+
+    overhead = OVERHEAD
+
+    def new_backend(self, folder):
+        return awaited(SealedBackend(PostgresBackend(url_for(folder), max_size=8), SEALER))
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
 
 
 class TestSealedFile(Variant):

@@ -19,7 +19,8 @@ HERE = place("here")
 
 def opens(ring: KeyRing, sealed: bytes) -> bool:
     try:
-        return ring.sealer("s").open(sealed, HERE) == b"data"
+        sealer = ring.sealer("s")
+        return sealer.open(sealed, HERE, [sealer.group("t")]) == b"data"
     except WrongKeyError:
         return False
 

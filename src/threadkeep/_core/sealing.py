@@ -4,15 +4,15 @@ A sealed value is, in this order:
 
     magic  1 byte    0xB8: this format
     key    4 bytes   the id of the root key
-    nonce  24 bytes  the group (12 bytes), then a digest (12)
+    nonce  12 bytes  its second half, a digest
     body             encrypted, as long as the plain bytes
     tag    16 bytes
 
-The cipher is XAES-256-GCM (https://c2sp.org/XAES-256-GCM): the key and the first half of the nonce
-give the key of a group, under which AES-256-GCM encrypts with the second half. A group is the name
-of a thread, as a digest, so no key of a group comes near 2**32 values, the limit for nonces of 96
-bits that are as good as random. The place is authenticated, not stored: a value that was moved,
-swapped or cut does not open.
+The cipher is XAES-256-GCM (https://c2sp.org/XAES-256-GCM): the key and the first half of a nonce of
+24 bytes give the key of a group, under which AES-256-GCM encrypts with the second half. The first
+half, the group, is a digest of a thread's name, so no key of a group comes near 2**32 values, the
+limit for halves that are as good as random. Group and place are authenticated, not stored: a value
+that was moved, swapped or cut does not open.
 
 The digest is of the place and the plain bytes, under a key of its own (as in SIV, RFC 5297): the
 same value sealed again for its place is the same bytes, so that a repeated commit is harmless. Two
@@ -21,7 +21,8 @@ values at one place show that they are equal, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -36,8 +37,9 @@ from threadkeep.errors import TamperedDataError, WrongKeyError
 MAGIC = 0xB8
 KEY_ID = 4  # bytes
 GROUP = 12
-OVERHEAD = 45  # bytes that sealing adds
-_NONCE, _BODY, _TAG = 1 + KEY_ID, 29, 16
+OVERHEAD = 33  # bytes that sealing adds
+_NONCE = 1 + KEY_ID
+_BODY = _NONCE + 12
 _GROUPS = 4096  # ciphers of groups in memory, about 1 KB each
 _BLOCK = 16  # bytes of AES
 _REDUCTION = 0x87  # of the field with 2**128 elements (NIST SP 800-38B)
@@ -121,10 +123,10 @@ class Sealer:
         said.update(data)
         nonce = said.digest()
         sealed = self._cipher(self._current, group).encrypt(nonce, data, where)
-        return b"".join((self._head, group, nonce, sealed))
+        return b"".join((self._head, nonce, sealed))
 
-    def open(self, sealed: bytes, where: bytes) -> bytes:
-        """Return the bytes that were sealed for a place.
+    def open(self, sealed: bytes, where: bytes, groups: Sequence[bytes]) -> bytes:
+        """Return the bytes that were sealed for a place, in one of these groups.
 
         Raises:
             WrongKeyError: the value was sealed with another key.
@@ -138,11 +140,11 @@ class Sealer:
                 f"The stored value is encrypted with key {key.hex()}, which was not given.",
                 hint=f"Open the store with keys that include {key.hex()}.",
             )
-        group, nonce = sealed[_NONCE : _NONCE + GROUP], sealed[_NONCE + GROUP : _BODY]
-        try:
-            return self._cipher(key, group).decrypt(nonce, sealed[_BODY:], where)
-        except InvalidTag as error:
-            raise TamperedDataError from error
+        nonce, body = sealed[_NONCE:_BODY], sealed[_BODY:]
+        for group in groups:
+            with suppress(InvalidTag):
+                return self._cipher(key, group).decrypt(nonce, body, where)
+        raise TamperedDataError
 
 
 def is_sealed(data: bytes) -> bool:
@@ -153,8 +155,3 @@ def is_sealed(data: bytes) -> bool:
 def key_of(sealed: bytes) -> str:
     """Return the id of the root key of sealed bytes."""
     return sealed[1:_NONCE].hex()
-
-
-def group_of(sealed: bytes) -> bytes:
-    """Return the group of sealed bytes."""
-    return sealed[_NONCE : _NONCE + GROUP]

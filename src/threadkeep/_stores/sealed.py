@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 from threadkeep._core.engine import model
@@ -14,10 +15,13 @@ from threadkeep._core.engine.sealed_rows import (
     family_thread,
 )
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._core.sealing import Sealer, group_of
+from threadkeep._core.sealing import Sealer
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.sync_bridge import BlockingFace, result
-from threadkeep.errors import CodecError, SegmentTakenError, ThreadkeepError
+from threadkeep.errors import CodecError, SegmentTakenError, TamperedDataError, ThreadkeepError
+
+_ANY = "\U0010ffff"  # after every id
+T = TypeVar("T")
 
 
 class SealedFace(AsyncBackend):
@@ -56,8 +60,7 @@ class SealedFace(AsyncBackend):
         if isinstance(read, model.ReadPath | model.ScanCheckpoints):
             return await self._opened(reply)
         if isinstance(read, model.ReadSegments):
-            rows = await self._rows(read.thread, [one.data for one in reply])
-            return [rows.opened_segment(one) for one in reply]
+            return await self._open(read.thread, lambda rows: [*map(rows.opened_segment, reply)])
         if isinstance(read, model.ReadThread):
             return await self._whole(read, reply)
         if isinstance(read, model.FindThreads) and read.empty:
@@ -76,31 +79,39 @@ class SealedFace(AsyncBackend):
     async def _opened(
         self, found: Sequence[model.StoredCheckpoint]
     ) -> list[model.StoredCheckpoint]:
-        by_thread: dict[str, list[bytes]] = {}
-        for one in found:
-            by_thread.setdefault(one.thread, []).extend(_sealed_in(one))
-        rows = {name: await self._rows(name, data) for name, data in by_thread.items()}
-        return [rows[one.thread].opened(one) for one in found]
+        return [await self._open(one.thread, methodcaller("opened", one)) for one in found]
 
     async def _whole(self, read: model.ReadThread, reply: model.ThreadRows) -> model.ThreadRows:
-        data = [each for one in reply.checkpoints for each in _sealed_in(one)]
-        rows = await self._rows(read.thread, [*data, *[one.body for one in reply.orphans]])
-        if read.skip:  # a row that does not open is damage that the engine finds
+        def opened(rows: RowSealer) -> model.ThreadRows:
+            return reply._replace(
+                checkpoints=tuple([rows.opened(one) for one in reply.checkpoints]),
+                orphans=tuple([rows.opened_write(one) for one in reply.orphans]),
+            )
+
+        def as_far_as_possible(rows: RowSealer) -> model.ThreadRows:
             return reply._replace(
                 checkpoints=tuple([_or_same(rows.opened, one) for one in reply.checkpoints]),
                 orphans=tuple([_or_same(rows.opened_write, one) for one in reply.orphans]),
             )
-        return reply._replace(
-            checkpoints=tuple([rows.opened(one) for one in reply.checkpoints]),
-            orphans=tuple([rows.opened_write(one) for one in reply.orphans]),
-        )
 
-    async def _rows(self, thread: str, sealed: Sequence[bytes]) -> RowSealer:
-        """Return the sealer of a thread's rows, with its family if some of these need it."""
-        rows = RowSealer(self._sealer, thread)
-        if all(group_of(data) == rows.group for data in sealed):
-            return rows
-        return RowSealer(self._sealer, thread, await self._family(thread))
+        try:
+            return await self._open(read.thread, opened)
+        except CodecError:
+            if not read.skip:
+                raise
+        # A row that does not open is damage, which the engine finds.
+        family = await self._family(read.thread)
+        return as_far_as_possible(RowSealer(self._sealer, read.thread, family))
+
+    async def _open(self, thread: str, opened: Callable[[RowSealer], T]) -> T:
+        """Open rows of a thread, which few threads have from others."""
+        try:
+            return opened(RowSealer(self._sealer, thread))
+        except TamperedDataError:
+            family = await self._family(thread)
+            if not family:
+                raise
+        return opened(RowSealer(self._sealer, thread, family))
 
     async def _family(self, thread: str) -> Family:
         own = family_thread(thread)
@@ -193,15 +204,6 @@ class SealedFace(AsyncBackend):
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """See `Backend.scrub`."""
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
-
-
-_ANY = "\U0010ffff"  # after every id
-T = TypeVar("T")
-
-
-def _sealed_in(stored: model.StoredCheckpoint) -> list[bytes]:
-    keyframe = [] if stored.keyframe is None else [stored.keyframe.data]
-    return [stored.row.manifest, *keyframe, *[row.body for row in stored.writes]]
 
 
 def _or_same(opened: Callable[[T], T], record: T) -> T:

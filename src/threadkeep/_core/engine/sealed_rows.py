@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import NamedTuple, TypeAlias
 
 import ormsgpack
@@ -16,11 +17,11 @@ from threadkeep._core.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
-from threadkeep._core.sealing import Sealer, group_of, place
-from threadkeep.errors import TamperedDataError
+from threadkeep._core.sealing import Sealer, place
+from threadkeep.errors import CodecError
 
 FAMILY = f"{OWN_NS}family"
-_ABSENT = b""  # in a place (texts are told apart from bytes)
+_ABSENT = b""  # in a place, where it differs from an empty text
 
 
 class Relative(NamedTuple):
@@ -53,44 +54,45 @@ class RowSealer:
     def __init__(self, sealer: Sealer, thread: str, family: Family = ()) -> None:
         self._sealer = sealer
         self._thread = thread
-        self.group = sealer.group(thread)
+        self._group = sealer.group(thread)
         self._family = family
 
     # -- segments ----------------------------------------------------------------------
 
     def segment(self, row: Segment) -> Segment:
         """Seal a segment."""
-        data = self._sealer.seal(row.data, place("segment", *row[:3]), self.group)
+        data = self._sealer.seal(row.data, place("segment", *row[:3]), self._group)
         return row._replace(data=data)
 
     def opened_segment(self, row: Segment) -> Segment:
         """Open a segment. Raises TamperedDataError, WrongKeyError."""
-        self._check_group(row.data, None)
-        return row._replace(data=self._sealer.open(row.data, place("segment", *row[:3])))
+        return row._replace(data=self._open(row.data, place("segment", *row[:3])))
 
     # -- rows --------------------------------------------------------------------------
 
     def checkpoint(self, row: CheckpointRow) -> CheckpointRow:
         """Seal a checkpoint's manifest and metadata."""
-        content = ormsgpack.packb([row.manifest, row.metadata, row.exact])
-        sealed = self._sealer.seal(content, _place_of_checkpoint(row), self.group)
+        usual = _usual(row.metadata)
+        metadata = row.metadata if usual is None else [usual[1], int(usual[2])]
+        content = ormsgpack.packb([row.manifest, metadata, *_given(row.exact)])
+        sealed = self._sealer.seal(content, _place_of_checkpoint(row), self._group)
         return row._replace(manifest=sealed, metadata=self._clues(row.metadata), exact=None)
 
     def opened_checkpoint(self, row: CheckpointRow) -> CheckpointRow:
         """Open a checkpoint. Raises TamperedDataError, WrongKeyError."""
-        self._check_group(row.manifest, row.id)
-        content = self._sealer.open(row.manifest, _place_of_checkpoint(row))
-        manifest, metadata, exact = ormsgpack.unpackb(content)
-        return row._replace(manifest=manifest, metadata=metadata, exact=exact)
+        content = self._open(row.manifest, _place_of_checkpoint(row), row.id)
+        manifest, metadata, *exact = ormsgpack.unpackb(content)
+        if isinstance(metadata, list):
+            metadata = _USUAL.format(*metadata)
+        return row._replace(manifest=manifest, metadata=metadata, exact=exact[0] if exact else None)
 
     def write(self, row: WriteRow) -> WriteRow:
         """Seal the writes of a task."""
-        return row._replace(body=self._sealer.seal(row.body, _place_of_write(row), self.group))
+        return row._replace(body=self._sealer.seal(row.body, _place_of_write(row), self._group))
 
     def opened_write(self, row: WriteRow) -> WriteRow:
         """Open the writes of a task. Raises TamperedDataError, WrongKeyError."""
-        self._check_group(row.body, row.checkpoint_id)
-        return row._replace(body=self._sealer.open(row.body, _place_of_write(row)))
+        return row._replace(body=self._open(row.body, _place_of_write(row), row.checkpoint_id))
 
     def opened(self, stored: StoredCheckpoint) -> StoredCheckpoint:
         """Open a checkpoint as read, with its keyframe and writes."""
@@ -131,15 +133,23 @@ class RowSealer:
         """Return the family that a row names. Raises TamperedDataError, WrongKeyError."""
         return tuple([Relative(*one) for one in ormsgpack.unpackb(self.opened_write(row).body)])
 
-    def _check_group(self, sealed: bytes, checkpoint: str | None) -> None:
-        """Check that a value is of this thread, or was copied into it."""
-        group = group_of(sealed)
-        if group == self.group:
-            return
-        for other in self._family:
-            if other.group == group and (checkpoint is None or checkpoint <= other.last):
-                return
-        raise TamperedDataError(thread=self._thread)
+    def _open(self, sealed: bytes, where: bytes, checkpoint: str = "") -> bytes:
+        """Open a value of this thread, or one that was copied into it."""
+        groups = [one.group for one in self._family if checkpoint <= one.last]
+        try:
+            return self._sealer.open(sealed, where, [self._group, *groups])
+        except CodecError as error:
+            error.at(thread=self._thread, checkpoint=checkpoint)
+            raise
+
+
+# The usual metadata, as `rows.pack_metadata` writes it, takes a few bytes.
+_USUAL = '{{"source":"{}","step":{},"parents":{{}}}}'
+_usual = re.compile(r'\{"source":"([a-z]+)","step":(-?[1-9]\d{0,17}|0),"parents":\{\}\}').fullmatch
+
+
+def _given(value: bytes | None) -> tuple[bytes, ...]:
+    return () if value is None else (value,)
 
 
 def _place_of_checkpoint(row: CheckpointRow) -> bytes:
