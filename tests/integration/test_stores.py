@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import threading
+import time
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from kit.backends import BACKENDS, SHARED, url_of
@@ -18,6 +20,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore as LangGraphSqliteStore
 from langgraph.types import CachePolicy
 from psycopg_pool import AsyncConnectionPool
 
@@ -592,6 +595,10 @@ def test_items_are_exported_and_imported_as_they_were(opened, tmp_path):
         (lines[:2], "is cut off after 1 items"),
         ([lines[0], lines[2], b"\n", lines[3]], "has 1 items instead of 2"),
         ([lines[0], lines[1].replace(b'["users","1"]', b'"users"'), *lines[2:]], "Line 2"),
+        (
+            [lines[0], lines[1].replace(b'"updated_at":', b'"updated_at":99999'), *lines[2:]],
+            "Line 2",
+        ),
     ):
         file.write_bytes(b"".join(damaged))
         with pytest.raises(InvalidArgumentError, match=match):
@@ -608,6 +615,39 @@ def test_items_of_langgraphs_store_are_imported(opened):
     store = opened()
     assert asyncio.run(store.aimport_items(other)) == 3
     assert [item.dict() for item in store.search(())] == [item.dict() for item in other.search(())]
+
+
+def test_times_of_langgraphs_sqlite_store_are_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        with (
+            LangGraphSqliteStore.from_conn_string(":memory:") as other,
+            open_store("memory://") as ours,
+        ):
+            other.setup()
+            other.put(NS, "k", {"n": 1})
+            ours.import_items(other)
+            there, here = other.get(NS, "k"), ours.get(NS, "k")
+            assert here.created_at == there.created_at.replace(tzinfo=UTC)
+            assert here.updated_at == there.updated_at.replace(tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_an_item_is_never_updated_before_it_was_created(tmp_path):
+    file = tmp_path / "items.jsonl"
+    with open_store("memory://") as store:
+        store.put(NS, "a", {"n": 1})
+        store.export_items(file)
+        later = store.get(NS, "a").created_at + timedelta(days=1)
+        made = str(round(later.timestamp() * 1e6)).encode()  # by a clock that was put back since
+        file.write_bytes(re.sub(rb'"created_at":\d+', b'"created_at":' + made, file.read_bytes()))
+        store.import_items(file)
+        store.put(NS, "a", {"n": 2})
+        item = store.get(NS, "a")
+        assert (item.value, item.created_at, item.updated_at) == ({"n": 2}, later, later)
 
 
 def test_erasure_leaves_siblings_that_share_a_prefix(opened):

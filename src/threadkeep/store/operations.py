@@ -205,9 +205,9 @@ def _fill(item: StoredItem | FoundItem, row: ItemRow, value: dict[str, Any]) -> 
     item.value = value
     item.key = row.key
     item.namespace = row.namespace
-    item.updated_at = time_of(row.updated_at)
-    is_new = row.created_at == row.updated_at
-    item.created_at = item.updated_at if is_new else time_of(row.created_at)
+    item.created_at = item.updated_at = time_of(row.created_at)
+    if row.updated_at > row.created_at:  # (a clock may have been put back in between)
+        item.updated_at = time_of(row.updated_at)
     item.version = row.version
 
 

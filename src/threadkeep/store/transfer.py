@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import ExitStack, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core.engine.operation import Operation, call, fetch
+from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._run.driver import external, on, sync_or_async, within
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
@@ -177,13 +178,14 @@ def _put(line: bytes, number: int, path: Path) -> ItemPut:
             value = base64.b64decode(data["encoded"], validate=True)
         else:
             value = orjson.dumps(data["value"]).decode()
-        times = (data["created_at"], data["updated_at"], data["expires_at"])
+        created, updated, expires = data["created_at"], data["updated_at"], data["expires_at"]
         namespace, key, ttl = labels(data["namespace"]), data["key"], data["ttl"]
         validate_op_namespace(PutOp(namespace, key, {}))
-        numbers = (*times[:2], times[2] or 0, ttl or 0)
-        if not namespace or not isinstance(key, str) or set(map(type, numbers)) != {int}:
+        are_times = is_time(created) and is_time(updated) and is_time(expires or 0)
+        is_named = namespace and isinstance(key, str)
+        if not (is_named and are_times and type(ttl or 0) is int):
             raise TypeError(data)  # noqa: TRY301 - one error for all damage
-        return ItemPut(namespace, key, value, ttl, times=times)
+        return ItemPut(namespace, key, value, ttl, times=(created, updated, expires))
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
             f"Line {number} of {path} is damaged: {error!r:.100}",
@@ -224,4 +226,6 @@ def _asked(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Operation[Any]
 
 
 def _micros(time: datetime) -> int:
+    if time.tzinfo is None:  # (LangGraph's SqliteStore returns UTC without saying so)
+        time = time.replace(tzinfo=UTC)
     return round(time.timestamp() * 1e6)
