@@ -9,6 +9,7 @@ from kit.postgres import url_for
 
 from threadkeep._core.engine.model import (
     Batch,
+    CopyThread,
     DropThread,
     FindThreads,
     ForkThread,
@@ -24,7 +25,7 @@ from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
-from threadkeep.errors import TamperedDataError, WrongKeyError
+from threadkeep.errors import TamperedDataError, ThreadExistsError, WrongKeyError
 from threadkeep.keys import KeyRing
 from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
@@ -186,14 +187,26 @@ def test_a_forged_family_is_refused(backend):
         head(backend, "other")
 
 
-def test_a_removed_thread_leaves_no_family(backend):
+def test_a_refused_fork_changes_nothing(backend):
+    for thread in ("t", "u"):
+        turn(backend, thread, 1)
+    fork(backend, "t", "fork", 1)
+    with pytest.raises(ThreadExistsError):
+        fork(backend, "u", "fork", 1)
+    assert head(backend, "fork").keyframe.data == b"t of 1"
+
+
+def test_a_name_is_used_again(backend):
     turn(backend, "t", 1)
     fork(backend, "t", "fork", 1)
     backend.commit(DropThread("fork", NOW))
-    (rows,) = backend.face.below.fetch([ReadThread(family_thread("fork"))])
-    assert rows.orphans == ()
-    turn(backend, "fork", 1, ts=NOW + 9)  # another thread of this name
+    turn(backend, "fork", 1)
     assert head(backend, "fork").writes[0].body == b"fork"
+    backend.commit(DropThread("fork", NOW))
+    fork(backend, "t", "fork", 1)
+    backend.commit(CopyThread("fork", "copy", NOW))
+    for thread in ("fork", "copy"):
+        assert head(backend, thread).keyframe.data == b"t of 1"
 
 
 def test_older_keys_open_what_they_sealed(tmp_path):

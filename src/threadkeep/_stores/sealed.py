@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, TypeVar, cast
 
 from threadkeep._core.engine import model
@@ -63,18 +63,27 @@ class SealedFace(AsyncBackend):
             return await self._open(read.thread, lambda rows: [*map(rows.opened_segment, reply)])
         if isinstance(read, model.ReadThread):
             return await self._whole(read, reply)
-        if isinstance(read, model.FindThreads) and read.empty:
-            return await self._found(read, reply)
+        if isinstance(read, model.FindThreads):
+            return await self._without_families(read, reply, str)
+        if isinstance(read, model.ReadSizes):
+            threads = await self._without_families(read, reply.threads, attrgetter("thread"))
+            return reply._replace(threads=tuple(threads))
         return reply
 
-    async def _found(self, read: model.FindThreads, page: list[str]) -> list[str]:
-        """Leave out the threads that hold families, with more names in their place."""
-        found = [name for name in page if not name.startswith(FAMILY)]
-        while len(page) == read.limit and len(found) < read.limit:
-            more = read._replace(after=page[-1])
-            (page,) = await result(self.below.fetch([more]))
-            found += [name for name in page if not name.startswith(FAMILY)]
-        return found[: read.limit]
+    async def _without_families(
+        self,
+        read: model.FindThreads | model.ReadSizes,
+        page: Sequence[Any],
+        name: Callable[[Any], str],
+    ) -> list[Any]:
+        """Leave out the threads that hold families, with the next ones in their place."""
+        found: list[Any] = []
+        while True:
+            found += [one for one in page if not name(one).startswith(FAMILY)]
+            if len(page) < read.limit or len(found) >= read.limit:
+                return found[: read.limit]
+            (reply,) = await result(self.below.fetch([read._replace(after=name(page[-1]))]))
+            page = reply.threads if isinstance(reply, model.Sizes) else reply
 
     async def _opened(
         self, found: Sequence[model.StoredCheckpoint]
@@ -128,7 +137,6 @@ class SealedFace(AsyncBackend):
             await result(self.below.commit(self._sealed(change)))
         except SegmentTakenError:
             await result(self.below.commit(self._sealed(await self._without_stored(change))))
-        await self._after(change)
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
@@ -164,7 +172,10 @@ class SealedFace(AsyncBackend):
         return change
 
     async def _before(self, change: model.Change) -> None:
-        """Store the family that a copy of rows will have. Without the copy it does no harm."""
+        """Add to the target's family, for rows to be copied; without the copy it does no harm.
+
+        Families only grow: the target may exist already, or another program copies to it.
+        """
         if not isinstance(change, model.CopyThread | model.ForkThread):
             return
         last = _ANY
@@ -172,16 +183,14 @@ class SealedFace(AsyncBackend):
             copied = [id for _, id in change.checkpoints] + [id for _, id, _ in change.writes]
             last = max(copied, default="")
         source = Relative(self._sealer.group(change.source), last)
-        family = (source, *await self._family(change.source))
-        own = family_thread(change.target)
-        row = RowSealer(self._sealer, own).family_row(family)
-        batch = model.Batch(own, change.now, writes=(row,))
-        await result(self.below.commit(model.DropThread(own, 0, rows=batch)))
-
-    async def _after(self, change: model.Change) -> None:
-        """Remove the family of a removed thread."""
-        if isinstance(change, model.DropThread) and await self._family(change.thread):
-            await result(self.below.commit(model.DropThread(family_thread(change.thread), 0)))
+        known = await self._family(change.target)
+        family = tuple(
+            [one for one in (source, *await self._family(change.source)) if one not in known]
+        )
+        if family:
+            own = family_thread(change.target)
+            row = RowSealer(self._sealer, own).family_row(family)
+            await result(self.below.commit(model.Batch(own, change.now, writes=(row,))))
 
     # -- the rest ----------------------------------------------------------------------
 
