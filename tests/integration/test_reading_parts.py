@@ -1,4 +1,4 @@
-"""`get_tuple` with `channels`: on every store, and on savers in front of others."""
+"""`get_tuple` with `channels`, and lazy lists: on every store, and on savers in front of others."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 from kit.backends import open_backend
 from kit.conversations import Chat, talk
-from kit.places import at
+from kit.places import THREAD, at
 from kit.rows import checkpoint, metadata, place
+from langchain_core.messages import RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from prometheus_client import CollectorRegistry
 
-from threadkeep import WriteBehind
-from threadkeep.errors import InvalidArgumentError
+from threadkeep import Retention, WriteBehind
+from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, NotFoundError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.monitor import observe
 from threadkeep.streaming import StreamingCheckpointSaver
+from threadkeep.threads import LazyValues
 
 CHANNELS = ("number", "list", "text", "dict", "never")
 
@@ -119,3 +122,134 @@ def test_a_part_of_a_layered_thread(ours: Any, is_ours: bool) -> None:
         assert "threadkeep" not in str(found.metadata)
         for channels in (["messages"], [], ["messages", "branch:to:model"], ["branch:to:model"]):
             assert memory.get_tuple(found.config, channels=channels) == part_of(found, channels)
+
+
+# -- lazy listings -------------------------------------------------------------------
+
+
+def read_whole(lazy: Any) -> Any:
+    """A lazy checkpoint with all that it has, each value read alone."""
+    values = lazy.checkpoint["channel_values"]
+    assert isinstance(values, LazyValues)
+    made = {**lazy.checkpoint, "channel_values": {name: values[name] for name in values}}
+    return lazy._replace(checkpoint=made, pending_writes=[*lazy.pending_writes])
+
+
+async def aread_whole(lazy: Any) -> Any:
+    """A lazy checkpoint of `alist` with all that it has."""
+    values = lazy.checkpoint["channel_values"]
+    for name in values:
+        with pytest.raises(InvalidArgumentError, match="aload"):
+            values[name]
+    await values.aload()
+    await lazy.pending_writes.aload()
+    return read_whole(lazy)
+
+
+async def check_lazy(saver: Any) -> None:
+    for options in ({}, {"limit": 2}, {"filter": {"step": 1}}):
+        eager = [*saver.list(at(), **options)]
+        assert [*map(read_whole, saver.list(at(), values="lazy", **options))] == eager
+        found = [one async for one in saver.alist(at(), values="lazy", **options)]
+        assert [await aread_whole(one) for one in found] == eager
+        assert [*saver.list(at(), values="eager", **options)] == eager
+
+
+async def test_lazy_checkpoints_have_what_eager_ones_have(saver: Any) -> None:
+    fill(saver, 40)
+    await check_lazy(saver)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+@pytest.mark.parametrize("front", FRONTS)
+async def test_lazy_through_a_saver_in_front(ours: Any, front: str, is_ours: bool) -> None:
+    saver = FRONTS[front](ours if is_ours else InMemorySaver())
+    fill(saver)
+    await check_lazy(saver)
+    with pytest.raises(InvalidArgumentError, match="values"):
+        [*saver.list(at(), values="late")]
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_lazy_layers(ours: Any, is_ours: bool) -> None:
+    inner = ours if is_ours else InMemorySaver()
+    memory = LayeredCheckpointSaver(
+        inner, Layers(full_window=4, summary_window=10, archive_threshold=20, batch=1)
+    )
+    Chat(memory).talk(THREAD, talk(40))
+    await check_lazy(memory)
+    removed = [RemoveMessage(REMOVE_ALL_MESSAGES)]
+    Chat(memory).graph.update_state(place(), {"messages": removed})
+    await check_lazy(memory)
+
+
+def names(lazy: Any) -> set[str]:
+    return {*lazy.checkpoint["channel_values"]}
+
+
+def test_what_is_no_channel(ours: Any) -> None:
+    fill(ours)
+    newest, older, *_ = ours.list(at(), values="lazy")
+    assert names(newest) == {"number", "list", "text", "dict"}
+    assert names(older) == {"number", "list", "text"}
+    values = older.checkpoint["channel_values"]
+    assert (values.get("dict"), "dict" in values, len(values)) == (None, False, 3)
+    values.load("dict", "number")
+    assert repr(values) == "<LazyValues: number, list (not read), text (not read)>"
+    with pytest.raises(KeyError):
+        values["dict"]
+
+
+async def gone(call: Any, error: Any = CheckpointNotFoundError) -> None:
+    with pytest.raises(error, match=r"after .* was listed") as caught:
+        await call()
+    assert caught.value.thread == THREAD
+    assert caught.value.checkpoint
+
+
+@pytest.mark.parametrize("how", ["deleted", "pruned", "replaced", "new"])
+async def test_a_checkpoint_that_is_removed_after_it_was_listed(saver: Any, how: str) -> None:
+    fill(saver)
+    lazy = [*saver.list(at(), values="lazy")][1]
+    awaited = [one async for one in saver.alist(at(), values="lazy")][1]
+    values = lazy.checkpoint["channel_values"]
+    text, number = values["text"], values["number"]
+    if how == "pruned":
+        saver.prune([THREAD])
+    elif how == "replaced":
+        made = {**checkpoint({"list": ["another"]}), "id": lazy.checkpoint["id"]}
+        saver.put(lazy.parent_config, made, metadata(), made["channel_versions"])
+    else:
+        saver.delete_thread(THREAD)
+    if how == "new":
+        fill(saver)
+    assert (values["text"], values["number"]) == (text, number)
+
+    async def read_list() -> None:
+        values["list"]
+
+    async def read_writes() -> None:
+        len(lazy.pending_writes)
+
+    await gone(read_list)
+    await gone(read_writes)
+    await gone(lambda: awaited.checkpoint["channel_values"].aload("text", "number"))
+    await gone(awaited.pending_writes.aload)
+
+
+async def test_a_value_that_retention_removes_after_it_was_listed(ours: Any) -> None:
+    fill(ours)
+    lazy = [*ours.list(at(), values="lazy")][1].checkpoint["channel_values"]
+    ours.threads.gc(policy=Retention(channels={"text": "latest"}))
+    assert len(lazy["list"]) == 11
+    await gone(lambda: lazy.aload("text"), NotFoundError)
+
+
+def test_a_thread_is_archived_and_sealed_after_it_was_listed(tmp_path: Any) -> None:
+    cold = (tmp_path / "cold").as_uri()
+    with open_backend("sqlite", tmp_path, cold=cold) as saver:
+        fill(saver)
+        eager, lazy = [*saver.list(at())], [*saver.list(at(), values="lazy")]
+        saver.threads.offload(THREAD, over=1024)
+        saver.threads.archive(THREAD)
+        assert [*map(read_whole, lazy)] == eager

@@ -17,6 +17,7 @@ from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
+from threadkeep._run.lazy_values import is_lazy, loaded
 
 _BASE: Any = BaseCheckpointSaver
 
@@ -122,6 +123,10 @@ class Delegate(BaseCheckpointSaver[Any]):
         found = yield from self._call("get_tuple", config)
         return found and _only(found, names)
 
+    def _makes_lazy(self, options: dict[str, Any]) -> bool:
+        """Take `values` out of a listing's options if the wrapped saver does not know it."""
+        return not self._is_over_ours and is_lazy(options.pop("values", "eager"))
+
     @property
     def _is_over_ours(self) -> bool:
         return hasattr(self._inner, "delete_checkpoints")
@@ -135,23 +140,25 @@ class Delegate(BaseCheckpointSaver[Any]):
 
         Other savers list internal namespaces together with all others; this method filters them.
         """
+        lazy = self._makes_lazy(options)
         if _names_namespace(config) or self._is_over_ours:
-            yield from self._inner.list(config, limit=limit, **options)
-            return
-        found = self._inner.list(config, **options)
-        yield from islice((one for one in found if not _is_own(one)), limit)
+            found = self._inner.list(config, limit=limit, **options)
+        else:
+            every = self._inner.list(config, **options)
+            found = islice((one for one in every if not _is_own(one)), limit)
+        yield from (loaded(self, one, awaited=False) for one in found) if lazy else found
 
     async def alist(
         self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """Async variant of `list`."""
+        lazy, left = self._makes_lazy(options), limit
         named = _names_namespace(config) or self._is_over_ours
-        left = limit
         if left == 0:
             return
         async for one in self._inner.alist(config, limit=limit if named else None, **options):
             if named or not _is_own(one):
-                yield one
+                yield loaded(self, one, awaited=True) if lazy else one
                 left = None if left is None else left - 1
                 if left == 0:
                     return

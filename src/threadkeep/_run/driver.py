@@ -290,6 +290,16 @@ def within(stack: ExitStack, workflow: Operation[T]) -> Operation[T]:
         return result
 
 
+def is_awaited() -> Operation[bool]:
+    """Return True for an awaiting caller."""
+    result: bool = yield External(lambda: False, _true)
+    return result
+
+
+async def _true() -> bool:
+    return True
+
+
 async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
     """Await the call. A cancelled caller waits until the call has ended."""
     task = asyncio.ensure_future(call())

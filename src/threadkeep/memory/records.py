@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS
+from threadkeep._run.lazy_values import LazyValues, through
 from threadkeep.memory import window
 from threadkeep.memory.summaries import Summary
 
@@ -33,11 +34,18 @@ RecordWrite: TypeAlias = tuple[list[tuple[str, Any]], str]  # a pending write an
 
 
 def as_shown(found: CheckpointTuple, values: Mapping[str, Any]) -> CheckpointTuple:
-    """Return a checkpoint with these values too, and without the key of its record."""
+    """Return a checkpoint with these channel values, and without the key of its record."""
     metadata: Any = {key: value for key, value in found.metadata.items() if key != POINTER}
-    values = {**found.checkpoint["channel_values"], **values}
     checkpoint: Any = {**found.checkpoint, "channel_values": values}
     return found._replace(checkpoint=checkpoint, metadata=metadata)
+
+
+def as_lazy(
+    saver: Any, channel: str, found: CheckpointTuple, values: LazyValues
+) -> CheckpointTuple:
+    """Return a listed checkpoint with the values as a layered saver shows them."""
+    names = [*values, channel] if found.metadata.get(POINTER) else values
+    return as_shown(found, through(saver, found, values, channel, names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep._core import arguments, validation
+from threadkeep._core import arguments
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
+from threadkeep._run.lazy_values import LazyValues
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import Recent
@@ -74,10 +75,9 @@ class LayeredView(Archiving):
         keeps its own.
         """
         if channels is not None:
-            names = validation.channels(channels)
-            part = yield from self._inner_tuple(config, names)
-            if part is None or self.channel not in names:
-                return part and records.as_shown(part, {})
+            part = yield from self._inner_tuple(config, channels)
+            if part is None or self.channel not in channels:
+                return part and records.as_shown(part, part.checkpoint["channel_values"])
             return (yield from self._listed(part))
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         seen = None if found is None else (yield from self._seen(found))
@@ -121,6 +121,9 @@ class LayeredView(Archiving):
             yield await driver.arun(self._listed(found))
 
     def _listed(self, found: CheckpointTuple) -> Operation[CheckpointTuple]:
+        lazy: Any = found.checkpoint["channel_values"]
+        if isinstance(lazy, LazyValues):
+            return records.as_lazy(self, self.channel, found, lazy)
         seen = yield from self._seen(found)
         if seen is None:
             return found
@@ -180,7 +183,8 @@ class LayeredView(Archiving):
 
     def _shown(self, seen: SeenCheckpoint, view: View) -> CheckpointTuple:
         """The checkpoint as a graph sees it."""
-        return records.as_shown(seen.found, {self.channel: self._messages(view)})
+        values = seen.found.checkpoint["channel_values"]
+        return records.as_shown(seen.found, {**values, self.channel: self._messages(view)})
 
     def _view(self, seen: SeenCheckpoint, stored: Record | None) -> Operation[View]:
         """Return the view of a record and the messages after it; `stored` is the checkpoint's."""

@@ -110,14 +110,14 @@ class ObservedSaver(Observed, Delegate):
         """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
         # (not the current span: the reader's own work is not part of it)
         with Timing(self._exports, "list", config, is_current=False):
-            yield from self._inner.list(config, **options)
+            yield from super().list(config, **options)
 
     async def alist(
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
         """See `BaseCheckpointSaver` and `list`."""
         with Timing(self._exports, "list", config, is_current=False):
-            async for found in self._inner.alist(config, **options):
+            async for found in super().alist(config, **options):
                 yield found
 
 

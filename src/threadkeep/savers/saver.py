@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
@@ -25,12 +25,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from threadkeep._core import arguments, fields, validation, versions
 from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec, with_serde
 from threadkeep._core.codec.codecs import RawCodec
-from threadkeep._core.engine import load, put
+from threadkeep._core.engine import listing, load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Put, SaveCall
 from threadkeep._run.driver import each_and_aeach, on, sync_and_async, together
 from threadkeep._run.layered_backend import RANDOM, LayeredBackend
+from threadkeep._run.lazy_values import each_lazily, is_lazy
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
@@ -243,6 +244,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
+        values: Literal["eager", "lazy"] = "eager",
     ) -> Iterator[Operation[Iterable[CheckpointTuple]]]:
         """Yield checkpoints, newest first, of the config's thread or (None) of all threads.
 
@@ -251,17 +253,23 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             filter: metadata that a checkpoint must have.
             before: a config; only checkpoints with a smaller id than its checkpoint are yielded.
             limit: the maximum number of checkpoints.
+            values: "lazy" reads channel values and pending writes when they are first used:
+                `channel_values` is a `threadkeep.threads.LazyValues`, `pending_writes` a
+                `LazyWrites`. Those of `alist` never block: load them by
+                `await channel_values.aload("name")` first.
 
         Raises:
-            InvalidArgumentError: the limit or an id is invalid.
+            InvalidArgumentError: the limit, an id or `values` is invalid.
             CorruptionError: a checkpoint is damaged; it is never skipped silently.
         """
-        at: load.Listing | None = arguments.listing(config, filter, before, limit)
+        first = arguments.listing(config, filter, before, limit)
+        at: listing.Listing | None = first._replace(lazy=is_lazy(values))
 
-        def page(start: load.Listing) -> Operation[Iterable[CheckpointTuple]]:
+        def page(start: listing.Listing) -> Operation[Iterable[CheckpointTuple]]:
             nonlocal at
-            found, at = yield from on(self._store, load.page(self._engine, start))
-            return map(arguments.checkpoint_tuple, found)
+            loaded, at = yield from on(self._store, listing.page(self._engine, start))
+            found = map(arguments.checkpoint_tuple, loaded)
+            return (yield from each_lazily(self, found)) if start.lazy else found
 
         while at is not None:
             yield page(at)

@@ -7,6 +7,7 @@ from typing import Any as _Any
 if _CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.thread_entry import Mark, ThreadStatus
+    from threadkeep._run.lazy_values import LazyValues, LazyWrites
     from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import ArchivedThread, TierReport
     from threadkeep.threads.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
@@ -42,6 +43,8 @@ __all__ = [
     "Finding",
     "GcReport",
     "ImportReport",
+    "LazyValues",
+    "LazyWrites",
     "Mark",
     "MergeConflict",
     "MergeReport",
@@ -64,6 +67,7 @@ __all__ = [
 _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep._core.engine.operation": ("Progress",),
     "threadkeep._core.engine.thread_entry": ("Mark", "ThreadStatus"),
+    "threadkeep._run.lazy_values": ("LazyValues", "LazyWrites"),
     "threadkeep.threads.archives.offload": ("OffloadReport",),
     "threadkeep.threads.archives.tiering": ("ArchivedThread", "TierReport"),
     "threadkeep.threads.diff": ("Change", "ChannelDiff", "DiffSide", "StateDiff", "TextEdit"),

@@ -1,4 +1,4 @@
-"""Reading checkpoints with their values and pending writes: one, a page, or their history.
+"""Reading checkpoints with their values and pending writes: one, several, or their history.
 
 A run may be lent the objects that the last run of the thread left in the working set. All other
 readers get fresh objects, and no object occurs in two places of one load.
@@ -6,10 +6,10 @@ readers get fresh objects, and no object occurs in two places of one load.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from threadkeep._core.engine import model, refs
 from threadkeep._core.engine.context import (
@@ -29,7 +29,6 @@ from threadkeep._core.engine.operation import (
     CheckpointRef,
     Fetch,
     Operation,
-    fetch,
     fetch_checkpoint,
 )
 from threadkeep._core.engine.records import quick
@@ -44,26 +43,6 @@ from threadkeep._core.engine.snapshots import (
     RunValue,
 )
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
-
-
-def is_path(name: object) -> bool:
-    """Return True for a name that may be a path, such as "user.name"."""
-    return isinstance(name, str) and "." in name
-
-
-def field(value: Mapping[str, Any], name: str) -> Any:
-    """Return a field of a dict, or along its path in nested dicts; None if it is missing.
-
-    A field with exactly this name takes precedence over the path.
-    """
-    if name in value or not is_path(name):
-        return value.get(name)
-    found: Any = value
-    for part in name.split("."):
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(part)
-    return found
 
 
 @quick
@@ -129,7 +108,7 @@ def part(engine: Engine, call: Load, channels: Collection[str]) -> Operation[Loa
         wanted = Wanted(channels, _flags(call), reply.generation)
         try:
             with named(stored):
-                return (yield from _of_thread(engine, place.thread, [stored], wanted))[0]
+                return (yield from of_thread(engine, place.thread, [stored], wanted))[0]
         except CorruptionError:  # (as in `load`)
             if reply.generation == generation:
                 raise
@@ -263,80 +242,6 @@ def _decoded(found: Elements, ref: refs.Ref, channel: str) -> Any:
         raise
 
 
-_LARGEST_PAGE = 256
-_SCALARS = (str, int, float, bool, type(None))
-
-
-class Listing(NamedTuple):
-    """A `list` call. `thread` None means every thread, `ns` None every namespace."""
-
-    thread: str | None
-    ns: str | None = None
-    id: str | None = None
-    before: str | None = None
-    filter: Mapping[str, Any] = MappingProxyType({})
-    limit: int | None = None
-    after: tuple[str, str, str] | None = None
-    size: int = 32
-
-
-class Page(NamedTuple):
-    """Some checkpoints, and the listing that continues after them, or None at the end."""
-
-    found: list[Loaded]
-    rest: Listing | None
-
-
-def page(engine: Engine, listing: Listing) -> Operation[Page]:
-    size, limit = listing.size, listing.limit
-    if limit == 0:
-        return Page([], None)
-    if limit is not None and not listing.filter:
-        size = min(size, limit)
-    rows, found = yield from _read_page(engine, listing, size)
-    limit = None if limit is None else limit - len(found)
-    if len(rows) < size or limit == 0:
-        return Page(found, None)
-    last = rows[-1]
-    after = (last.row.id, last.thread, last.row.ns)
-    larger = min(listing.size * 2, _LARGEST_PAGE)
-    return Page(found, listing._replace(limit=limit, after=after, size=larger))
-
-
-def _read_page(
-    engine: Engine, listing: Listing, size: int
-) -> Operation[tuple[list[model.StoredCheckpoint], list[Loaded]]]:
-    """Return a page's rows, and the matching ones with their values."""
-    thread, ns, id, before, wanted, limit, after, _ = listing
-    simple = {k: v for k, v in wanted.items() if isinstance(v, _SCALARS) and not is_path(k)}
-    scan = model.ScanCheckpoints(thread, ns, id, before, simple, after, size)
-    previous: list[model.StoredCheckpoint] | None = None
-    while True:
-        rows = cast("list[model.StoredCheckpoint]", (yield from fetch(scan)))
-        try:
-            matching = []
-            for one in rows:
-                if ns is None and one.row.ns.startswith(model.OWN_NS):
-                    continue
-                metadata = unpack_metadata(one.row.metadata, one.row.exact, engine.codec)
-                if all(field(metadata, key) == value for key, value in wanted.items()):
-                    matching.append(one)
-            matching = matching[:limit]
-            loaded: dict[tuple[str, str, str], Loaded] = {}
-            for name in dict.fromkeys(one.thread for one in matching):
-                mine = [one for one in matching if one.thread == name]
-                for item in (yield from _of_thread(engine, name, mine)):
-                    loaded[item.thread, item.ns, item.id] = item
-            found = [loaded[one.thread, one.row.ns, one.row.id] for one in matching]
-        except CorruptionError:
-            # Segments may have been removed between the two reads, if the rows changed.
-            if rows == previous:
-                raise
-            previous = rows
-        else:
-            return rows, found
-
-
 class Wanted(NamedTuple):
     """The channels to read of some checkpoints, None for all; the flags of the loads."""
 
@@ -348,7 +253,7 @@ class Wanted(NamedTuple):
 _ALL = Wanted()
 
 
-def _of_thread(
+def of_thread(
     engine: Engine,
     thread: str,
     rows: Sequence[model.StoredCheckpoint],
@@ -372,6 +277,28 @@ def _of_thread(
         for stored, read, writes in opened:
             with named(stored):
                 loaded.append(assemble(engine, stored, read, elements, writes, {}, wanted.flags))
+    return loaded
+
+
+def listed(engine: Engine, rows: Sequence[model.StoredCheckpoint]) -> list[Loaded]:
+    """Return checkpoints without reading segments.
+
+    In place of each value is a function that decodes it, or None if segments must be read; in place
+    of each pending write's value is None.
+    """
+    found, known = Elements(engine.codec), Keyframes()
+    loaded: list[Loaded] = []
+    for stored in rows:
+        with named(stored):
+            read, _ = read_manifest(stored, known)
+            unread = {
+                name: None if entry.ref.needs else partial(_decoded, found, entry.ref, name)
+                for name, entry in read.entries.items()
+                if entry.ref is not None
+            }
+            one = assemble(engine, stored, read, found, (), unread, model.FREE)
+            writes = counting(stored.writes, stored.child)
+        loaded.append(one._replace(writes=[(w.task_id, w.channel, None) for w in writes]))
     return loaded
 
 

@@ -18,7 +18,7 @@ from operator import eq, ge, gt, le, lt, ne
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep._core.engine.load import field, is_path
+from threadkeep._core.engine.listing import field, is_path
 from threadkeep._core.texts import is_unicode
 from threadkeep._stores.external import extra
 from threadkeep._stores.items.records import Condition, ItemPlace, ItemRow, Scored, VectorMetric

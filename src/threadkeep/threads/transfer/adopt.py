@@ -20,11 +20,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep._core import validation
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import load, put
+from threadkeep._core.engine import put
 from threadkeep._core.engine.context import Engine, Keyframes, read_manifest
 from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.lineage import CheckpointKey
-from threadkeep._core.engine.load import Listing, Loaded
+from threadkeep._core.engine.listing import Listing
+from threadkeep._core.engine.listing import page as page_of
+from threadkeep._core.engine.load import Loaded
 from threadkeep._core.engine.model import HIDDEN, OWN_NS, DropThread, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import (
     CheckpointRef,
@@ -306,7 +308,7 @@ class _Adoption:
         for ns in (None, *sorted(own)):
             at: Listing | None = Listing(target, ns)
             while at is not None:
-                page, at = yield from on(self.store, load.page(self.engine, at))
+                page, at = yield from on(self.store, page_of(self.engine, at))
                 for loaded in page:
                     if (loaded.ns, loaded.id) in rest:
                         yield from external(partial(self._compare, theirs, name, loaded))

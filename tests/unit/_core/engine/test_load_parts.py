@@ -10,6 +10,7 @@ from kit.engine import Counted, Steps, checkpoint, config, fresh
 from threadkeep._core import arguments
 from threadkeep._core.engine.model import ReadSegments
 from threadkeep._core.langgraph_internals import RUNTIME
+from threadkeep.errors import UnknownTypeError
 from threadkeep.savers.saver import Saver
 
 CHANNELS = ("number", "list", "text", "dict")
@@ -109,3 +110,48 @@ def test_a_thread_that_is_deleted_between_two_reads(made: Any, is_new: bool) -> 
         values = expected.checkpoint["channel_values"]
         few = {name: values[name] for name in ("list", "text")}
         assert steps.result.checkpoint["channel_values"] == few
+
+
+# -- lazy listings -------------------------------------------------------------------
+
+
+def test_a_lazy_list_reads_what_is_looked_at(made: Any) -> None:
+    saver, backend, _ = made
+    found = [*saver.list(config(), values="lazy")]
+    assert len(backend.fetches) == 1
+    assert not segments(backend)
+    for number, one in enumerate(reversed(found)):
+        values = one.checkpoint["channel_values"]
+        assert (values["number"], [*values]) == (number, [*CHANNELS])
+    assert len(backend.fetches) == 1  # (small values come with the rows)
+    backend.asked()
+    values = found[3].checkpoint["channel_values"]
+    values.load("text", "dict")
+    assert values["text"].startswith("new 0")
+    assert len(values["dict"]) == 36
+    assert (len(backend.fetches), len(segments(backend))) == (2, 1)
+    backend.asked()
+    assert [write[1] for write in found[3].pending_writes] == ["number", "list"]
+    assert found[3].pending_writes[1][2] == ["a long write " * 100]
+    assert (len(backend.fetches), len(segments(backend))) == (2, 1)
+
+
+class Own:
+    """A class that can only be pickled."""
+
+    def __reduce__(self) -> Any:
+        return Own, ()
+
+
+def test_a_value_of_an_unknown_type_hinders_only_its_readers() -> None:
+    backend = Counted()
+    saver = Saver(backend, pickle_fallback=True)
+    values = {"one": 1, "own": Own()}
+    versions = dict.fromkeys(values, 1)
+    saver.put(config(), checkpoint(0, values, versions), {"step": 0}, versions)
+    (found,) = Saver(backend).list(config(), values="lazy")
+    lazy = found.checkpoint["channel_values"]
+    assert lazy["one"] == 1
+    with pytest.raises(UnknownTypeError) as caught:
+        lazy["own"]
+    assert (caught.value.channel, caught.value.checkpoint) == ("own", "00000000")
