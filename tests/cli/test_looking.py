@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -247,6 +250,16 @@ def test_state_as_json(told):
         '  "y"',
     ]
     assert told("state", "plain", "--json")["values"] == {"list": [1, {"a": "b"}], "text": "y"}
+
+
+def test_a_channel_is_shown_though_another_is_damaged(store, told, refused):
+    with SqliteSaver(store) as saver:
+        Chain(saver, "damaged").put(good=[1, 2], bad=[random.Random(1).randbytes(20_000)])
+    with closing(sqlite3.connect(store)) as db, db:
+        assert db.execute("DELETE FROM tk_heap_segments WHERE length(data) > 10000").rowcount == 1
+    assert told("state", "damaged", "--channel", "good", "--json")["values"] == {"good": [1, 2]}
+    code, line = refused("state", "damaged", "--json")
+    assert (code, json.loads(line)["error"]["type"]) == (2, "CorruptionError")
 
 
 # -- stats and delete ------------------------------------------------------------------

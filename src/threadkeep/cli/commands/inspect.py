@@ -18,6 +18,7 @@ from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._core.engine.thread_summary import own
+from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
@@ -70,8 +71,14 @@ def _config(thread: str, namespace: str | None, checkpoint: str | None) -> Runna
     return {"configurable": {name: value for name, value in names.items() if value is not None}}
 
 
-def _read(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> CheckpointTuple:
-    found = saver.get_tuple(_config(thread, namespace, checkpoint))
+def _read(
+    saver: Saver, thread: str, namespace: str, checkpoint: str | None, *, lazy: bool = False
+) -> CheckpointTuple:
+    config = _config(thread, namespace, checkpoint)
+    if lazy:
+        found = next(saver.list(config, limit=1, values="lazy"), None)
+    else:
+        found = saver.get_tuple(config)
     if found is not None:
         return found
     error = not_found(CheckpointRef(thread, namespace, checkpoint))
@@ -195,11 +202,13 @@ def state(
 ) -> None:
     """Show the values of channels as JSON."""
     with session.open_to_read() as saver:
-        found = _read(saver, thread, namespace, checkpoint)
-    head, values = summarize(found), found.checkpoint["channel_values"]
-    for name in channel or ():
-        if name not in values:
-            raise NotFoundError(f"There is no channel {name!r} here.", thread=thread)
+        found = _read(saver, thread, namespace, checkpoint, lazy=True)
+        values: Any = found.checkpoint["channel_values"]
+        for name in channel or ():
+            if name not in values:
+                raise NotFoundError(f"There is no channel {name!r} here.", thread=thread)
+        values.load(*(channel or values), TASKS)
+    head = summarize(found._replace(pending_writes=[]))
     readable = {name: plain(values[name]) for name in channel or values}
     lines: list[RenderableType] = []
     for name, value in readable.items():
