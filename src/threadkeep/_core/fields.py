@@ -19,7 +19,8 @@ from threadkeep._core.versions import unordered
 from threadkeep.errors import InvalidArgumentError, invalid
 
 SOURCES = ("input", "loop", "update", "fork")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_UTC = timedelta(0)
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class Fields(NamedTuple):
@@ -52,7 +53,8 @@ def strict(call: Put) -> Put:
     )
     for error in problems(fields):
         raise error.at(**at.named())
-    return call._replace(above=tuple(parents(at.thread, call.metadata)))
+    above = tuple(parents(at.thread, call.metadata))
+    return call._replace(above=above) if above else call
 
 
 def problems(fields: Fields) -> Iterator[InvalidArgumentError]:
@@ -63,7 +65,9 @@ def problems(fields: Fields) -> Iterator[InvalidArgumentError]:
     if not _is_utc(ts):
         hint = "Use ISO 8601 in UTC: datetime.now(UTC).isoformat()."
         yield invalid("checkpoint['ts']", ts, hint)
-    every = [*versions.values(), *[version for each in seen.values() for version in each.values()]]
+    every = [*versions.values()]
+    for each in seen.values():
+        every += each.values()
     if (error := unordered(every)) is not None:
         error.message = f"checkpoint['channel_versions'] or ['versions_seen']: {error.message}"
         yield error
@@ -72,9 +76,10 @@ def problems(fields: Fields) -> Iterator[InvalidArgumentError]:
         yield invalid("metadata['source']", source, f"Use one of {', '.join(SOURCES)}.")
     if not isinstance(step, int) or type(step) is bool or step < -1:
         yield invalid("metadata['step']", step, "Use a whole number, -1 or more.")
-    above = metadata.get("parents", {})
-    if not is_mapping(above) or not all(
-        isinstance(ns, str) and isinstance(id, str) and id for ns, id in above.items()
+    above = metadata.get("parents")
+    if "parents" in metadata and not (
+        is_mapping(above)
+        and all(isinstance(ns, str) and isinstance(id, str) and id for ns, id in above.items())
     ):
         hint = "Use a dict: the id of a checkpoint for each namespace above."
         yield invalid("metadata['parents']", above, hint)
@@ -82,7 +87,7 @@ def problems(fields: Fields) -> Iterator[InvalidArgumentError]:
 
 def _is_utc(ts: str) -> bool:
     try:
-        return datetime.fromisoformat(ts).utcoffset() == timedelta(0)
+        return datetime.fromisoformat(ts).utcoffset() == _UTC
     except ValueError:
         return False
 
