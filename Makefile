@@ -11,7 +11,7 @@ python := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-c test-all test-lowest coverage lint format bench lock clean
+.PHONY: help demo test test-unit test-c fuzz test-all test-lowest coverage lint format bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
@@ -33,6 +33,10 @@ test-unit: ## Run the unit tests alone, in a minute, without servers: ARGS as ab
 test-c: ## Run the C modules' unit tests under AddressSanitizer and UBSan: ARGS as above
 	@scripts/setup test
 	@scripts/test_c $(ARGS)
+
+fuzz: ## Read mutated bytes with every decoder, for a minute or two: RUNS=1000000 reads more, ARGS='--only value'
+	@scripts/setup test
+	@PYTHONPATH=tests:tests/golden:. $(python) -m fuzz $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 coverage: TESTS ?= tests/unit tests/integration tests/contract
 coverage: ## Measure which lines and branches of src the tests reach: TESTS=tests/unit measures some

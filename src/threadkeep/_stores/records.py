@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +10,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter, gt, lt
 from typing import TypeGuard
 
-from threadkeep._core.engine import model
+from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     StateTransition,
@@ -228,8 +227,7 @@ def allows(transition: StateTransition, state: str | None, waits_at: str | None)
 
 def run_id(row: model.CheckpointRow) -> object:
     """Return the `run_id` in a checkpoint's metadata, or None."""
-    metadata = json.loads(row.metadata)
-    return metadata.get("run_id") if isinstance(metadata, dict) else None
+    return thread_summary.shown(row).get("run_id")
 
 
 # -- checkpoints ---------------------------------------------------------------------

@@ -127,7 +127,7 @@ def _after(cursor: object, order: str) -> tuple[int | str, str]:
         text = validation.text("cursor", cursor)
         own, value, name = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         is_ours = own == order and type(value) is kind and type(name) is str
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         is_ours = False
     if not is_ours:
         hint = "Use the cursor of the previous page, with the same order."

@@ -246,9 +246,9 @@ class RawDecoder(Decoder):
             make = _PARTS.get(tag)
             if make is None:  # a pickle needs its classes, and other values may be secrets
                 return Raw({CLASS: Tag(tag).name.lower(), "bytes": len(data)})
-            reference, *parts = self.unpacked
-            name = str(HOMES.get(reference, reference)).replace(":", ".")
             try:
+                reference, *parts = self.unpacked
+                name = str(HOMES.get(reference, reference)).replace(":", ".")
                 return Raw({CLASS: name, **make(*parts)})
             except Exception as error:
                 raise malformed(error) from error

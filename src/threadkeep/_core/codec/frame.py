@@ -208,11 +208,19 @@ def _decompress(data: bytes) -> bytes:
     packed = data[at:]
     try:
         declared = zstandard.frame_content_size(packed)
-        if size != declared or size > MAX_BODY:
+        if size != declared or not may_hold(packed, size):
             raise CorruptionError(f"The segment declares {size} bytes, its content {declared}.")
         return _contexts.decompressor.decompress(packed, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptionError("The segment cannot be decompressed.") from error
+
+
+def may_hold(packed: bytes, size: int) -> bool:
+    """Return True if a zstd frame can hold `size` bytes, `MAX_BODY` at most.
+
+    Its smallest block has 4 bytes and stands for 128 KiB.
+    """
+    return 0 <= size <= min(MAX_BODY, len(packed) << 15)
 
 
 class _Contexts(threading.local):

@@ -140,6 +140,9 @@ class Location(NamedTuple):
         return hashlib.sha256(data).digest() == self.sha256
 
 
+_LOCATION = [str, int, int, bytes]
+
+
 def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segment, ...]]:
     """Return an object with the segments' bytes in a row, and their stubs."""
     stubs, data, start = [], list[bytes](), 0
@@ -158,10 +161,12 @@ def location_of(segment: Segment) -> Location | None:
     if packed is None:
         return None
     try:
-        key, start, size, sha256 = ormsgpack.unpackb(packed)
-        return Location(str(key), int(start), int(size), bytes(sha256))
+        location = Location(*ormsgpack.unpackb(packed))
     except (ValueError, TypeError) as error:
         raise CorruptionError("The location of an offloaded segment cannot be read.") from error
+    if [*map(type, location)] != _LOCATION:
+        raise CorruptionError("The location of an offloaded segment is no location.")
+    return location
 
 
 def is_stub(segment: Segment) -> bool:

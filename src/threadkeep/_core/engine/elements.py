@@ -17,7 +17,7 @@ import zstandard
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.codec.format import OBJECT, Tag
-from threadkeep._core.codec.frame import MAX_BODY, pack_varint, read_varint, unpack
+from threadkeep._core.codec.frame import may_hold, pack_varint, read_varint, unpack
 from threadkeep._core.engine import refs
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
@@ -294,7 +294,7 @@ def apply_patch(old: bytes, patch: bytes, most: int | None = None) -> bytes:
         first, at = read_varint(patch, 0)
         head, at = patch[at : at + first], at + first
         front, back, size, at = _bounds(patch, at)
-        if size > MAX_BODY or (
+        if not may_hold(patch, size) or (
             most is not None and front + size + back > most
         ):  # checked before allocating memory
             raise CorruptionError(f"A stored patch declares {size} bytes, which is too many.")

@@ -26,6 +26,8 @@ from threadkeep._core.engine.records import quick
 from threadkeep.errors import CorruptionError
 
 _INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
+_RUNS = frozenset((LIST, TUPLE, DICT))
+_INTEGER = frozenset((int,))
 _MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference
 
 
@@ -84,19 +86,31 @@ def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
 
 
 def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
-    """Return the reference that `to_wire` wrote, given the same older reference."""
+    """Return the reference that `to_wire` wrote, given the same older reference.
+
+    Raises ValueError, TypeError or IndexError for anything else.
+    """
     if wire is None:
         return None
     if isinstance(wire, bytes):
         return Inline(wire)
-    kind = wire[0]
-    if kind == _INLINE:
-        return Inline(wire[1], _spans(wire[2:]))
+    kind, *rest = wire
+    if kind == _INLINE and type(rest[0]) is bytes:
+        return Inline(rest[0], _spans(_whole(rest[1:])))
+    _whole(rest)
     if kind == _CELL:
-        return Cell(wire[1], wire[2], _spans(wire[3:]))
-    if kind == _CHANGED:
-        return Run(wire[1], _changed(wire[2:], old.spans if isinstance(old, Run) else ()))
-    return Run(kind, _spans(wire[1:]))
+        return Cell(rest[0], rest[1], _spans(rest[2:]))
+    if kind == _CHANGED and rest[0] in _RUNS:
+        return Run(rest[0], _changed(rest[1:], old.spans if isinstance(old, Run) else ()))
+    if kind in _RUNS:
+        return Run(kind, _spans(rest))
+    raise ValueError(f"there is no reference of kind {kind!r}")
+
+
+def _whole(numbers: list[Any]) -> list[int]:
+    if not set(map(type, numbers)) <= _INTEGER:
+        raise TypeError("an address that is not whole numbers")
+    return numbers
 
 
 def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
@@ -323,6 +337,8 @@ def decode_manifest(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
 
 def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
     v, updated, extra, gone, entries_wire, gone_nodes, seen_wire, newest = parts
+    if type(v) is not int or not (extra is None or type(extra) is bytes):
+        raise TypeError("a format that is no number, or other keys that are no bytes")
     names, nodes = list(keyframe.entries), list(keyframe.seen)
     entries = _without(keyframe.entries, gone)
     flat = iter(entries_wire)

@@ -167,7 +167,7 @@ def _readable(metadata: dict[str, Any]) -> str:
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
     try:
         metadata = json.loads(text) if exact is None else codec.decode(exact)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise CorruptionError("A checkpoint's metadata is damaged.") from exc
     if not isinstance(metadata, dict):
         raise CorruptionError("A checkpoint's metadata is damaged.")
@@ -191,7 +191,10 @@ def pack_time(text: str) -> int | str:
 def unpack_time(packed: int | str) -> str:
     if isinstance(packed, str):
         return packed
-    return (_EPOCH + packed * _MICROSECOND).isoformat()
+    try:
+        return (_EPOCH + packed * _MICROSECOND).isoformat()
+    except (OverflowError, TypeError) as exc:
+        raise CorruptionError("A checkpoint's time is damaged.") from exc
 
 
 @lru_cache(maxsize=1024)  # (called for each checkpoint and its first child)
@@ -233,9 +236,12 @@ def pack_writes(writes: Iterable[tuple[int, str, Ref]]) -> bytes:
 def unpack_writes(row: WriteRow) -> list[Write]:
     """Return the writes of one row, in the order in which they were packed."""
     try:
+        packed = ormsgpack.unpackb(body_of(row))
+        if not all(type(idx) is int and type(channel) is str for idx, channel, _ in packed):
+            raise TypeError("a write without a number and a channel")  # noqa: TRY301 - as any damage
         return [
             Write(row.task_id, row.task_path, idx, channel, ref)
-            for idx, channel, wire in ormsgpack.unpackb(body_of(row))
+            for idx, channel, wire in packed
             if (ref := from_wire(wire)) is not None
         ]
     except (ValueError, TypeError, IndexError) as exc:

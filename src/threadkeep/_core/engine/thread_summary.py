@@ -191,7 +191,7 @@ def shown(row: CheckpointRow) -> dict[str, Any]:
     """Return the metadata as people see it, which is exact enough for labels."""
     try:
         found = json.loads(row.metadata)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}  # damage, which `check` reports
     return found if isinstance(found, dict) else {}
 

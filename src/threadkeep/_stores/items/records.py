@@ -16,7 +16,7 @@ import zstandard
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec, NativeCodec, SerdeCodec
-from threadkeep._core.codec.frame import MAX_BODY
+from threadkeep._core.codec.frame import may_hold
 from threadkeep.errors import CorruptionError, invalid
 
 Namespace: TypeAlias = tuple[str, ...]
@@ -364,7 +364,7 @@ def patched(data: bytes, new: Packed | None) -> Packed:
         CorruptionError: the patch is damaged, or does not fit `new`.
     """
     try:
-        is_bounded = 0 <= zstandard.frame_content_size(data[1:]) <= MAX_BODY
+        is_bounded = may_hold(data[1:], zstandard.frame_content_size(data[1:]))
         old = zstandard.ZstdDecompressor(dict_data=_dictionary(new)).decompress(
             data[1:] if is_bounded else b""
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from threadkeep._core import fields
@@ -45,7 +44,7 @@ def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[Checkpoin
         if ns == LAYERS_NS:
             record = row.parent
         elif not ns and LAYERS_KEY in row.metadata:
-            record = json.loads(row.metadata).get(LAYERS_KEY)
+            record = thread_summary.shown(row).get(LAYERS_KEY)
         if record and record not in there:
             yield (ns, id), f"archived messages are missing: record {record} does not exist"
 
@@ -67,5 +66,5 @@ def refused_fields(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[Checkpo
 def _fields(row: CheckpointRow, manifest: Manifest) -> fields.Fields:
     entries = manifest.entries.items()
     versions = {name: entry.version for name, entry in entries if entry.version is not None}
-    metadata = json.loads(row.metadata)
+    metadata = thread_summary.shown(row)
     return fields.Fields(row.id, unpack_time(row.ts), versions, manifest.seen, metadata)

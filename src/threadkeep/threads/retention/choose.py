@@ -130,7 +130,7 @@ def _metadata(stored: StoredCheckpoint) -> dict[str, Any]:
     """Read the metadata from its JSON, which is exact for the keys used here."""
     try:
         found = json.loads(stored.row.metadata)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         with named(stored):
             raise CorruptionError("A checkpoint's metadata is damaged.") from exc
     return found if isinstance(found, dict) else {}

@@ -35,7 +35,7 @@ import zstandard
 
 from threadkeep._core.codec.frame import opened_size, uncompressed
 from threadkeep._core.engine.model import CheckpointRow, Segment, WriteRow
-from threadkeep._core.engine.thread_entry import ThreadEntry
+from threadkeep._core.engine.thread_entry import ThreadEntry, checked
 from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, UnserializableError
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
@@ -245,7 +245,10 @@ def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     _checked((_TEXT,) * len(origin), origin)
     begun = (origin[0], origin[1]) if origin else None
     times = (state, created_at, updated_at, size)
-    return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
+    entry = checked(ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at))
+    if entry.damage:
+        raise ValueError(entry.damage)
+    return entry
 
 
 def _unpacked(
@@ -291,7 +294,7 @@ def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
 
 def _plain(body: bytes, most: int) -> bytes:
     size = zstandard.frame_content_size(body)
-    _believed(body, size, min(most, _MOST))
+    _believed(body, size, min(most, _MOST, len(body) << 15))  # (as `frame.may_hold`)
     return zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
 
 

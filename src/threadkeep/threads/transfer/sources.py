@@ -365,7 +365,7 @@ def _json(text: str | bytes | None) -> Any:
     """Read metadata."""
     try:
         return {} if text is None else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptionError("The metadata of a checkpoint is not valid JSON.") from error
 
 
