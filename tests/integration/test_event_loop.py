@@ -12,6 +12,7 @@ import pytest
 from blockbuster import blockbuster
 from kit.backends import BACKENDS, open_backend, url_of
 from kit.places import at
+from kit.rows import checkpoint, metadata, place
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
@@ -71,6 +72,16 @@ def _made(name: str, tmp_path: Path) -> None:
 async def test_savers(name, tmp_path):
     with watched():
         await call_savers(open_backend(name, tmp_path))
+
+
+async def test_a_strict_saver_reads_parents_that_it_does_not_know(name, tmp_path):
+    later = checkpoint({"value": 1})
+    with watched():
+        async with open_backend(name, tmp_path, validate="strict") as saver:
+            below = metadata(parents={"": later["id"]})
+            await saver.aput(place(ns="sub"), checkpoint(), below, {})
+            await saver.aput(place(), later, metadata(), {"value": 1})
+            assert (await saver.acheck()).notes == ()
 
 
 async def test_threads(name, tmp_path):
