@@ -178,6 +178,9 @@ async def test_lazy_layers(ours: Any, is_ours: bool) -> None:
     )
     Chat(memory).talk(THREAD, talk(40))
     await check_lazy(memory)
+    if is_ours:
+        ours.threads.gc(Retention(channels={"messages": "latest"}))
+        await check_lazy(memory)
     removed = [RemoveMessage(REMOVE_ALL_MESSAGES)]
     Chat(memory).graph.update_state(place(), {"messages": removed})
     await check_lazy(memory)
@@ -235,6 +238,16 @@ async def test_a_checkpoint_that_is_removed_after_it_was_listed(saver: Any, how:
     await gone(read_writes)
     await gone(lambda: awaited.checkpoint["channel_values"].aload("text", "number"))
     await gone(awaited.pending_writes.aload)
+
+
+async def test_a_value_that_is_replaced_after_it_was_listed(ours: Any) -> None:
+    fill(ours)
+    lazy = [*ours.list(at(), values="lazy")][1]
+    values = lazy.checkpoint["channel_values"]
+    later = {**lazy.checkpoint["channel_versions"], "list": 99}
+    again = {**lazy.checkpoint, "channel_values": {"list": ["another"]}, "channel_versions": later}
+    ours.put(lazy.parent_config, again, lazy.metadata, later)
+    await gone(lambda: values.aload("list"), NotFoundError)
 
 
 async def test_a_value_that_retention_removes_after_it_was_listed(ours: Any) -> None:

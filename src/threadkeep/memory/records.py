@@ -33,9 +33,11 @@ GroupStatus = Literal["open", "summarized", "archived"]
 RecordWrite: TypeAlias = tuple[list[tuple[str, Any]], str]  # a pending write and its task
 
 
-def as_shown(found: CheckpointTuple, values: Mapping[str, Any]) -> CheckpointTuple:
+def as_shown(found: CheckpointTuple, values: Mapping[str, Any] | None = None) -> CheckpointTuple:
     """Return a checkpoint with these channel values, and without the key of its record."""
-    metadata: Any = {key: value for key, value in found.metadata.items() if key != POINTER}
+    metadata: Any = {key: value for key, value in (found.metadata or {}).items() if key != POINTER}
+    if values is None:
+        return found._replace(metadata=metadata) if POINTER in (found.metadata or {}) else found
     checkpoint: Any = {**found.checkpoint, "channel_values": values}
     return found._replace(checkpoint=checkpoint, metadata=metadata)
 
@@ -44,7 +46,7 @@ def as_lazy(
     saver: Any, channel: str, found: CheckpointTuple, values: LazyValues
 ) -> CheckpointTuple:
     """Return a listed checkpoint with the values as a layered saver shows them."""
-    names = [*values, channel] if found.metadata.get(POINTER) else values
+    names = [*values, channel] if (found.metadata or {}).get(POINTER) else values
     return as_shown(found, through(saver, found, values, channel, names))
 
 

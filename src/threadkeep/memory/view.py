@@ -77,12 +77,12 @@ class LayeredView(Archiving):
         if channels is not None:
             part = yield from self._inner_tuple(config, channels)
             if part is None or self.channel not in channels:
-                return part and records.as_shown(part, part.checkpoint["channel_values"])
+                return part and records.as_shown(part)
             return (yield from self._listed(part))
         found: CheckpointTuple | None = yield from self._call("get_tuple", config)
         seen = None if found is None else (yield from self._seen(found))
         if found is None or seen is None:
-            return found
+            return found and records.as_shown(found)
         is_head = arguments.place(config).id is None
         after = (yield from self._due(seen)) if is_head else seen
         view = yield from self._view(after, seen.record)
@@ -126,7 +126,7 @@ class LayeredView(Archiving):
             return records.as_lazy(self, self.channel, found, lazy)
         seen = yield from self._seen(found)
         if seen is None:
-            return found
+            return records.as_shown(found)
         return self._shown(seen, (yield from self._view(seen, seen.record)))
 
     def _look(self, config: RunnableConfig) -> Operation[SeenCheckpoint | None]:

@@ -16,14 +16,14 @@ from threadkeep.savers.saver import Saver
 CHANNELS = ("number", "list", "text", "dict")
 
 
-def fill(saver: Any, count: int = 20) -> Any:
+def fill(saver: Any, count: int = 20, word: str = "element") -> Any:
     """A thread whose channels are an inline value, a list, a patched text and a dict."""
     at, lines = config(), [f"line {n} " * 30 for n in range(100)]
     for number in range(count):
         lines[number] = f"new {number}"
         values = {
             "number": number,
-            "list": [f"element {n} " * 20 for n in range(number + 5)],
+            "list": [f"{word} {n} " * 20 for n in range(number + 5)],
             "text": "\n".join(lines),
             "dict": {f"key {n}": "value " * 30 for n in range(number + 20)},
         }
@@ -100,7 +100,7 @@ def test_a_thread_that_is_deleted_between_two_reads(made: Any, is_new: bool) -> 
     steps.step()
     other.delete_thread(at["configurable"]["thread_id"])
     if is_new:
-        fill(other, 3)
+        fill(other, word="another")
     while steps.request is not None:
         steps.step()
     expected = other.get_tuple(head)
