@@ -20,6 +20,7 @@ from fuzz.targets import TARGETS, each, sealed
 from threadkeep._core.codec import unpack
 from threadkeep._core.codec.format import OBJECT, Tag
 from threadkeep._core.codec.frame import COMPRESSED, MAGIC, VERSION
+from threadkeep._core.codec.langgraph_payloads import _CLOSED
 from threadkeep._core.engine.refs import from_wire
 from threadkeep.errors import CorruptionError, ThreadkeepError
 
@@ -155,6 +156,37 @@ def test_a_kilobyte_that_claims_gigabytes_allocates_little(name: str) -> None:
 @pytest.mark.skipif(not LIMITED, reason="limits on memory are Linux's")
 def test_the_limit_of_these_tests_is_one() -> None:
     assert limited(lambda: bytes(1 << 30)).startswith("MemoryError")
+
+
+# -- values without an end ---------------------------------------------------------------
+
+ENDLESS = (
+    ormsgpack.Ext(Tag.IPV6_NETWORK, b"::/0"),
+    ormsgpack.Ext(Tag.RANGE, ormsgpack.packb([0, 1 << 60, 1])),
+)
+
+
+def _read_endless() -> None:
+    for tag in Tag:
+        for part in (*ENDLESS, *([0, part, part, part] for part in ENDLESS)):
+            TARGETS["value"](bytes((OBJECT, tag)) + ormsgpack.packb(part))
+
+
+def _read_endless_of_langgraph() -> None:
+    network = ormsgpack.Ext(0, ormsgpack.packb(["ipaddress", "IPv6Network", "::/0"]))
+    names = [*_CLOSED, ("langgraph.store.base", "Item"), ("langgraph.types", "Send")]
+    for code in range(8):
+        for module, name in names:
+            for argument in (network, [network], {"namespace": network}):
+                made = ormsgpack.Ext(code, ormsgpack.packb([module, name, argument]))
+                TARGETS["langgraph"](b"\0" + ormsgpack.packb(made))
+
+
+@pytest.mark.skipif(not LIMITED, reason="limits on memory are Linux's")
+@pytest.mark.parametrize("read", [_read_endless, _read_endless_of_langgraph])
+def test_a_value_without_an_end_is_not_run_through(read) -> None:
+    """A tuple of a network of 2**128 addresses takes 10 bytes."""
+    assert limited(read) == "read"
 
 
 # -- found -----------------------------------------------------------------------------

@@ -246,6 +246,8 @@ class RawDecoder(Decoder):
             make = _PARTS.get(tag)
             if make is None:  # a pickle needs its classes, and other values may be secrets
                 return Raw({CLASS: Tag(tag).name.lower(), "bytes": len(data)})
+            if type(self.unpacked) is not list:
+                raise CorruptionError("A stored object is no list of its parts.") from None
             try:
                 reference, *parts = self.unpacked
                 name = str(HOMES.get(reference, reference)).replace(":", ".")

@@ -335,6 +335,13 @@ class Decoder:
             raise self.failure
         raise CorruptionError(f"The stored value is not whole: {refusal}.") from refusal
 
+    def parts(self, data: bytes) -> list[Any]:
+        """See `Unpacker.parts`."""
+        value = self.unpack(data)
+        if type(value) is not list:
+            raise CorruptionError("A stored object is no list of its parts.")
+        return value
+
     def unpickle(self, data: bytes) -> Any:
         """Load a pickle if `pickle_fallback` allows it."""
         if not self.pickle_fallback:

@@ -38,7 +38,7 @@ from threadkeep._core.codec.introspection import (
     rebuild,
     set_attributes,
 )
-from threadkeep.errors import UnknownTypeError, UnserializableError
+from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
 # -- enums -----------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ def encode_namedtuple(reference: ClassReference, _: type) -> Encode:
 
 def decode_namedtuple(data: bytes, unpacker: Unpacker) -> Any:
     """Fill the tuple without calling the class's `__new__`."""
-    reference, fields, *own = unpacker.unpack(data)
+    reference, fields, *own = unpacker.parts(data)
     value = make_namedtuple(unpacker.find(reference, Tag.NAMEDTUPLE), fields)
     set_attributes(value, own[0] if own else {})
     return value
@@ -134,12 +134,18 @@ def decode_record(tag: Tag) -> Decode:
     """Fill an instance with its attributes without calling the class."""
 
     def decode(data: bytes, unpacker: Unpacker) -> Any:
-        reference, own, *unset = unpacker.unpack(data)
+        reference, own, *unset = unpacker.parts(data)
         value = rebuild(unpacker.find(reference, tag), own)
-        add_defaults(value, own.keys() | set(unset[0] if unset else ()))
+        add_defaults(value, own.keys() | set(_listed(unset[0]) if unset else ()))
         return value
 
     return decode
+
+
+def _listed(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise CorruptionError("A stored object names its fields in no list.")
+    return value
 
 
 def add_defaults(value: Any, names: Collection[str]) -> None:
@@ -195,9 +201,9 @@ def encode_model(reference: ClassReference, cls: type) -> Encode:
 
 
 def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
-    reference, fields, fields_set, extra, private, unset = _parts(unpacker.unpack(data))
+    reference, fields, fields_set, extra, private, unset = _parts(unpacker.parts(data))
     cls: type[BaseModel] = unpacker.find(reference, Tag.PYDANTIC)
-    fields_set = _names(fields_set, [*fields, *(extra or ())])
+    fields_set = _names(fields_set, [*fields.keys(), *(extra.keys() if extra else ())])
     declared = fields_of(cls)
     if fields.keys() != declared.keys():
         stored, fields = fields, {n: value for n, value in fields.items() if n in declared}
@@ -240,10 +246,10 @@ def encode_model_v1(reference: ClassReference, cls: Any) -> Encode:
 
 
 def decode_model_v1(data: bytes, unpacker: Unpacker) -> Any:
-    reference, fields, fields_set, _, private, unset = _parts(unpacker.unpack(data))
+    reference, fields, fields_set, _, private, unset = _parts(unpacker.parts(data))
     cls: Any = unpacker.find(reference, Tag.PYDANTIC_V1)
     state = _fields_v1(cls, fields)
-    for name in cls.__fields__.keys() - fields.keys() - set(unset or ()):
+    for name in cls.__fields__.keys() - fields.keys() - set(_listed(unset or [])):
         if not cls.__fields__[name].required:
             state[name] = cls.__fields__[name].get_default()
     model = _new(cls)

@@ -139,6 +139,12 @@ class Unpacker(Protocol):
     def unpack(self, data: bytes) -> Any:
         """Return the value of a piece of msgpack."""
 
+    def parts(self, data: bytes) -> list[Any]:
+        """Return the list in a piece of msgpack. Raises CorruptionError for another value.
+
+        Only a list is as long as its bytes: a range or a network may never end.
+        """
+
     def find(self, reference: str | int, tag: Tag) -> type:
         """Return the class that the data names, if it is allowed and of the stored kind."""
 

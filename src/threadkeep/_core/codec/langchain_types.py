@@ -281,7 +281,7 @@ class MessageCodec(FieldCodec):
 
 
 def decode(data: bytes, unpacker: Unpacker) -> BaseModel:
-    values = unpacker.unpack(data)
+    values = unpacker.parts(data)
     codec = FIELD_CODECS.get(values[0])
     if codec is None:
         raise newer(f"The model number {values[0]} of the stored value is unknown to this release.")

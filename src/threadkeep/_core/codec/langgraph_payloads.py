@@ -114,7 +114,7 @@ def _reader(arguments: Callable[[Any], tuple[list[Any], Any]]) -> Decode:
     """Return a decoder of a class and its arguments, which `arguments` extracts."""
 
     def read(data: bytes, decoder: Decoder) -> Any:
-        module, name, stored = decoder.unpack(data)[:3]
+        module, name, stored = decoder.parts(data)[:3]
         return construct(decoder.finder, module, name, *arguments(stored))
 
     return read
@@ -138,13 +138,15 @@ LangGraphDecoder.decoders = {
     3: _read_method,
     4: _read_fields,
     5: _read_fields,
-    6: lambda data, decoder: values.make_array(*decoder.unpack(data)),
+    6: lambda data, decoder: values.make_array(*decoder.parts(data)),
     7: lambda data, decoder: _DeltaSnapshot(decoder.unpack(data)),
 }
 
 
 def construct(finder: Finder, module: str, name: str, args: list[Any], fields: Any) -> Any:
     """Return the value that a payload describes by a class and its arguments."""
+    if type(args) is not list or type(fields) is not dict:
+        raise CorruptionError(f"The arguments of a stored {module}.{name} are no list and dict.")
     known = _CLOSED.get((module, name))
     if known is not None:
         return known(*args, **fields)
@@ -158,10 +160,17 @@ def construct(finder: Finder, module: str, name: str, args: list[Any], fields: A
     return _FILLERS[kind](cls, args, fields)
 
 
+def _of_list(cls: type, items: Any = (), *rest: Any) -> Any:
+    """Return a container of a list: other values may never end, as networks."""
+    if type(items) not in (list, tuple):
+        raise CorruptionError(f"A stored {cls.__name__} is made of no list.")
+    return cls(items, *rest)
+
+
 _CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("collections", "deque"): deque,
+    ("builtins", "set"): partial(_of_list, set),
+    ("builtins", "frozenset"): partial(_of_list, frozenset),
+    ("collections", "deque"): partial(_of_list, deque),
     ("uuid", "UUID"): UUID,
     ("decimal", "Decimal"): Decimal,
     ("datetime", "date"): date,
@@ -217,7 +226,7 @@ def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
     if cls.__name__ == "Send" and args:
         own = dict(zip(("node", "arg", "timeout"), args, strict=False))
     elif cls.__name__ in ("Item", "SearchItem"):
-        own["namespace"] = tuple(own["namespace"])
+        own["namespace"] = _of_list(tuple, own["namespace"])
         for name in ("created_at", "updated_at"):
             if isinstance(own[name], str):
                 own[name] = datetime.fromisoformat(own[name])

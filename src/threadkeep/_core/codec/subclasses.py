@@ -61,7 +61,7 @@ def encode_subclass(reference: ClassReference, cls: Any) -> Encode:
 
 def decode_subclass(data: bytes, unpacker: Unpacker) -> Any:
     """Fill an instance with the base's own methods."""
-    reference, code, plain, *own = unpacker.unpack(data)
+    reference, code, plain, *own = unpacker.parts(data)
     cls = unpacker.find(reference, Tag.SUBCLASS)
     if solid_base(cls) is not BASES[code]:
         raise UnknownTypeError(
@@ -220,11 +220,14 @@ def encode_exception(reference: ClassReference, cls: Any) -> Encode:
 
 def decode_exception(data: bytes, unpacker: Unpacker) -> Any:
     """Rebuild an exception; a group with an unreadable member becomes its `repr`."""
-    parts = unpacker.unpack(data)
+    parts = unpacker.parts(data)
     empty: list[Any] = [None, [], {}, {}]
     reference, args, own, fields = parts + empty[len(parts) :]
     cls: Any = unpacker.find(reference, Tag.EXCEPTION)
-    if issubclass(cls, BaseExceptionGroup) and any(type(member) is str for member in args[1]):
+    is_group = issubclass(cls, BaseExceptionGroup)
+    if type(args) is not list or (is_group and type(args[1]) not in (list, tuple)):
+        raise CorruptionError(f"A stored {cls.__qualname__} has no list of arguments.")
+    if is_group and any(type(member) is str for member in args[1]):
         members = [member if type(member) is str else repr(member) for member in args[1]]
         return f"{cls.__name__}({args[0]!r}, [{', '.join(members)}])"
     value = make_exception(cls, tuple(args))

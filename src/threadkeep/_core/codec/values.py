@@ -56,9 +56,11 @@ def _view(raw: bytes | bytearray, format: str, shape: list[int]) -> memoryview:
 
 
 def _read_view(data: bytes, unpacker: Unpacker) -> memoryview | bytes:
-    raw, *described = unpacker.unpack(data)
+    raw, *described = unpacker.parts(data)
+    if type(raw) is not bytes:  # (of a number, `bytearray` makes as many zeros)
+        raise CorruptionError("A stored view does not hold bytes.")
     if not described:
-        return bytes(raw)
+        return raw
     form, shape, readonly = described
     return _view(raw if readonly else bytearray(raw), form, shape)
 
@@ -73,7 +75,7 @@ def _flat(value: dict[Any, Any]) -> list[Any]:
 
 
 def _read_pairs(data: bytes, unpacker: Unpacker) -> dict[Any, Any]:
-    flat = unpacker.unpack(data)
+    flat = unpacker.parts(data)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -83,7 +85,7 @@ def _members(value: Any, packer: Packer) -> bytes:
 
 
 def _read_members(data: bytes, unpacker: Unpacker) -> list[Any]:
-    return [unpacker.unpack(member) for member in unpacker.unpack(data)]
+    return [unpacker.unpack(member) for member in unpacker.parts(data)]
 
 
 def _ordered(value: OrderedDict[Any, Any], packer: Packer) -> bytes:
@@ -232,7 +234,7 @@ def _from_text(build: Any) -> Decode:
 
 
 def _from_parts(build: Any) -> Decode:
-    return lambda data, unpacker: build(*unpacker.unpack(data))
+    return lambda data, unpacker: build(*unpacker.parts(data))
 
 
 def _exactly(kind: type, build: Any) -> Decode:
@@ -268,7 +270,7 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
         tuple,
         Tag.TUPLE,
         lambda value, packer: packer.pack(list(value)),
-        lambda data, u: tuple(u.unpack(data)),
+        lambda data, u: tuple(u.parts(data)),
     ),
     (set, Tag.SET, _members, lambda data, unpacker: set(_read_members(data, unpacker))),
     (frozenset, Tag.FROZENSET, _members, lambda data, u: frozenset(_read_members(data, u))),
@@ -298,7 +300,7 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
         _attributes("days", "seconds", "microseconds"),
         _from_parts(timedelta),
     ),
-    (timezone, Tag.TIMEZONE, _timezone, lambda data, u: timezone(*u.unpack(data)) if data else UTC),
+    (timezone, Tag.TIMEZONE, _timezone, lambda data, u: timezone(*u.parts(data)) if data else UTC),
     (ZoneInfo, Tag.ZONE_INFO, _zone_info, _from_text(make_zone_info)),
     *(
         (cls, Tag(Tag.POSIX_PATH + n), _text, _from_text(partial(make_path, cls)))
@@ -458,7 +460,7 @@ DECODERS |= {
     Tag.NUMPY_SCALAR: _read_scalar,
     Tag.PANDAS_TIMESTAMP: _read_timestamp,
     Tag.PANDAS_TIMEDELTA: lambda data, unpacker: _imported("pandas").Timedelta(
-        _imported("numpy").timedelta64(*unpacker.unpack(data))
+        _imported("numpy").timedelta64(*unpacker.parts(data))
     ),
     Tag.PANDAS_NAT: lambda _, __: _imported("pandas").NaT,
 }
