@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from uuid import UUID, uuid1, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import exactly
-from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep._core.versions import compare_versions, next_version
@@ -48,10 +47,13 @@ def test_two_branches_get_different_versions():
     assert next_version("00000003.5") != next_version("00000003.5")
 
 
+UUID1 = "2c1d43b8-e6d7-11f0-9d10-0242ac120002"
+UUID4 = "5b8f0f0e-3c58-4e0b-8a65-0d7c5a1f2f11"
+UUID6 = "1f0e6d72-c1d4-63b8-9d10-0242ac120002"
 UUID7 = "0190163d-8694-739b-aea5-966c26f8ad91"
 
 
-@pytest.mark.parametrize("current", [str(uuid6()), UUID7, "1f0a3c00-ffff-6fff-8000-000000000000"])
+@pytest.mark.parametrize("current", [UUID6, UUID7, "1f0a3c00-ffff-6fff-8000-000000000000"])
 def test_the_next_uuid_sorts_after_as_text_and_differs_between_branches(current):
     one, other = next_version(current), next_version(current)
     assert one != other
@@ -75,7 +77,7 @@ def test_a_version_without_a_successor(current):
         next_version(current)
 
 
-@pytest.mark.parametrize("current", [str(uuid1()), str(uuid4())])
+@pytest.mark.parametrize("current", [UUID1, UUID4])
 def test_uuids_that_do_not_sort_by_time_are_refused_with_the_reason(current):
     for call in (next_version, lambda version: compare_versions(version, version)):
         with pytest.raises(InvalidArgumentError, match="sort by time"):
@@ -153,7 +155,7 @@ def test_what_is_no_version_has_no_order(odd):
                 compare_versions(*pair)
 
 
-@pytest.mark.parametrize("pair", [(1, "1"), ("1.0.5", 1.0), ("1", UUID7), (str(uuid6()), UUID7)])
+@pytest.mark.parametrize("pair", [(1, "1"), ("1.0.5", 1.0), ("1", UUID7), (UUID6, UUID7)])
 def test_two_kinds_have_no_order(pair):
     with pytest.raises(InvalidArgumentError, match="two kinds"):
         compare_versions(*pair)
