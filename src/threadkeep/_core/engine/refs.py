@@ -95,6 +95,10 @@ def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
     if isinstance(wire, bytes):
         return Inline(wire)
     kind, *rest = wire
+    if kind in _RUNS and len(rest) == 3:  # noqa: PLR2004 - one span, as most have
+        log, start, length = rest
+        if type(log) is type(start) is type(length) is int:
+            return Run(kind, (Span(log, start, start + length),))
     if kind == _INLINE and type(rest[0]) is bytes:
         return Inline(rest[0], _spans(_whole(rest[1:])))
     _whole(rest)
