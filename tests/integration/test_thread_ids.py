@@ -106,7 +106,7 @@ def test_what_names_no_thread_is_refused(given: Any, tmp_path: Path) -> None:
 def test_a_list_is_needed_where_several_are_meant() -> None:
     saver = MemorySaver()
     for given in ("ann", ANN, None):
-        with pytest.raises(InvalidArgumentError, match="list of ids"):
+        with pytest.raises(InvalidArgumentError, match="a list, even for a single one"):
             saver.prune(given)  # type: ignore[arg-type]
 
 
@@ -152,7 +152,7 @@ def test_in_front_of_any_saver(kind: str, inner: Any) -> None:
         put(saver)
         saver.copy_thread(ANN, at("copy"))
         assert saver.get_tuple(at("copy")) is not None
-        with pytest.raises(InvalidArgumentError, match="list of ids"):
+        with pytest.raises(InvalidArgumentError, match="a list, even for a single one"):
             saver.prune("ann")
         saver.prune([ANN], strategy="delete")
         assert saver.get_tuple(ANN) is None

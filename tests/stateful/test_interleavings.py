@@ -32,8 +32,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import errors
 from threadkeep._core import arguments
-from threadkeep._core.engine import load as loading
-from threadkeep._core.engine import logs
+from threadkeep._core.engine import listing, logs
 from threadkeep._core.engine import put as write
 from threadkeep._core.engine.load import delta_history
 from threadkeep._core.engine.operation import CheckpointRef
@@ -132,7 +131,7 @@ def load_old(scene: Scene, saver: Saver, name: str) -> Any:
 
 def list_all(scene: Scene, saver: Saver, name: str) -> Any:
     listed = arguments.listing(config(), None, None, 20)
-    steps = scene.steps(loading.page(saver._engine, listed))
+    steps = scene.steps(listing.page(saver._engine, listed))
 
     def check(there: Any) -> None:
         assert steps.result.found
