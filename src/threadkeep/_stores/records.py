@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
@@ -25,12 +24,6 @@ from threadkeep.errors import (
     ThreadDeletedError,
     ThreadExistsError,
 )
-
-PLAIN_METADATA = re.compile(
-    r'\{"source":"([a-z]{1,16})","step":(-?[1-9][0-9]{0,17}|0),"parents":\{\}\}'
-)
-"""The most frequent form of metadata, which SQL stores rebuild from its two values."""
-
 
 # -- texts ---------------------------------------------------------------------------
 

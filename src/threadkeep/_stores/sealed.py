@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, methodcaller
+from operator import attrgetter, call, methodcaller
 from typing import Any, TypeVar, cast
 
 from threadkeep._core.engine import model
@@ -12,15 +12,16 @@ from threadkeep._core.engine.sealed_rows import (
     Family,
     Relative,
     RowSealer,
+    clue,
     family_thread,
 )
+from threadkeep._core.engine.thread_entry import AFTER_ALL
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.sealing import Sealer
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import CodecError, SegmentTakenError, TamperedDataError, ThreadkeepError
 
-_ANY = "\U0010ffff"  # after every id
 T = TypeVar("T")
 
 
@@ -47,8 +48,7 @@ class SealedFace(AsyncBackend):
         if isinstance(read, model.ScanCheckpoints):
             return read._replace(filter={})
         if isinstance(read, model.FindThreads) and read.run_ids:
-            clue = RowSealer(self._sealer, "").clue
-            return read._replace(run_ids=tuple([clue(one) for one in read.run_ids]))
+            return read._replace(run_ids=tuple([clue(self._sealer, one) for one in read.run_ids]))
         return read
 
     async def _reply(self, read: model.Read, reply: Any) -> Any:
@@ -91,16 +91,10 @@ class SealedFace(AsyncBackend):
         return [await self._open(one.thread, methodcaller("opened", one)) for one in found]
 
     async def _whole(self, read: model.ReadThread, reply: model.ThreadRows) -> model.ThreadRows:
-        def opened(rows: RowSealer) -> model.ThreadRows:
+        def opened(rows: RowSealer, open_one: Callable[..., Any] = call) -> model.ThreadRows:
             return reply._replace(
-                checkpoints=tuple([rows.opened(one) for one in reply.checkpoints]),
-                orphans=tuple([rows.opened_write(one) for one in reply.orphans]),
-            )
-
-        def as_far_as_possible(rows: RowSealer) -> model.ThreadRows:
-            return reply._replace(
-                checkpoints=tuple([_or_same(rows.opened, one) for one in reply.checkpoints]),
-                orphans=tuple([_or_same(rows.opened_write, one) for one in reply.orphans]),
+                checkpoints=tuple([open_one(rows.opened, one) for one in reply.checkpoints]),
+                orphans=tuple([open_one(rows.opened_write, one) for one in reply.orphans]),
             )
 
         try:
@@ -110,7 +104,7 @@ class SealedFace(AsyncBackend):
                 raise
         # A row that does not open is damage, which the engine finds.
         family = await self._family(read.thread)
-        return as_far_as_possible(RowSealer(self._sealer, read.thread, family))
+        return opened(RowSealer(self._sealer, read.thread, family), _or_same)
 
     async def _open(self, thread: str, opened: Callable[[RowSealer], T]) -> T:
         """Open rows of a thread, which few threads have from others."""
@@ -178,7 +172,7 @@ class SealedFace(AsyncBackend):
         """
         if not isinstance(change, model.CopyThread | model.ForkThread):
             return
-        last = _ANY
+        last = AFTER_ALL
         if isinstance(change, model.ForkThread):
             copied = [id for _, id in change.checkpoints] + [id for _, id, _ in change.writes]
             last = max(copied, default="")
@@ -230,6 +224,3 @@ class SealedBackend(BlockingFace[SealedFace]):
         super().__init__(
             SealedFace(below, sealer), None if beside is None else SealedFace(beside, sealer)
         )
-        self.commits_groups = below.commits_groups
-        self.has_identity = below.has_identity
-        self.counts_for_all = below.counts_for_all

@@ -73,8 +73,6 @@ class BlockingFace(Backend, Generic[A]):
     `asynchronous` is the same store for awaiting calls, `loops` are its connections.
     """
 
-    commits_groups = True
-    has_identity = True
     asynchronous: A | None
 
     def __init__(
@@ -83,6 +81,9 @@ class BlockingFace(Backend, Generic[A]):
         self.face = face
         self._loops = loops
         self.asynchronous = asynchronous
+        self.commits_groups = face.commits_groups
+        self.has_identity = face.has_identity
+        self.counts_for_all = face.counts_for_all
         self.counts_usage = face.counts_usage
 
     @property

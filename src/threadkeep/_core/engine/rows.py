@@ -113,6 +113,11 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
     return text, None
 
 
+PLAIN_METADATA = re.compile(
+    r'\{"source":"([a-z]{1,16})","step":(-?[1-9][0-9]{0,17}|0),"parents":\{\}\}'
+)
+"""The most frequent form of metadata, which SQL stores rebuild from its two values."""
+
 _USUAL = ("source", "step", "parents")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import NamedTuple, TypeAlias
 
 import ormsgpack
@@ -17,6 +16,7 @@ from threadkeep._core.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
+from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._core.sealing import Sealer, place
 from threadkeep.errors import CodecError
 
@@ -35,11 +35,16 @@ Family: TypeAlias = tuple[Relative, ...]
 
 
 def family_thread(thread: str) -> str:
-    """Return the name of the separate thread whose one pending write is a thread's family.
+    """Return the name of the separate thread whose pending writes are a thread's family.
 
-    Nothing lists or counts it. It is stored before the rows that need it.
+    Nothing lists or counts it. Each write is stored before the rows that need it.
     """
     return f"{FAMILY} {thread}"
+
+
+def clue(sealer: Sealer, run_id: str) -> str:
+    """Return the digest that stands for a run's id in a sealed store."""
+    return sealer.digest("run_id", run_id).hex()
 
 
 class RowSealer:
@@ -72,8 +77,8 @@ class RowSealer:
 
     def checkpoint(self, row: CheckpointRow) -> CheckpointRow:
         """Seal a checkpoint's manifest and metadata."""
-        usual = _usual(row.metadata)
-        metadata = row.metadata if usual is None else [usual[1], int(usual[2])]
+        plain = PLAIN_METADATA.fullmatch(row.metadata)
+        metadata = row.metadata if plain is None else [plain[1], int(plain[2])]
         content = ormsgpack.packb([row.manifest, metadata, *_given(row.exact)])
         sealed = self._sealer.seal(content, _place_of_checkpoint(row), self._group)
         return row._replace(manifest=sealed, metadata=self._clues(row.metadata), exact=None)
@@ -83,7 +88,7 @@ class RowSealer:
         content = self._open(row.manifest, _place_of_checkpoint(row), row.id)
         manifest, metadata, *exact = ormsgpack.unpackb(content)
         if isinstance(metadata, list):
-            metadata = _USUAL.format(*metadata)
+            metadata = _PLAIN.format(*metadata)
         return row._replace(manifest=manifest, metadata=metadata, exact=exact[0] if exact else None)
 
     def write(self, row: WriteRow) -> WriteRow:
@@ -116,11 +121,7 @@ class RowSealer:
     def _clues(self, metadata: str) -> str:
         """Return metadata that stores can search: the run's id, as a digest."""
         run_id = json.loads(metadata).get("run_id") if '"run_id"' in metadata else None
-        return "{}" if not isinstance(run_id, str) else json.dumps({"run_id": self.clue(run_id)})
-
-    def clue(self, run_id: str) -> str:
-        """Return the digest that stands for a run's id."""
-        return self._sealer.digest("run_id", run_id).hex()
+        return json.dumps({"run_id": clue(self._sealer, run_id)} if isinstance(run_id, str) else {})
 
     # -- families ----------------------------------------------------------------------
 
@@ -143,9 +144,7 @@ class RowSealer:
             raise
 
 
-# The usual metadata, as `rows.pack_metadata` writes it, takes a few bytes.
-_USUAL = '{{"source":"{}","step":{},"parents":{{}}}}'
-_usual = re.compile(r'\{"source":"([a-z]+)","step":(-?[1-9]\d{0,17}|0),"parents":\{\}\}').fullmatch
+_PLAIN = '{{"source":"{}","step":{},"parents":{{}}}}'  # sealed as its two values
 
 
 def _given(value: bytes | None) -> tuple[bytes, ...]:

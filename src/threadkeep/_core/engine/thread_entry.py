@@ -164,7 +164,7 @@ _TRANSITIONS: dict[Cause, tuple[tuple[str, ...], str]] = {
     Cause.SAVE_INSIDE: (_NEW, "active"),
     Cause.INTERRUPT: ((*_NEW, *WITH_CHECKPOINTS), "suspended"),
 }
-_AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
+AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
 
 
 def transition(cause: Cause, checkpoint: str) -> StateTransition:
@@ -187,8 +187,8 @@ def settle(head: str | None, waits_at: str | None) -> tuple[StateTransition, ...
     """
     # First clear any wait in the entry; then set the actual one.
     transitions = [
-        StateTransition(("active", "suspended"), "active", _AFTER_ALL, waits=False, same=True),
-        StateTransition(("forked",), "forked", _AFTER_ALL, waits=False, same=True),
+        StateTransition(("active", "suspended"), "active", AFTER_ALL, waits=False, same=True),
+        StateTransition(("forked",), "forked", AFTER_ALL, waits=False, same=True),
     ]
     if waits_at is not None:
         transitions.append(

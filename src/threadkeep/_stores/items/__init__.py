@@ -87,8 +87,6 @@ class AsyncItemBackend(AsyncBackend):
 class BlockingItems(BlockingFace[AsyncItemBackend], ItemBackend):
     """An `AsyncItemBackend` over connections that never suspend."""
 
-    has_identity = False
-
     def sweep(self, now: int, limit: int) -> int:
         return finish(self.face.sweep(now, limit))
 

@@ -123,7 +123,6 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
 class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones."""
 
-    counts_for_all = True
     settings: PostgresSettings | None = None
     """Settings, unless the connections are the program's own."""
 

@@ -21,8 +21,9 @@ from psycopg_pool import PoolClosed, PoolTimeout
 
 from threadkeep import errors
 from threadkeep._core.engine.model import Change
+from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._stores.base import Meaning, store_error
-from threadkeep._stores.records import PLAIN_METADATA, pack_text, unpack_text
+from threadkeep._stores.records import pack_text, unpack_text
 from threadkeep._stores.servers import REFUSALS
 
 Rows: TypeAlias = list[tuple[Any, ...]]

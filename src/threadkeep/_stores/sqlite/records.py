@@ -23,7 +23,7 @@ from threadkeep._core.engine.model import (
     SegmentInfo,
     WriteRow,
 )
-from threadkeep._stores.records import PLAIN_METADATA
+from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._stores.sqlite.failures import DAMAGED
 from threadkeep.errors import CorruptionError
 
