@@ -20,25 +20,26 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.sealed_rows import family_thread
 from threadkeep._core.engine.thread_entry import ThreadEntry
-from threadkeep._core.sealing import OVERHEAD, Sealer, key_id
+from threadkeep._core.sealing import OVERHEAD
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
+from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.errors import TamperedDataError, ThreadExistsError, WrongKeyError
 from threadkeep.keys import KeyRing
 from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 ROOT = b"k" * 32
-SEALER = Sealer({key_id(ROOT): ROOT}, key_id(ROOT), ("store",))
+KEYS = StoreKeys(KeyRing([ROOT]))
 
 
 class TestSealedMemory(BackendContract):
     overhead = OVERHEAD
 
     def new_backend(self, folder):
-        return SealedBackend(MemoryBackend(), SEALER)
+        return SealedBackend(MemoryBackend(), KEYS)
 
 
 class TestSealedServer(Variant):
@@ -47,7 +48,7 @@ class TestSealedServer(Variant):
     overhead = OVERHEAD
 
     def new_backend(self, folder):
-        return awaited(SealedBackend(PostgresBackend(url_for(folder), max_size=8), SEALER))
+        return awaited(SealedBackend(PostgresBackend(url_for(folder), max_size=8), KEYS))
 
     def reopen(self, folder):
         return self.new_backend(folder)
@@ -57,10 +58,10 @@ class TestSealedFile(Variant):
     overhead = OVERHEAD
 
     def new_backend(self, folder):
-        return SealedBackend(SqliteBackend(folder / "threads.db", synchronous="normal"), SEALER)
+        return SealedBackend(SqliteBackend(folder / "threads.db", synchronous="normal"), KEYS)
 
     def reopen(self, folder):
-        return SealedBackend(SqliteBackend(folder / "threads.db"), SEALER)
+        return SealedBackend(SqliteBackend(folder / "threads.db"), KEYS)
 
 
 # -- the store's owner changes rows ------------------------------------------------------
@@ -70,7 +71,7 @@ MARKER = "marked-text"
 
 @pytest.fixture
 def backend(tmp_path):
-    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db", synchronous="full"), SEALER)
+    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db", synchronous="full"), KEYS)
     yield backend
     backend.close()
 
@@ -213,12 +214,12 @@ def test_older_keys_open_what_they_sealed(tmp_path):
     path, old = tmp_path / "threads.db", KeyRing.generate()
     new = old.rotated()
     for ring, number in ((old, 1), (new, 2)):
-        backend = SealedBackend(SqliteBackend(path), ring.sealer("store"))
+        backend = SealedBackend(SqliteBackend(path), StoreKeys(ring))
         turn(backend, "t", number)
         turn(backend, "t", 1)  # (the same segment again)
         assert backend.fetch([ReadSegments("t", (Span(1, 0, 9),))])[0][-1].start == number
         backend.close()
-    backend = SealedBackend(SqliteBackend(path), new.without(old.current).sealer("store"))
+    backend = SealedBackend(SqliteBackend(path), StoreKeys(new.without(old.current)))
     with pytest.raises(WrongKeyError, match=old.current):
         backend.fetch([ReadSegments("t", (Span(1, 0, 9),))])
     backend.close()

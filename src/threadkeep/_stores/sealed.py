@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.sealed_rows import (
-    FAMILY,
     Family,
     Relative,
     RowSealer,
@@ -17,8 +16,9 @@ from threadkeep._core.engine.sealed_rows import (
 )
 from threadkeep._core.engine.thread_entry import AFTER_ALL
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._core.sealing import Sealer
+from threadkeep._core.tenants import FAMILY
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import CodecError, SegmentTakenError, TamperedDataError, ThreadkeepError
 
@@ -28,9 +28,11 @@ T = TypeVar("T")
 class SealedFace(AsyncBackend):
     """The async face; over a blocking backend it never suspends."""
 
-    def __init__(self, below: Backend | AsyncBackend, sealer: Sealer) -> None:
+    keys: StoreKeys
+
+    def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
         self.below = below
-        self._sealer = sealer
+        self.keys = keys
         self.commits_groups = below.commits_groups
         self.has_identity = below.has_identity
         self.counts_for_all = below.counts_for_all
@@ -40,15 +42,16 @@ class SealedFace(AsyncBackend):
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         """See `Backend.fetch`."""
-        asked = [self._read(read) for read in reads]
+        asked = [await self._read(read) for read in reads]
         replies = await result(self.below.fetch(asked))
         return [await self._reply(*pair) for pair in zip(asked, replies, strict=True)]
 
-    def _read(self, read: model.Read) -> model.Read:
+    async def _read(self, read: model.Read) -> model.Read:
         if isinstance(read, model.ScanCheckpoints):
             return read._replace(filter={})
         if isinstance(read, model.FindThreads) and read.run_ids:
-            return read._replace(run_ids=tuple([clue(self._sealer, one) for one in read.run_ids]))
+            sealer = await self.keys.of()
+            return read._replace(run_ids=tuple([clue(sealer, one) for one in read.run_ids]))
         return read
 
     async def _reply(self, read: model.Read, reply: Any) -> Any:
@@ -104,22 +107,25 @@ class SealedFace(AsyncBackend):
                 raise
         # A row that does not open is damage, which the engine finds.
         family = await self._family(read.thread)
-        return opened(RowSealer(self._sealer, read.thread, family), _or_same)
+        return opened(await self._rows(read.thread, family), _or_same)
 
     async def _open(self, thread: str, opened: Callable[[RowSealer], T]) -> T:
         """Open rows of a thread, which few threads have from others."""
         try:
-            return opened(RowSealer(self._sealer, thread))
+            return opened(await self._rows(thread))
         except TamperedDataError:
             family = await self._family(thread)
             if not family:
                 raise
-        return opened(RowSealer(self._sealer, thread, family))
+        return opened(await self._rows(thread, family))
+
+    async def _rows(self, thread: str, family: Family = ()) -> RowSealer:
+        return RowSealer(await self.keys.of(thread), thread, family)
 
     async def _family(self, thread: str) -> Family:
         own = family_thread(thread)
         (rows,) = await result(self.below.fetch([model.ReadThread(own)]))
-        sealer = RowSealer(self._sealer, own)
+        sealer = await self._rows(own)
         return tuple([one for row in rows.orphans for one in sealer.family_of(row)])
 
     # -- changes -----------------------------------------------------------------------
@@ -128,15 +134,16 @@ class SealedFace(AsyncBackend):
         """See `Backend.commit`."""
         await self._before(change)
         try:
-            await result(self.below.commit(self._sealed(change)))
+            await result(self.below.commit(await self._sealed(change)))
         except SegmentTakenError:
-            await result(self.below.commit(self._sealed(await self._without_stored(change))))
+            left = await self._sealed(await self._without_stored(change))
+            await result(self.below.commit(left))
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
         if not all(isinstance(change, model.Batch) for change in changes):
             return await super().commit_many(changes)
-        sealed = [self._sealed(change) for change in changes]
+        sealed = [await self._sealed(change) for change in changes]
         refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
         for number, refusal in enumerate(refusals):
             if isinstance(refusal, SegmentTakenError):
@@ -158,11 +165,11 @@ class SealedFace(AsyncBackend):
             raise SegmentTakenError(thread=change.thread)
         return change._replace(segments=left)
 
-    def _sealed(self, change: model.Change) -> model.Change:
+    async def _sealed(self, change: model.Change) -> model.Change:
         if isinstance(change, model.Batch):
-            return RowSealer(self._sealer, change.thread).batch(change)
+            return (await self._rows(change.thread)).batch(change)
         if isinstance(change, model.DropThread) and change.rows is not None:
-            return change._replace(rows=RowSealer(self._sealer, change.thread).batch(change.rows))
+            return change._replace(rows=(await self._rows(change.thread)).batch(change.rows))
         return change
 
     async def _before(self, change: model.Change) -> None:
@@ -176,14 +183,14 @@ class SealedFace(AsyncBackend):
         if isinstance(change, model.ForkThread):
             copied = [id for _, id in change.checkpoints] + [id for _, id, _ in change.writes]
             last = max(copied, default="")
-        source = Relative(self._sealer.group(change.source), last)
+        source = Relative((await self.keys.of(change.source)).group(change.source), last)
         known = await self._family(change.target)
         family = tuple(
             [one for one in (source, *await self._family(change.source)) if one not in known]
         )
         if family:
             own = family_thread(change.target)
-            row = RowSealer(self._sealer, own).family_row(family)
+            row = (await self._rows(own)).family_row(family)
             await result(self.below.commit(model.Batch(own, change.now, writes=(row,))))
 
     # -- the rest ----------------------------------------------------------------------
@@ -219,8 +226,8 @@ def _or_same(opened: Callable[[T], T], record: T) -> T:
 class SealedBackend(BlockingFace[SealedFace]):
     """The blocking face of a sealed store."""
 
-    def __init__(self, below: Backend, sealer: Sealer) -> None:
+    def __init__(self, below: Backend, keys: StoreKeys) -> None:
         beside = below.asynchronous
         super().__init__(
-            SealedFace(below, sealer), None if beside is None else SealedFace(beside, sealer)
+            SealedFace(below, keys), None if beside is None else SealedFace(beside, keys)
         )

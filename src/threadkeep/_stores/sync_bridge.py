@@ -85,6 +85,7 @@ class BlockingFace(Backend, Generic[A]):
         self.has_identity = face.has_identity
         self.counts_for_all = face.counts_for_all
         self.counts_usage = face.counts_usage
+        self.keys = face.keys
 
     @property
     def retries(self) -> int:

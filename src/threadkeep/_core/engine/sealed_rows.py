@@ -9,7 +9,6 @@ import ormsgpack
 
 from threadkeep._core.engine.model import (
     HIDDEN,
-    OWN_NS,
     Batch,
     CheckpointRow,
     Segment,
@@ -18,9 +17,9 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._core.sealing import Sealer, place
+from threadkeep._core.tenants import FAMILY
 from threadkeep.errors import CodecError
 
-FAMILY = f"{OWN_NS}family"
 _ABSENT = b""  # in a place, where it differs from an empty text
 
 

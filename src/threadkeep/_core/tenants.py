@@ -1,0 +1,53 @@
+"""Names of tenants' threads and items, as stores see them.
+
+A thread of a tenant is stored as `threadkeep$tenant NAME ID`, an item under a first label
+`threadkeep$tenant NAME`. NAME is percent-encoded, so it holds no space and no dot, and no name of
+one tenant begins with a name of another.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from threadkeep._core.engine.model import OWN_NS
+from threadkeep.errors import InvalidArgumentError
+
+_TENANT = f"{OWN_NS}tenant "
+FAMILY = f"{OWN_NS}family"
+LONGEST = 200  # characters of a tenant's name
+
+
+def checked(tenant: object) -> str:
+    """Return a tenant's name.
+
+    Raises:
+        InvalidArgumentError: it is no text of 1 to 200 characters that UTF-8 can encode.
+    """
+    if isinstance(tenant, str) and 0 < len(tenant) <= LONGEST:
+        try:
+            tenant.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return tenant
+    raise InvalidArgumentError(
+        f"Invalid tenant: {tenant!r:.60}.", hint=f"Use a text of 1 to {LONGEST} characters."
+    )
+
+
+def label(tenant: str) -> str:
+    """Return the first label of a tenant's items."""
+    return _TENANT + quote(tenant, safe="").replace(".", "%2E")
+
+
+def prefix(tenant: str) -> str:
+    """Return the beginning of a tenant's thread ids."""
+    return f"{label(tenant)} "
+
+
+def tenant_of(name: str) -> str:
+    """Return the tenant of a thread's stored name or an item's first label; "" without one."""
+    name = name.removeprefix(f"{FAMILY} ")
+    if not name.startswith(_TENANT):
+        return ""
+    return unquote(name[len(_TENANT) :].partition(" ")[0])
