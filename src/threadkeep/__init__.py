@@ -19,6 +19,8 @@ CallableSummarizer or ExtractiveSummarizer), LayeredMemoryMiddleware, Integrated
 
 Streamed answers: `stream_saved`, `astream_saved`, StreamingCheckpointSaver.
 
+Encryption: KeyRing.
+
 State of other workflows: CheckpointManager with CheckpointConfig, AutoSaver, `checkpointed`,
 SQLiteCheckpointStore, MemoryCheckpointStore.
 
@@ -47,6 +49,7 @@ from threadkeep._core.policies import (
 from threadkeep._core.versions import compare_versions
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep.keys import KeyRing
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import (
     AsyncPostgresSaver,
@@ -129,6 +132,7 @@ __all__ = [
     "InMemorySaver",
     "InMemoryStore",
     "IntegratedCheckpointManager",
+    "KeyRing",
     "LayeredCheckpointSaver",
     "Layers",
     "LocalEmbeddings",

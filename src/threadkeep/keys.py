@@ -8,11 +8,15 @@ import stat
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypedDict
 
-from threadkeep._core import sealing
-from threadkeep._stores.external import replacing
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.external import extra, replacing
+from threadkeep._stores.options import Option
 from threadkeep.errors import InvalidArgumentError, WrongKeyError
+
+if TYPE_CHECKING:
+    from threadkeep._core.sealing import Sealer
 
 VARIABLE = "TK_KEYS"
 LANGGRAPH_VARIABLE = "LANGGRAPH_AES_KEY"
@@ -51,13 +55,15 @@ class KeyRing:
                 hint="Use KeyRing.generate() for a new store.",
             )
         self._keys: dict[bytes, bytes] = {}
+        with extra("Encryption", "keys"):
+            from threadkeep._core.sealing import key_id  # noqa: PLC0415 - an extra
         for number, key in enumerate(keys, 1):
             if not isinstance(key, bytes) or len(key) not in _SIZES:
                 raise InvalidArgumentError(
                     f"Key {number} is not 16, 24 or 32 bytes long.",
                     hint="Use keys that KeyRing.generate() made.",
                 )
-            name = sealing.key_id(key)
+            name = key_id(key)
             if name in self._keys:
                 raise InvalidArgumentError(
                     f"Key {name.hex()} is given twice.", hint="Name each key once."
@@ -185,9 +191,11 @@ class KeyRing:
             )
         return KeyRing([one for name, one in self._keys.items() if name.hex() != key])
 
-    def sealer(self, *context: str | bytes) -> sealing.Sealer:
-        """Return a sealer of values, with keys derived for a context."""
-        return sealing.Sealer(self._keys, next(iter(self._keys)), context)
+    def sealer(self, *context: str | bytes, clues: bytes = b"") -> Sealer:
+        """Return a sealer of values, with keys derived for a context; see `Sealer`."""
+        from threadkeep._core.sealing import Sealer  # noqa: PLC0415 - an extra
+
+        return Sealer(self._keys, next(iter(self._keys)), context, clues)
 
     def __repr__(self) -> str:
         """Return the ids, not the keys."""
@@ -196,3 +204,76 @@ class KeyRing:
     def __reduce__(self) -> str | tuple[object, ...]:
         """Refuse to be pickled, since others may read what pickles hold."""
         raise TypeError("A KeyRing is not pickled: save it, and load it where it is needed.")
+
+
+# -- options -----------------------------------------------------------------------------
+
+
+class KeyOptions(TypedDict, total=False):
+    """Options of everything that encrypts a store."""
+
+    keys: Annotated[
+        KeyRing | None,
+        Option(
+            None,
+            "Keys that encrypt all values, metadata and tags before they are stored.",
+            lambda value: isinstance(value, KeyRing | None),
+            "Use a threadkeep.KeyRing, such as KeyRing.from_environment().",
+            None,
+        ),
+    ]
+    allow_plaintext: Annotated[
+        Literal["migrate"] | None,
+        Option(
+            None,
+            '"migrate": with `keys`, also read rows that are not encrypted, until'
+            " `threadkeep rotate` has encrypted them. None: refuse them.",
+            lambda value: value in (None, "migrate"),
+            'Use None or "migrate".',
+            None,
+        ),
+    ]
+
+
+class SearchableOption(TypedDict, total=False):
+    """Option of savers with keys."""
+
+    searchable: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "With `keys`, the metadata keys by which the store searches. Equal values of these have"
+            " equal digests in the store. Searches by other keys decrypt each thread.",
+            lambda value: not isinstance(value, str) and all(type(key) is str for key in value),
+            'Use a list of keys, such as ["user_id"].',
+            None,
+        ),
+    ]
+
+
+def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
+    """Return a backend that encrypts rows for this one, if the options have keys.
+
+    Raises:
+        InvalidArgumentError: it encrypts them already, or other options need keys.
+    """
+    keys: KeyRing | None = options["keys"]
+    plain, searchable = options["allow_plaintext"], options.get("searchable", ())
+    if keys is None:
+        if (plain or searchable) and getattr(backend, "keys", None) is None:
+            name = "allow_plaintext" if plain else "searchable"
+            raise InvalidArgumentError(f"{name}= needs keys.", hint="Give keys= as well.")
+        return backend
+    if not isinstance(backend, Backend | AsyncBackend):
+        return backend  # (refused where it is used)
+    if backend.keys is not None:
+        raise InvalidArgumentError(
+            "The backend encrypts its rows already.", hint="Leave out keys= here."
+        )
+    from threadkeep._stores.sealed import SealedBackend, SealedFace  # noqa: PLC0415 - an extra
+    from threadkeep._stores.store_keys import StoreKeys  # noqa: PLC0415 - an extra
+
+    found = StoreKeys(keys, searchable, allow_plaintext=plain is not None)
+    if isinstance(backend, Backend):
+        return SealedBackend(backend, found)
+    return SealedFace(backend, found)

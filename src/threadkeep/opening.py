@@ -60,7 +60,7 @@ def open_all(
 ) -> Opened:
     """Open a saver, a store and a cache on one database, in this order.
 
-    They share its connections, and the `serde`, so that what one encrypts the others do too.
+    They share its connections, the `keys` and the `serde`: each encrypts what the others do.
 
     Args:
         url: as `open_saver` takes it.

@@ -18,9 +18,9 @@ from threadkeep._core.engine.model import (
     ReadThread,
     Span,
 )
-from threadkeep._core.engine.sealed_rows import family_thread
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep._core.sealing import OVERHEAD
+from threadkeep._core.tenants import family_thread
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sealed import SealedBackend
@@ -222,4 +222,15 @@ def test_older_keys_open_what_they_sealed(tmp_path):
     backend = SealedBackend(SqliteBackend(path), StoreKeys(new.without(old.current)))
     with pytest.raises(WrongKeyError, match=old.current):
         backend.fetch([ReadSegments("t", (Span(1, 0, 9),))])
+    backend.close()
+
+
+def test_a_head_in_memory_opens_without_a_read(tmp_path):
+    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db"), KEYS)
+    turn(backend, "t", 1)
+    turn(backend, "t", 2)
+    head = ReadCheckpoint("t", "")
+    found = backend.at_hand(head)
+    assert found is not None
+    assert [found] == backend.fetch([head])
     backend.close()

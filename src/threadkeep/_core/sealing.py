@@ -32,12 +32,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from threadkeep._core.codec.frame import KEY_ID, SEALED, SEALED_OVERHEAD, is_sealed
 from threadkeep.errors import TamperedDataError, WrongKeyError
 
-MAGIC = 0xB8
-KEY_ID = 4  # bytes
 GROUP = 12
-OVERHEAD = 33  # bytes that sealing adds
+OVERHEAD = SEALED_OVERHEAD
 _NONCE = 1 + KEY_ID
 _BODY = _NONCE + 12
 _GROUPS = 4096  # ciphers of groups in memory, about 1 KB each
@@ -90,6 +89,7 @@ class Sealer:
         current: the id of the root that seals.
         context: what the keys are for, such as the store and the tenant. Other contexts have other
             keys.
+        clues: the secret of digests for searches, which stay the same with other roots.
     """
 
     def __init__(
@@ -97,11 +97,13 @@ class Sealer:
         roots: Mapping[bytes, bytes],
         current: bytes,
         context: tuple[str | bytes, ...],
+        clues: bytes = b"",
     ) -> None:
         self._keys = {name: derive(root, "data", *context) for name, root in roots.items()}
         self._digests = derive(roots[current], "nonces", *context)
+        self._clues = derive(clues or roots[current], "clues")
         self._context = context
-        self._head = bytes((MAGIC,)) + current
+        self._head = bytes((SEALED,)) + current
         self._current = current
         self._cipher = lru_cache(_GROUPS)(self._new_cipher)
 
@@ -113,8 +115,8 @@ class Sealer:
         return blake2b(place("group", *self._context, name), digest_size=GROUP).digest()
 
     def digest(self, kind: str, text: str) -> bytes:
-        """Return 16 bytes that stand for a text, for searches by equality."""
-        return blake2b(place("clue", kind, text), key=self._digests, digest_size=16).digest()
+        """Return 12 bytes that stand for a text, for searches by equality."""
+        return blake2b(place(kind, text), key=self._clues, digest_size=12).digest()
 
     def seal(self, data: bytes, where: bytes, group: bytes) -> bytes:
         """Seal bytes for a place, always in the same way."""
@@ -145,13 +147,3 @@ class Sealer:
             with suppress(InvalidTag):
                 return self._cipher(key, group).decrypt(nonce, body, where)
         raise TamperedDataError
-
-
-def is_sealed(data: bytes) -> bool:
-    """Return True if these may be sealed bytes."""
-    return len(data) >= OVERHEAD and data[0] == MAGIC
-
-
-def key_of(sealed: bytes) -> str:
-    """Return the id of the root key of sealed bytes."""
-    return sealed[1:_NONCE].hex()

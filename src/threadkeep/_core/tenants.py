@@ -7,13 +7,19 @@ one tenant begins with a name of another.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep.errors import InvalidArgumentError
 
 _TENANT = f"{OWN_NS}tenant "
+_LABEL = f'["{OWN_NS}tenant",'
 FAMILY = f"{OWN_NS}family"
+STORE = f"{OWN_NS}store"
+FIRST = _TENANT
+"""Sorts before the threads of all tenants."""
 LONGEST = 200  # characters of a tenant's name
 
 
@@ -51,3 +57,34 @@ def tenant_of(name: str) -> str:
     if not name.startswith(_TENANT):
         return ""
     return unquote(name[len(_TENANT) :].partition(" ")[0])
+
+
+def labelled(labels: Iterable[str]) -> str:
+    """Return the tenant that a label names; "" without one."""
+    return next((str(json.loads(one)[1]) for one in labels if is_tenant_label(one)), "")
+
+
+def family_thread(thread: str) -> str:
+    """Return the name of the hidden thread whose pending writes are a thread's family.
+
+    Each write is stored before the rows that need it.
+    """
+    return f"{FAMILY} {thread}"
+
+
+def is_hidden(name: str) -> bool:
+    """Return True for the threads in which a sealed store keeps families and its record.
+
+    Nothing above the sealed store sees them, and they never expire.
+    """
+    return name == STORE or name.startswith(FAMILY)
+
+
+def tenant_label(tenant: str) -> str:
+    """Return the label of entries that names a tenant; only faces of tenants see it."""
+    return f"{_LABEL}{json.dumps(tenant, ensure_ascii=False)}]"
+
+
+def is_tenant_label(label: str) -> bool:
+    """Return True for the label of an entry that names the thread's tenant."""
+    return label.startswith(_LABEL)

@@ -27,7 +27,6 @@ from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 if TYPE_CHECKING:
     from threadkeep._stores.items.records import SearchOptions
     from threadkeep._stores.message_index import ArchiveIndex
-    from threadkeep._stores.store_keys import StoreKeys
 
 
 class ScrubReport(NamedTuple):
@@ -64,8 +63,8 @@ class _Supports:
     counts_usage = False
     """`ReadUsage` is answered. Otherwise, statistics are counted from other reads."""
 
-    keys: StoreKeys | None = None
-    """The keys, if this is a face that seals rows for the store below it."""
+    keys: Any = None
+    """The `StoreKeys` of a face that seals rows for the store below it."""
 
     @property
     def retries(self) -> int:

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, call, methodcaller
+from operator import attrgetter, call
+from threading import Lock
 from typing import Any, TypeVar, cast
 
+from threadkeep._core import tenants
 from threadkeep._core.engine import model
 from threadkeep._core.engine.sealed_rows import (
     Family,
+    Seal,
     Relative,
     RowSealer,
-    clue,
-    family_thread,
+    Searchable,
 )
-from threadkeep._core.engine.thread_entry import AFTER_ALL
+from threadkeep._core.engine.thread_entry import (
+    AFTER_ALL,
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
+    ThreadEntry,
+    without_labels,
+)
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._core.tenants import FAMILY
+from threadkeep._core.lru import Lru
+from threadkeep._core.sealing import OVERHEAD
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import CodecError, SegmentTakenError, TamperedDataError, ThreadkeepError
 
 T = TypeVar("T")
+_FAMILIES = 4096  # threads whose families are remembered
+_PAGE = 500
 
 
 class SealedFace(AsyncBackend):
@@ -32,101 +44,181 @@ class SealedFace(AsyncBackend):
 
     def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
         self.below = below
-        self.keys = keys
+        self.keys = keys.beside(below)
+        self.instant = below.instant
         self.commits_groups = below.commits_groups
         self.has_identity = below.has_identity
         self.counts_for_all = below.counts_for_all
         self.counts_usage = below.counts_usage
+        self._families: Lru[str, Family] = Lru(_FAMILIES)
+        self._lock = Lock()
+
+    @property
+    def retries(self) -> int:
+        """See `Backend.retries`."""
+        return self.below.retries
 
     # -- reads -------------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         """See `Backend.fetch`."""
         asked = [await self._read(read) for read in reads]
-        replies = await result(self.below.fetch(asked))
-        return [await self._reply(*pair) for pair in zip(asked, replies, strict=True)]
+        replies = await result(self.below.fetch([read for read, _ in asked]))
+        return [await self._reply(*pair, reply) for pair, reply in zip(asked, replies, strict=True)]
 
-    async def _read(self, read: model.Read) -> model.Read:
-        if isinstance(read, model.ScanCheckpoints):
-            return read._replace(filter={})
+    async def _read(self, read: model.Read) -> tuple[model.Read, tuple[str, ...]]:
+        """Return a read that the store can answer, and labels that only opened entries have."""
         if isinstance(read, model.FindThreads) and read.run_ids:
-            sealer = await self.keys.of()
-            return read._replace(run_ids=tuple([clue(sealer, one) for one in read.run_ids]))
-        return read
+            words = await self._searchable(tenants.tenant_of(read.after or ""))
+            return read._replace(run_ids=tuple(map(words.run, read.run_ids))), ()
+        if isinstance(read, model.ScanCheckpoints) and read.filter:
+            if read.thread is None and await self._has_tenants():
+                return read._replace(filter={}), ()
+            words = await self._searchable(tenants.tenant_of(read.thread or ""))
+            return read._replace(filter=words.metadata(read.filter)), ()
+        if isinstance(read, SearchThreads | CountThreads) and read.query.labels:
+            labels = read.query.labels
+            tenant = tenants.labelled(labels)
+            if not tenant and await self._has_tenants():
+                return read._replace(query=read.query._replace(labels=())), labels
+            words = await self._searchable(tenant)
+            found = [one for one in map(words.label, labels) if one is not None]
+            left = tuple([one for one in labels if words.label(one) is None])
+            return read._replace(query=read.query._replace(labels=tuple(found))), left
+        return read, ()
 
-    async def _reply(self, read: model.Read, reply: Any) -> Any:
-        if isinstance(read, model.ReadCheckpoint):
-            if reply.found is None:
-                return reply
-            (found,) = await self._opened([reply.found])
-            return reply._replace(found=found)
-        if isinstance(read, model.ReadPath | model.ScanCheckpoints):
-            return await self._opened(reply)
-        if isinstance(read, model.ReadSegments):
-            return await self._open(read.thread, lambda rows: [*map(rows.opened_segment, reply)])
-        if isinstance(read, model.ReadThread):
-            return await self._whole(read, reply)
+    async def _searchable(self, tenant: str) -> Searchable:
+        name = tenants.prefix(tenant) if tenant else ""
+        return Searchable(await self.keys.of(name), tenant, self.keys.searchable)
+
+    async def _has_tenants(self) -> bool:
+        """Return True if searches by digests of the store itself may miss threads."""
+        first = model.FindThreads(tenants.FIRST, 1, empty=True)
+        (found,) = await result(self.below.fetch([first]))
+        return any(map(tenants.tenant_of, found))
+
+    async def _reply(self, read: model.Read, labels: tuple[str, ...], reply: Any) -> Any:
         if isinstance(read, model.FindThreads):
-            return await self._without_families(read, reply, str)
+            return await self._without_hidden(read, reply, str)
         if isinstance(read, model.ReadSizes):
-            threads = await self._without_families(read, reply.threads, attrgetter("thread"))
+            threads = await self._without_hidden(read, reply.threads, attrgetter("thread"))
             return reply._replace(threads=tuple(threads))
-        return reply
+        if labels and isinstance(read, CountThreads):
+            return await self._count(read, labels)
+        if labels and isinstance(read, SearchThreads):
+            return await self._search(read, labels, reply)
+        if isinstance(read, SearchThreads):
+            return await self._entries(reply)
+        if isinstance(read, ReadEntry):
+            return None if reply is None else (await self._entries([reply]))[0]
+        return await self._opened(read, reply)
 
-    async def _without_families(
+    async def _opened(self, read: model.Read, reply: Any) -> Any:
+        """Open the rows of a reply. Few threads have rows of others."""
+        names = _names(read, reply)
+        for name in names:
+            await self.keys.of(name)
+        skip = isinstance(read, model.ReadThread) and read.skip
+        try:
+            return _opened(read, reply, self._rows)
+        except TamperedDataError:
+            families = [await self._read_family(name) for name in names]
+            if not any(family.relatives for family in families) and not skip:
+                raise
+        return _opened(read, reply, self._rows, _or_same if skip else call)
+
+    async def _entries(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
+        """Open entries. Labels that do not open are damage."""
+        found = []
+        for entry in entries:
+            try:
+                found.append(await self._opened(ReadEntry(entry.thread), entry))
+            except TamperedDataError:
+                found.append(without_labels(entry))
+        return found
+
+    def at_hand(self, read: model.Read, reply: Any) -> Any:
+        """Return an opened reply if no other read is needed, else None."""
+        try:
+            return _opened(read, reply, self._rows)
+        except CodecError:
+            return None
+
+    async def _without_hidden(
         self,
         read: model.FindThreads | model.ReadSizes,
         page: Sequence[Any],
         name: Callable[[Any], str],
     ) -> list[Any]:
-        """Leave out the threads that hold families, with the next ones in their place."""
+        """Leave out hidden threads, with the next ones in their place."""
         found: list[Any] = []
         while True:
-            found += [one for one in page if not name(one).startswith(FAMILY)]
+            found += [one for one in page if not tenants.is_hidden(name(one))]
             if len(page) < read.limit or len(found) >= read.limit:
                 return found[: read.limit]
             (reply,) = await result(self.below.fetch([read._replace(after=name(page[-1]))]))
             page = reply.threads if isinstance(reply, model.Sizes) else reply
 
-    async def _opened(
-        self, found: Sequence[model.StoredCheckpoint]
-    ) -> list[model.StoredCheckpoint]:
-        return [await self._open(one.thread, methodcaller("opened", one)) for one in found]
+    async def _search(
+        self, read: SearchThreads, labels: tuple[str, ...], page: Sequence[ThreadEntry]
+    ) -> list[ThreadEntry]:
+        """Leave out entries without these labels, with the next ones in their place."""
+        found: list[ThreadEntry] = []
+        while True:
+            entries = await self._entries(page)
+            found += [one for one in entries if {*labels} <= {*one.labels} or one.damage]
+            if len(page) < read.limit or len(found) >= read.limit:
+                return found[: read.limit]
+            after = getattr(page[-1], read.order), page[-1].thread
+            (page,) = await result(self.below.fetch([read._replace(after=after)]))
 
-    async def _whole(self, read: model.ReadThread, reply: model.ThreadRows) -> model.ThreadRows:
-        def opened(rows: RowSealer, open_one: Callable[..., Any] = call) -> model.ThreadRows:
-            return reply._replace(
-                checkpoints=tuple([open_one(rows.opened, one) for one in reply.checkpoints]),
-                orphans=tuple([open_one(rows.opened_write, one) for one in reply.orphans]),
-            )
+    async def _count(self, read: CountThreads, labels: tuple[str, ...]) -> int:
+        search = SearchThreads(read.query, "thread", descending=False, after=None, limit=_PAGE)
+        number = 0
+        while True:
+            (page,) = await result(self.below.fetch([search]))
+            entries = await self._entries(page)
+            number += len([one for one in entries if {*labels} <= {*one.labels}])
+            if len(page) < _PAGE:
+                return number
+            search = search._replace(after=(page[-1].thread, page[-1].thread))
 
-        try:
-            return await self._open(read.thread, opened)
-        except CodecError:
-            if not read.skip:
-                raise
-        # A row that does not open is damage, which the engine finds.
-        family = await self._family(read.thread)
-        return opened(await self._rows(read.thread, family), _or_same)
+    # -- rows --------------------------------------------------------------------------
 
-    async def _open(self, thread: str, opened: Callable[[RowSealer], T]) -> T:
-        """Open rows of a thread, which few threads have from others."""
-        try:
-            return opened(await self._rows(thread))
-        except TamperedDataError:
-            family = await self._family(thread)
-            if not family:
-                raise
-        return opened(await self._rows(thread, family))
+    def _rows(self, thread: str) -> RowSealer:
+        """Return the sealer of a thread, with the keys and families that are in memory."""
+        with self._lock:
+            family = self._families.get(thread) or Family(thread)
+        return RowSealer(
+            thread,
+            self._place(thread),
+            self._place(family.root),
+            [(self._place(one.thread), one.last) for one in family.relatives],
+            self.keys.searchable,
+            plain=self.keys.allow_plaintext,
+        )
 
-    async def _rows(self, thread: str, family: Family = ()) -> RowSealer:
-        return RowSealer(await self.keys.of(thread), thread, family)
+    def _place(self, thread: str) -> Seal:
+        sealer = self.keys.at_hand(thread)
+        return Seal(sealer, sealer.group(thread))
 
     async def _family(self, thread: str) -> Family:
-        own = family_thread(thread)
+        with self._lock:
+            known = self._families.get(thread)
+        return known or await self._read_family(thread)
+
+    async def _read_family(self, thread: str) -> Family:
+        """Read the family of a thread, which few have, and remember it."""
+        own = tenants.family_thread(thread)
         (rows,) = await result(self.below.fetch([model.ReadThread(own)]))
-        sealer = await self._rows(own)
-        return tuple([one for row in rows.orphans for one in sealer.family_of(row)])
+        await self.keys.of(own)
+        found = [self._rows(own).family_of(row) for row in rows.orphans]
+        relatives = dict.fromkeys([one for family in found for one in family.relatives])
+        family = Family(found[-1].root if found else thread, tuple(relatives))
+        for one in relatives:
+            await self.keys.of(one.thread)
+        with self._lock:
+            return self._families.put(thread, family)
 
     # -- changes -----------------------------------------------------------------------
 
@@ -165,11 +257,19 @@ class SealedFace(AsyncBackend):
             raise SegmentTakenError(thread=change.thread)
         return change._replace(segments=left)
 
-    async def _sealed(self, change: model.Change) -> model.Change:
+    async def _sealed(self, change: model.Change) -> Any:
+        if isinstance(change, model.CopyThread):
+            return change
+        await self.keys.writing(change.thread)
         if isinstance(change, model.Batch):
-            return (await self._rows(change.thread)).batch(change)
+            if change.drop_segments:  # (others may share what takes their place)
+                await self._family(change.thread)
+            return self._rows(change.thread).batch(change)
+        rows = self._rows(change.thread)
+        if change.entry is not None:
+            change = change._replace(entry=rows.entry(change.entry))
         if isinstance(change, model.DropThread) and change.rows is not None:
-            return change._replace(rows=(await self._rows(change.thread)).batch(change.rows))
+            change = change._replace(rows=rows.batch(change.rows))
         return change
 
     async def _before(self, change: model.Change) -> None:
@@ -179,19 +279,20 @@ class SealedFace(AsyncBackend):
         """
         if not isinstance(change, model.CopyThread | model.ForkThread):
             return
-        last = AFTER_ALL
+        await self.keys.writing(change.target)
+        source = await self._read_family(change.source)
+        known = await self._read_family(change.target)
+        root, last = change.target, AFTER_ALL
         if isinstance(change, model.ForkThread):
             copied = [id for _, id in change.checkpoints] + [id for _, id, _ in change.writes]
-            last = max(copied, default="")
-        source = Relative((await self.keys.of(change.source)).group(change.source), last)
-        known = await self._family(change.target)
-        family = tuple(
-            [one for one in (source, *await self._family(change.source)) if one not in known]
-        )
-        if family:
-            own = family_thread(change.target)
-            row = (await self._rows(own)).family_row(family)
-            await result(self.below.commit(model.Batch(own, change.now, writes=(row,))))
+            root, last = source.root, max(copied, default="")
+        relatives = (Relative(change.source, last), *source.relatives)
+        if root == known.root and {*relatives} <= {*known.relatives}:
+            return
+        own = tenants.family_thread(change.target)
+        row = self._rows(own).family_row(Family(root, relatives))
+        await result(self.below.commit(model.Batch(own, change.now, writes=(row,))))
+        await self._read_family(change.target)
 
     # -- the rest ----------------------------------------------------------------------
 
@@ -216,6 +317,38 @@ class SealedFace(AsyncBackend):
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
 
 
+def _names(read: model.Read, reply: Any) -> set[str]:
+    """Return the threads whose rows a reply has."""
+    if isinstance(read, model.ReadPath | model.ScanCheckpoints):
+        return {one.thread for one in reply}
+    one_thread = (model.ReadCheckpoint, model.ReadSegments, model.ReadThread, ReadEntry)
+    return {read.thread} if isinstance(read, one_thread) else set()
+
+
+def _opened(
+    read: model.Read, reply: Any, rows: Callable[[str], RowSealer], each: Callable[..., Any] = call
+) -> Any:
+    """Return a reply with opened rows; `each` calls a function to open a row with the row."""
+    if isinstance(read, model.ReadPath | model.ScanCheckpoints):
+        return [rows(one.thread).opened(one) for one in reply]
+    if isinstance(read, model.ReadCheckpoint) and reply.found is not None:
+        return reply._replace(found=rows(read.thread).opened(reply.found))
+    if isinstance(read, model.ReadSegments):
+        return [*map(rows(read.thread).opened_segment, reply)]
+    if isinstance(read, ReadEntry):
+        return rows(read.thread).opened_entry(reply)
+    if isinstance(read, model.ReadThread):
+        own = rows(read.thread)
+        return reply._replace(
+            checkpoints=tuple([each(own.opened, one) for one in reply.checkpoints]),
+            orphans=tuple([each(own.opened_write, one) for one in reply.orphans]),
+            segments=tuple(
+                [one._replace(size=max(one.size - OVERHEAD, 0)) for one in reply.segments]
+            ),
+        )
+    return reply
+
+
 def _or_same(opened: Callable[[T], T], record: T) -> T:
     try:
         return opened(record)
@@ -231,3 +364,15 @@ class SealedBackend(BlockingFace[SealedFace]):
         super().__init__(
             SealedFace(below, keys), None if beside is None else SealedFace(beside, keys)
         )
+        self._below = below
+        self.instant = below.instant
+
+    def open(self) -> None:
+        self._below.open()
+
+    def at_hand(self, read: model.Read) -> Any:
+        reply = self._below.at_hand(read)
+        return None if reply is None else self.face.at_hand(read, reply)
+
+    def close(self) -> None:
+        self._below.close()

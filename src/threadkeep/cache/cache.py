@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, Unpack
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
@@ -45,6 +45,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
+from threadkeep.keys import KeyOptions, sealed
 
 _COMPRESSION = Compression(over=16 * 1024)  # (most values are small, and speed counts)
 _NOTE_EVERY = 60_000_000  # microseconds between writes of uses
@@ -61,7 +62,7 @@ def _limit(default: int, help: str) -> Option:
     return Option(default, help, is_valid, "Use a number of 1 or more.", None)
 
 
-class CacheOptions(TypedDict, total=False):
+class CacheOptions(KeyOptions, total=False):
     """Options of every cache."""
 
     serde: Annotated[
@@ -129,6 +130,7 @@ class NodeCache(BaseCache[Any], Closing):
         try:
             given = complete("NodeCache", CacheOptions, options)
             serde, lease = given["serde"], given["lease"]
+            backend = sealed(backend, given)
             max_bytes, max_entries = given["max_bytes"], given["max_entries"]
             self._serde = serde or BaseCache.serde
             lifetime = micros(None if lease is None else duration("lease", lease))

@@ -22,6 +22,7 @@ from pydantic_settings import (
 from threadkeep._stores.open import as_url, file_of, open_to_read
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.keys import VARIABLE, KeyRing
 from threadkeep.savers.saver import Saver, show_raw
 from threadkeep.savers.savers import MemorySaver, open_saver
 
@@ -41,6 +42,8 @@ class Settings(BaseSettings):
     retention: dict[str, Any] | None = None
     tiering: dict[str, Any] | None = None
     alerts: list[str] | None = None
+    keys_file: Path | None = None
+    allow_plaintext: Literal["migrate"] | None = None
 
     @classmethod
     def settings_customise_sources(
@@ -107,6 +110,17 @@ def url_of(option: str | None, argument: str | None = None) -> str:
     return url
 
 
+def keys() -> dict[str, Any]:
+    """Return options for an encrypted store: the keys of TK_KEYS, else of the configured file."""
+    if os.environ.get(VARIABLE):
+        ring = KeyRing.from_environment()
+    elif (file := settings().keys_file) is not None:
+        ring = KeyRing.from_file(file)
+    else:
+        return {}
+    return {"keys": ring, "allow_plaintext": settings().allow_plaintext}
+
+
 def open_existing(
     url: str, cold: str | None = None, *, read_only: bool = False, strict: bool = False
 ) -> Saver:
@@ -116,8 +130,8 @@ def open_existing(
     if file_of(url) is not None:
         check_exists(url)
         if read_only:
-            return Saver(open_to_read(url), cold=cold, validate=validate)
-    return open_saver(as_url(url), cold=cold, validate=validate)
+            return Saver(open_to_read(url), cold=cold, validate=validate, **keys())
+    return open_saver(as_url(url), cold=cold, validate=validate, **keys())
 
 
 def open_target(url: str, *, dry_run: bool = False) -> Saver:
@@ -130,7 +144,9 @@ def open_target(url: str, *, dry_run: bool = False) -> Saver:
     if path is not None and "://" not in url:
         check_exists(url, "Use an existing store; sqlite:///... creates one.")
     if not dry_run:
-        return open_saver(url, cold=settings().cold) if "://" in url else open_existing(url)
+        return (
+            open_saver(url, cold=settings().cold, **keys()) if "://" in url else open_existing(url)
+        )
     if path is not None and not Path(path).exists():
         return MemorySaver()
     return open_existing(url, read_only=True)

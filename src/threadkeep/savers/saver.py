@@ -36,6 +36,7 @@ from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
+from threadkeep.keys import sealed
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import SaverOptions, check_options
 from threadkeep.threads import lazy
@@ -133,6 +134,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         check_options(options)
         given = complete("Saver", SaverOptions, options)
         serde, gc_every, gc_on_put = given["serde"], given["gc_every"], given["gc_on_put"]
+        backend = sealed(backend, given)
         if gc_every is not None:
             LayeredBackend(backend).blocking  # noqa: B018 - raises if there is none
         self._begin_serde(serde)

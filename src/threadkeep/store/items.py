@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import IndexConfig, Item, SearchItem, TTLConfig
@@ -19,6 +19,7 @@ from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.items.records import ItemPacker, ItemRow, unseal
 from threadkeep._stores.options import Option
 from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, invalid
+from threadkeep.keys import KeyOptions
 from threadkeep.store.embedding import Index
 
 _log = logging.getLogger("threadkeep")
@@ -139,7 +140,7 @@ def _option(help: str) -> Option:
     return Option(None, help, lambda _: True, "", None)
 
 
-class StoreOptions(TypedDict, total=False):
+class StoreOptions(KeyOptions, total=False):
     """Options of every store."""
 
     index: Annotated[

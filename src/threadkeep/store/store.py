@@ -32,9 +32,10 @@ from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.items.records import ItemPacker, SearchOptions
-from threadkeep._stores.options import complete, listed
+from threadkeep._stores.options import complete, described, listed
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
+from threadkeep.keys import KeyOptions, sealed
 from threadkeep.savers.maintenance import Done
 from threadkeep.store import operations, puts, transfer
 from threadkeep.store.embedding import Index
@@ -74,10 +75,12 @@ class Store(BaseStore, driver.Closing):
         owned: bool = False,
         **options: Unpack[StoreOptions],
     ) -> None:
-        self._pair = LayeredBackend(backend)
         self._is_owned = owned
         try:
-            self._open(**complete("Store", StoreOptions, options))
+            given: Any = complete("Store", StoreOptions, options)
+            keys = {name: given.pop(name) for name in described(KeyOptions)}
+            self._pair = LayeredBackend(sealed(backend, keys))
+            self._open(**given)
         except BaseException:
             if owned and isinstance(backend, Backend):
                 backend.close()

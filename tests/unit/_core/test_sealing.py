@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep._core import sealing
+from threadkeep._core.codec.frame import SEALED, key_of
 from threadkeep._core.sealing import GROUP, OVERHEAD, Sealer, place
 from threadkeep.errors import TamperedDataError, WrongKeyError
 
@@ -44,7 +45,7 @@ def test_what_was_sealed_opens_at_its_place(data: bytes, where: bytes) -> None:
     ours = sealer(ROOT)
     sealed = ours.seal(data, where, ours.group("t"))
     assert len(sealed) == len(data) + OVERHEAD
-    assert (sealed[0], sealing.key_of(sealed)) == (sealing.MAGIC, sealing.key_id(ROOT).hex())
+    assert (sealed[0], key_of(sealed)) == (SEALED, sealing.key_id(ROOT).hex())
     assert sealer(ROOT).open(sealed, where, [ours.group("t")]) == data
 
 

@@ -23,9 +23,18 @@ from zlib import crc32
 import zstandard
 
 from threadkeep._core.codec.format import newer
-from threadkeep.errors import CorruptionError, UnserializableError, invalid
+from threadkeep.errors import (
+    CodecError,
+    CorruptionError,
+    UnserializableError,
+    WrongKeyError,
+    invalid,
+)
 
 MAGIC = 0xB7
+SEALED = 0xB8  # first byte of an encrypted value, whose other bytes `_core.sealing` describes
+SEALED_OVERHEAD = 33
+KEY_ID = 4  # bytes
 VERSION = 1
 COMPRESSED = 1
 ELSEWHERE = 4
@@ -146,6 +155,26 @@ _HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(8)]
 _PLAIN, _PLAIN_CRC = _HEADS[0], crc32(_HEADS[0])
 
 
+def unreadable(data: bytes, message: str) -> CodecError:
+    """Return the error for bytes that cannot be read, which may be encrypted ones."""
+    if not is_sealed(data):
+        return CorruptionError(message)
+    return WrongKeyError(
+        f"The stored value is encrypted with key {key_of(data)}, and no keys were given.",
+        hint="Open the store with keys=, a threadkeep.KeyRing (in the shell: TK_KEYS).",
+    )
+
+
+def is_sealed(data: bytes) -> bool:
+    """Return True if these may be sealed bytes (see `_core.sealing`)."""
+    return len(data) >= SEALED_OVERHEAD and data[0] == SEALED
+
+
+def key_of(sealed: bytes) -> str:
+    """Return the id of the root key of sealed bytes."""
+    return sealed[1 : 1 + KEY_ID].hex()
+
+
 def is_intact(data: bytes) -> bool:
     """Return True if the checksum of a frame matches its bytes."""
     return crc32(data[_HEADER:], crc32(data[:2])) == int.from_bytes(data[2:_HEADER], "little")
@@ -153,7 +182,7 @@ def is_intact(data: bytes) -> bool:
 
 def _check(data: bytes) -> int:
     if len(data) <= _HEADER or data[0] != MAGIC:
-        raise CorruptionError(f"These {len(data)} bytes are not a threadkeep segment.")
+        raise unreadable(data, f"These {len(data)} bytes are not a threadkeep segment.")
     if not is_intact(data):
         raise CorruptionError("The segment's checksum does not match its bytes.")
     version, flags = data[1] >> 4, data[1] & 15

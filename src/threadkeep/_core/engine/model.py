@@ -223,7 +223,7 @@ class UnreadableRow(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """The position of a segment, and the bytes it takes as stored."""
+    """The position of a segment, and the bytes of its data."""
 
     log: int
     start: int

@@ -17,6 +17,7 @@ import ormsgpack
 from langgraph.checkpoint.base import writes_sort_key
 
 from threadkeep._core.codec import Codec
+from threadkeep._core.codec.frame import unreadable
 from threadkeep._core.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
 from threadkeep._core.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
@@ -45,7 +46,7 @@ def unseal(sealed: bytes, fields: tuple[object, ...]) -> bytes:
     """Check and remove the checksum that `seal` appended."""
     payload = sealed[:-_CHECKSUM]
     if len(sealed) < _CHECKSUM or seal(payload, fields) != sealed:
-        raise CorruptionError("A stored row is damaged: its checksum does not match.")
+        raise unreadable(sealed, "A stored row is damaged: its checksum does not match.")
     return payload
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple, TypeAlias
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import ormsgpack
 
+from threadkeep._core.codec.frame import is_sealed
 from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
@@ -16,56 +19,115 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.rows import PLAIN_METADATA
+from threadkeep._core.engine.thread_entry import ThreadEntry, label_prefix
 from threadkeep._core.sealing import Sealer, place
-from threadkeep._core.tenants import FAMILY
-from threadkeep.errors import CodecError
+from threadkeep._core.tenants import FAMILY, is_tenant_label, tenant_of
+from threadkeep.errors import CodecError, TamperedDataError, WrongKeyError
 
 _ABSENT = b""  # in a place, where it differs from an empty text
 
 
 class Relative(NamedTuple):
-    """The group of a thread that rows were copied from, and the greatest copied checkpoint id."""
+    """A thread that rows were copied from, and the greatest copied checkpoint id."""
 
-    group: bytes
+    thread: str
     last: str
 
 
-Family: TypeAlias = tuple[Relative, ...]
+class Family(NamedTuple):
+    """The threads that rows of a thread may have been sealed for, besides its own.
 
-
-def family_thread(thread: str) -> str:
-    """Return the name of the separate thread whose pending writes are a thread's family.
-
-    Nothing lists or counts it. Each write is stored before the rows that need it.
+    Threads that share segments seal them for the same one: `root`, the first that they were forked
+    from. Thus each of them can open a segment that another one has replaced.
     """
-    return f"{FAMILY} {thread}"
+
+    root: str
+    relatives: tuple[Relative, ...] = ()
 
 
-def clue(sealer: Sealer, run_id: str) -> str:
-    """Return the digest that stands for a run's id in a sealed store."""
-    return sealer.digest("run_id", run_id).hex()
+class Seal(NamedTuple):
+    """The keys and the group of a thread: its values are sealed with both."""
+
+    sealer: Sealer
+    group: bytes
+
+
+class Searchable(NamedTuple):
+    """Digests that stand for words in searches, the same in all threads of a tenant.
+
+    A run's id has the same digest for all tenants.
+    """
+
+    sealer: Sealer
+    tenant: str
+    keys: frozenset[str]  # of metadata, declared by the program
+
+    def run(self, run_id: str) -> str:
+        """Return the digest of a run's id."""
+        return _text(self.sealer.digest("run_id", run_id))
+
+    def of(self, word: str) -> str:
+        """Return the digest of a word."""
+        return _text(self.sealer.digest(f"clue {self.tenant}", word))
+
+    def metadata(self, metadata: Mapping[str, Any]) -> dict[str, str]:
+        """Return the digests of a checkpoint's metadata, or of a filter, that stores can search."""
+        found = {key: metadata[key] for key in self.keys & metadata.keys()}
+        found = {key: self.of(key + value) for key, value in found.items() if type(value) is str}
+        if type(metadata.get("run_id")) is str:
+            found["run_id"] = self.run(metadata["run_id"])
+        return found
+
+    def label(self, label: str) -> str | None:
+        """Return the indexed label that stands for a label; None if searches do not find it."""
+        if is_tenant_label(label):
+            return label
+        if label.startswith("[") and json.loads(label)[0] not in self.keys:
+            return None
+        return self.indexed(label)
+
+    def indexed(self, label: str) -> str | None:
+        """Return the indexed label of a tag, or of metadata that was ever searchable."""
+        if label.startswith("["):
+            return _JSON.encode([self.of(label_prefix(label)), self.of(label)])
+        return _JSON.encode(self.of(label)) if label.startswith('"') else None
 
 
 class RowSealer:
     """Seals and opens the rows of one thread.
 
     Args:
-        sealer: of the tenant.
         thread: the thread's id.
-        family: the groups of other threads that its rows may have.
+        own: the keys and group of its rows.
+        root: those of its segments; None for the same.
+        others: those of its family, each up to a checkpoint's id.
+        searchable: keys of metadata that searches find.
+        plain: return rows that are not sealed as they are.
     """
 
-    def __init__(self, sealer: Sealer, thread: str, family: Family = ()) -> None:
-        self._sealer = sealer
+    def __init__(
+        self,
+        thread: str,
+        own: Seal,
+        root: Seal | None = None,
+        others: Sequence[tuple[Seal, str]] = (),
+        searchable: frozenset[str] = frozenset(),
+        *,
+        plain: bool = False,
+    ) -> None:
         self._thread = thread
-        self._group = sealer.group(thread)
-        self._family = family
+        self._sealer, self._group = self._own = own
+        self._root = root or own
+        self._others = others
+        self._clues = Searchable(own.sealer, tenant_of(thread), searchable)
+        self._takes_plain = plain
 
     # -- segments ----------------------------------------------------------------------
 
     def segment(self, row: Segment) -> Segment:
         """Seal a segment."""
-        data = self._sealer.seal(row.data, place("segment", *row[:3]), self._group)
+        sealer, group = self._root
+        data = sealer.seal(row.data, place("segment", *row[:3]), group)
         return row._replace(data=data)
 
     def opened_segment(self, row: Segment) -> Segment:
@@ -80,10 +142,13 @@ class RowSealer:
         metadata = row.metadata if plain is None else [plain[1], int(plain[2])]
         content = ormsgpack.packb([row.manifest, metadata, *_given(row.exact)])
         sealed = self._sealer.seal(content, _place_of_checkpoint(row), self._group)
-        return row._replace(manifest=sealed, metadata=self._clues(row.metadata), exact=None)
+        clues = {} if plain else self._clues.metadata(json.loads(row.metadata))
+        return row._replace(manifest=sealed, metadata=_JSON.encode(clues), exact=None)
 
     def opened_checkpoint(self, row: CheckpointRow) -> CheckpointRow:
         """Open a checkpoint. Raises TamperedDataError, WrongKeyError."""
+        if self._is_plain(row.manifest):
+            return row
         content = self._open(row.manifest, _place_of_checkpoint(row), row.id)
         manifest, metadata, *exact = ormsgpack.unpackb(content)
         if isinstance(metadata, list):
@@ -113,37 +178,90 @@ class RowSealer:
             segments=tuple([self.segment(row) for row in batch.segments]),
             checkpoints=tuple([self.checkpoint(row) for row in batch.checkpoints]),
             writes=tuple([self.write(row) for row in batch.writes]),
+            entry=None if batch.entry is None else self.entry(batch.entry),
+            touch=batch.touch
+            and batch.touch._replace(labels=tuple(self._labels(batch.touch.labels))),
         )
 
-    # -- names -------------------------------------------------------------------------
+    # -- entries -----------------------------------------------------------------------
 
-    def _clues(self, metadata: str) -> str:
-        """Return metadata that stores can search: the run's id, as a digest."""
-        run_id = json.loads(metadata).get("run_id") if '"run_id"' in metadata else None
-        return json.dumps({"run_id": clue(self._sealer, run_id)} if isinstance(run_id, str) else {})
+    def entry(self, entry: ThreadEntry) -> ThreadEntry:
+        """Seal the labels of an entry."""
+        return entry._replace(labels=tuple(sorted(self._labels(entry.labels))))
+
+    def _labels(self, labels: Iterable[str]) -> Iterable[str]:
+        """Yield a record for each label, and a label for the index if searches find it."""
+        for label in labels:
+            if not is_tenant_label(label):
+                clue = self._clues.of(label_prefix(label))
+                sealed = self._sealer.seal(label.encode(), place("label", clue), self._group)
+                yield _JSON.encode({clue: _text(sealed)})
+            if indexed := self._clues.label(label):
+                yield indexed
+
+    def opened_entry(self, entry: ThreadEntry) -> ThreadEntry:
+        """Open the labels of an entry. Raises TamperedDataError, WrongKeyError."""
+        opened = [self._opened_label(label) for label in entry.labels if label.startswith("{")]
+        indexed = {self._clues.indexed(label) for label in opened}
+        others = [one for one in entry.labels if one not in indexed and not one.startswith("{")]
+        if not (self._takes_plain or all(map(is_tenant_label, others))):
+            raise TamperedDataError(thread=self._thread)
+        return entry._replace(labels=tuple(sorted([*opened, *others])))
+
+    def _opened_label(self, label: str) -> str:
+        try:
+            ((clue, text),) = json.loads(label).items()
+            sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except (TypeError, ValueError):
+            clue, sealed = "", b""
+        if self._is_plain(sealed):
+            return label
+        return self._open(sealed, place("label", clue)).decode()
 
     # -- families ----------------------------------------------------------------------
 
     def family_row(self, family: Family) -> WriteRow:
-        """Return the row of `family_thread` that names the thread's family."""
-        row = WriteRow("", FAMILY, 0, 0, FAMILY, "", ormsgpack.packb([*map(tuple, family)]))
-        return self.write(row)
+        """Return the row of `tenants.family_thread` that names the thread's family."""
+        body = ormsgpack.packb([family.root, [*map(tuple, family.relatives)]])
+        return self.write(WriteRow("", FAMILY, 0, 0, FAMILY, "", body))
 
     def family_of(self, row: WriteRow) -> Family:
         """Return the family that a row names. Raises TamperedDataError, WrongKeyError."""
-        return tuple([Relative(*one) for one in ormsgpack.unpackb(self.opened_write(row).body)])
+        root, relatives = ormsgpack.unpackb(self.opened_write(row).body)
+        return Family(root, tuple([Relative(*one) for one in relatives]))
 
     def _open(self, sealed: bytes, where: bytes, checkpoint: str = "") -> bytes:
         """Open a value of this thread, or one that was copied into it."""
-        groups = [one.group for one in self._family if checkpoint <= one.last]
+        if self._is_plain(sealed):
+            return sealed
+        others = [found for found, last in self._others if checkpoint <= last]
         try:
-            return self._sealer.open(sealed, where, [self._group, *groups])
+            return opened(sealed, where, [self._own, *others])
         except CodecError as error:
             error.at(thread=self._thread, checkpoint=checkpoint)
             raise
 
+    def _is_plain(self, data: bytes) -> bool:
+        return self._takes_plain and not is_sealed(data)
 
+
+def opened(sealed: bytes, where: bytes, places: Sequence[Seal]) -> bytes:
+    """Open a value that was sealed for one of these threads."""
+    for number, (sealer, group) in enumerate(places, 1):
+        try:
+            return sealer.open(sealed, where, [group])
+        except (TamperedDataError, WrongKeyError):
+            if number == len(places):
+                raise
+    raise TamperedDataError
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"))
 _PLAIN = '{{"source":"{}","step":{},"parents":{{}}}}'  # sealed as its two values
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def _given(value: bytes | None) -> tuple[bytes, ...]:

@@ -264,6 +264,12 @@ def checked(entry: ThreadEntry) -> ThreadEntry:
     return entry._replace(**safe, labels=labels, damage=_DAMAGE + ", ".join(wrong))
 
 
+def without_labels(entry: ThreadEntry) -> ThreadEntry:
+    """Return an entry whose labels are damaged, without them."""
+    damage = f"{entry.damage}, labels" if entry.damage else f"{_DAMAGE}labels"
+    return entry._replace(labels=(), damage=damage)
+
+
 @lru_cache(maxsize=4096)
 def _is_label(label: object) -> bool:
     try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from threadkeep._core import tenants
 from threadkeep._core.engine import model
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
@@ -230,7 +231,8 @@ class AsyncRedisBackend(Server, AsyncBackend):
         in_index = in_index or not self._settings.indexed
         if self._settings.indexed and not self.is_cluster:
             keys.append(self.index)
-        first = (thread.encode(), int(in_index), self._settings.ttl_milliseconds)
+        ttl = "" if tenants.is_hidden(thread) else self._settings.ttl_milliseconds
+        first = (thread.encode(), int(in_index), ttl)
         return call(name, keys, (*first, *words))
 
     async def clear(self, beginning: str) -> None:

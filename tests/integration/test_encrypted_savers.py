@@ -1,0 +1,151 @@
+"""Savers with keys: searches, refusals, and the keys of the command line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.backends import SHARED, open_backend
+from kit.cli import threadkeep
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+
+from threadkeep import KeyRing, MemoryCache, Retention, Saver, open_saver
+from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyError
+
+RING = KeyRing([b"k" * 32])
+
+
+def put(saver: Any, thread: str, text: str = "hello", **metadata: Any) -> Any:
+    """One checkpoint with a value; LangGraph's metadata too."""
+    config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+    point = empty_checkpoint()
+    point["channel_values"] = {"messages": [HumanMessage(text)]}
+    point["channel_versions"] = {"messages": 1}
+    step: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
+    return saver.put(config, point, step, {"messages": 1})
+
+
+def ids(found: Any) -> list[str]:
+    return [one.id for one in found.threads]
+
+
+@pytest.fixture
+def saver_options() -> dict[str, Any]:
+    return {"keys": RING, "searchable": ["user_id"]}
+
+
+def test_searches_find_what_is_declared_and_all_else(saver: Any) -> None:
+    for number in range(5):
+        user = f"u{number % 2}"
+        put(saver, f"t{number}", user_id=user, step=number)
+        saver.threads.update(f"t{number}", metadata={"user_id": user, "plan": f"p{number % 3}"})
+    saver.threads.tag("t2", "urgent")
+    for _ in range(2):
+        search = saver.threads.search
+        assert ids(search(metadata={"user_id": "u0"}, order="thread")) == ["t0", "t2", "t4"]
+        assert ids(search(metadata={"plan": "p1"}, order="thread")) == ["t1", "t4"]
+        assert ids(search(metadata={"user_id": "u0", "plan": "p1"})) == ["t4"]
+        assert ids(search(tags=["urgent"])) == ["t2"]
+        assert saver.threads.count(metadata={"plan": "p0"}) == 2
+        assert saver.threads.count(metadata={"user_id": "u1"}) == 2
+        first = search(metadata={"plan": "p0"}, order="thread", limit=1)
+        rest = search(metadata={"plan": "p0"}, order="thread", limit=1, cursor=first.cursor)
+        assert ids(first) + ids(rest) == ["t0", "t3"]
+        for found in ({"user_id": "u1"}, {"user_id": "u1", "step": 3}, {"step": 3}):
+            listed = list(saver.list(None, filter=found))
+            steps = [3] if "step" in found else [3, 1]
+            assert [one.metadata["step"] for one in listed] == steps
+    saver.threads.untag("t2", "urgent")
+    saver.threads.update("t2", metadata={"user_id": "other"})
+    assert ids(saver.threads.search(tags=["urgent"])) == []
+    assert ids(saver.threads.search(metadata={"user_id": "u0"}, order="thread")) == ["t0", "t4"]
+
+
+@pytest.mark.parametrize("store", SHARED)
+def test_a_store_with_plain_threads_is_refused_until_it_is_migrated(
+    store: str, tmp_path: Path
+) -> None:
+    with open_backend(store, tmp_path) as plain:
+        put(plain, "old")
+        plain.threads.tag("old", "before")
+    with open_backend(store, tmp_path, keys=RING) as refused:
+        with pytest.raises(InvalidArgumentError, match="not encrypted"):
+            put(refused, "new")
+        with pytest.raises(TamperedDataError, match="not encrypted"):
+            refused.get_tuple({"configurable": {"thread_id": "old"}})
+    with open_backend(store, tmp_path, keys=RING, allow_plaintext="migrate") as migrating:
+        put(migrating, "new")
+        assert ids(migrating.threads.search(order="thread")) == ["new", "old"]
+        assert migrating.threads.get("old").tags == ("before",)
+        put(migrating, "old")
+        listed = list(migrating.list({"configurable": {"thread_id": "old"}}))
+        assert len(listed) == 2
+        assert migrating.check().ok
+
+
+def test_without_the_key_the_error_names_it(ours: Any, tmp_path: Path) -> None:
+    put(ours, "t")
+    with open_backend("sqlite", tmp_path) as plain, pytest.raises(WrongKeyError) as no_keys:
+        plain.get_tuple({"configurable": {"thread_id": "t"}})
+    assert f"key {RING.current}, and no keys were given" in str(no_keys.value)
+    other = KeyRing.generate()
+    with open_backend("sqlite", tmp_path, keys=other) as wrong:
+        with pytest.raises(WrongKeyError, match=f"key {RING.current}, which was not given"):
+            wrong.get_tuple({"configurable": {"thread_id": "t"}})
+        with pytest.raises(WrongKeyError, match=RING.current):
+            put(wrong, "u")
+
+
+def test_a_ring_without_a_key_in_use_is_refused_at_once(tmp_path: Path) -> None:
+    old = KeyRing.generate()
+    new = old.rotated()
+    with open_backend("sqlite", tmp_path, keys=old) as saver:
+        put(saver, "t")
+    with open_backend("sqlite", tmp_path, keys=new) as saver:
+        put(saver, "u", user_id="x")
+        assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is not None
+    with (
+        open_backend("sqlite", tmp_path, keys=new.without(old.current)) as saver,
+        pytest.raises(WrongKeyError, match=f"may be encrypted with key {old.current}"),
+    ):
+        saver.get_tuple({"configurable": {"thread_id": "u"}})
+
+
+def test_options_that_need_keys_or_have_them_twice(ours: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="searchable= needs keys"):
+        open_saver("memory://", searchable=["user_id"])
+    with pytest.raises(InvalidArgumentError, match="allow_plaintext= needs keys"):
+        MemoryCache(allow_plaintext="migrate")
+    with pytest.raises(InvalidArgumentError, match="encrypts its rows already"):
+        Saver(ours.backend, keys=RING)
+
+
+def test_what_forks_share_opens_after_either_was_pruned(saver: Any) -> None:
+    """Values that one thread stores again in place of shared ones are for all of them."""
+    for number in range(30):
+        put(saver, "t", f"{number} " * 40)
+    saver.threads.fork("t", new_thread_id="fork")
+    saver.threads.fork("fork", new_thread_id="second")
+    for thread in ("second", "fork", "t"):
+        put(saver, thread, "its own")
+        saver.threads.gc(Retention(keep_last=2), thread_ids=[thread])
+        for other in ("t", "fork", "second"):
+            config = {"configurable": {"thread_id": other}}
+            assert saver.get_tuple(config).checkpoint["channel_values"]["messages"]
+        assert saver.check().ok
+
+
+def test_the_command_line_takes_keys_from_the_environment_or_a_file(
+    ours: Any, tmp_path: Path
+) -> None:
+    put(ours, "t")
+    url, file = f"sqlite:///{tmp_path / 'threads.db'}", tmp_path / "keys"
+    RING.save(file)
+    for name, value in (("TK_KEYS", RING.as_text()), ("THREADKEEP_KEYS_FILE", str(file))):
+        code, out, _ = threadkeep("show", "t", "--url", url, env={**os.environ, name: value})
+        assert (code, "hello" in "".join(out)) == (0, True)
+    code, _, errors = threadkeep("show", "t", "--url", url)
+    assert (code, RING.current in "".join(errors)) == (2, True)
