@@ -11,9 +11,9 @@ from threadkeep._core import tenants
 from threadkeep._core.engine import model
 from threadkeep._core.engine.sealed_rows import (
     Family,
-    Seal,
     Relative,
     RowSealer,
+    Seal,
     Searchable,
 )
 from threadkeep._core.engine.thread_entry import (
