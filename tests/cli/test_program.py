@@ -22,7 +22,7 @@ from kit.engine import Chain
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
 import threadkeep as package
-from threadkeep import SqliteSaver
+from threadkeep import KeyRing, SqliteSaver
 from threadkeep.__main__ import main
 from threadkeep.cli.app import build, flags, in_shell
 
@@ -59,6 +59,7 @@ SUCCEEDS = {
     "prune": "prune alpha beta --url threads.db",
     "repair": "repair --url threads.db",
     "restore": "restore backup.tkb new.db",
+    "rotate": "rotate encrypted.db",
     "set": "set alpha n=1 --url threads.db",
     "show": "show alpha --url threads.db",
     "state": "state alpha --url threads.db",
@@ -72,8 +73,10 @@ SUCCEEDS = {
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path):
+def alone(request, monkeypatch, tmp_path):
     """Remove any configuration but the test's own."""
+    if "[rotate]" in request.node.name:
+        monkeypatch.setenv("THREADKEEP_KEYS_FILE", "keys")
     for name in ("THREADKEEP_URL", "THREADKEEP_CONFIG", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -91,6 +94,9 @@ def template(tmp_path_factory):
         for thread in ("alpha", "alto", "beta"):
             Chain(saver, thread).put(messages=["hi"], n=1)
         saver.threads.fork("alpha", None, "branch")
+    KeyRing([b"k" * 32]).save(place / "keys")
+    with SqliteSaver(place / "encrypted.db", keys=KeyRing([b"k" * 32])) as saver:
+        Chain(saver, "alpha").put(messages=["hi"], n=1)
     assert main(["backup", str(place / "threads.db"), str(place / "backup.tkb")]) == 0
     with LangGraphSaver.from_conn_string(str(place / "langgraph.db")) as saver:
         Chain(saver, "gamma").put(n=1)

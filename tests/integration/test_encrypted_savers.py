@@ -12,7 +12,7 @@ from kit.cli import threadkeep
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep import KeyRing, MemoryCache, Retention, Saver, open_saver
+from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open_saver
 from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyError
 
 RING = KeyRing([b"k" * 32])
@@ -26,6 +26,10 @@ def put(saver: Any, thread: str, text: str = "hello", **metadata: Any) -> Any:
     point["channel_versions"] = {"messages": 1}
     step: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
     return saver.put(config, point, step, {"messages": 1})
+
+
+def at(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread}}
 
 
 def ids(found: Any) -> list[str]:
@@ -112,6 +116,81 @@ def test_a_ring_without_a_key_in_use_is_refused_at_once(tmp_path: Path) -> None:
         pytest.raises(WrongKeyError, match=f"may be encrypted with key {old.current}"),
     ):
         saver.get_tuple({"configurable": {"thread_id": "u"}})
+
+
+@pytest.mark.parametrize("store", SHARED)
+def test_a_rotation_gives_all_values_the_current_key(store: str, tmp_path: Path) -> None:
+    old = KeyRing.generate()
+    new = old.rotated()
+    with open_backend(store, tmp_path, keys=old) as saver:
+        for number in range(40):
+            put(saver, "t", f"{number} " * 40, user_id="u")
+        config = put(saver, "asked")
+        saver.put_writes(config, [("messages", ["an answer"])], "task")
+        saver.threads.tag("asked", "urgent")
+        saver.threads.update("t", metadata={"user_id": "u"})
+        saver.threads.fork("t", new_thread_id="fork")
+        saver.copy_thread("t", "copy")
+        known = len(list(saver.list(None, filter={"user_id": "u"})))
+        before = {name: saver.get_tuple(at(name)) for name in ("t", "asked", "fork", "copy")}
+    with open_backend(store, tmp_path, keys=new, searchable=["user_id"]) as saver:
+        assert ids(saver.threads.search(metadata={"user_id": "u"}, order="thread")) == [
+            "copy",
+            "fork",
+            "t",
+        ]
+        counted = saver.rotate_keys(dry_run=True)
+        assert counted.changed > 0 < counted.key_bytes[old.current]
+        assert 0 < saver.rotate_keys().changed <= counted.changed  # (forks share values)
+        again = saver.rotate_keys(dry_run=True)
+        assert (again.changed, list(again.key_bytes)) == (0, [new.current])
+    with open_backend(store, tmp_path, keys=new.without(old.current), searchable=["x"]) as saver:
+        assert {name: saver.get_tuple(at(name)) for name in before} == before
+        assert saver.threads.get("asked").tags == ("urgent",)
+        put(saver, "late", user_id="u")
+        found = saver.list(None, filter={"user_id": "u"})
+        assert len(list(found)) == known + 1 > 80
+        assert saver.check().ok
+
+
+def test_a_rotation_continues_beside_writers_and_after_an_end(ours: Any, tmp_path: Path) -> None:
+    """It is cut off in its middle, writers continue, and it is done when it is run again."""
+    for number in range(300):
+        put(ours, f"t{number % 3}", f"{number} " * 40)
+    new = RING.rotated()
+    with open_backend("sqlite", tmp_path, keys=new) as saver:
+
+        def progress(stage: str, done: int, total: int) -> None:
+            put(saver, "t2", "while it rotates")
+            if done == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            saver.rotate_keys(progress=progress)
+        left = saver.rotate_keys(dry_run=True)
+        assert {*left.key_bytes} == {*new.ids}
+        saver.rotate_keys(progress=lambda *_: put(saver, "t1", "more"))
+        assert {*saver.rotate_keys(dry_run=True).key_bytes} == {new.current}
+        assert saver.check().ok
+
+
+def test_plain_values_are_encrypted_by_a_rotation(tmp_path: Path) -> None:
+    with open_backend("sqlite", tmp_path) as plain:
+        put(plain, "t", "a MARK")
+        plain.threads.update("t", metadata={"plan": "MARK"})
+        want = plain.get_tuple(at("t"))
+    options: Any = {"keys": RING, "allow_plaintext": "migrate", "searchable": ["plan"]}
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        assert saver.rotate_keys().key_bytes[""] > 0
+        assert saver.rotate_keys(dry_run=True).changed == 0
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        assert saver.get_tuple(at("t")) == want
+        assert ids(saver.threads.search(metadata={"plan": "MARK"})) == ["t"]
+
+
+def test_only_a_saver_with_keys_rotates() -> None:
+    with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="with keys"):
+        saver.rotate_keys()
 
 
 def test_options_that_need_keys_or_have_them_twice(ours: Any) -> None:

@@ -78,6 +78,7 @@ def only_adds(change: model.Change) -> TypeGuard[model.Batch]:
         change.fences
         or change.drop_checkpoints
         or change.drop_writes
+        or change.replace_writes
         or change.hide_checkpoints
         or change.drop_unreadable
         or change.entry

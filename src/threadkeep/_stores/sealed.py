@@ -27,9 +27,10 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import OVERHEAD
+from threadkeep._stores import resealing
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.store_keys import StoreKeys
-from threadkeep._stores.sync_bridge import BlockingFace, result
+from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import CodecError, SegmentTakenError, TamperedDataError, ThreadkeepError
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class SealedFace(AsyncBackend):
 
     async def _searchable(self, tenant: str) -> Searchable:
         name = tenants.prefix(tenant) if tenant else ""
-        return Searchable(await self.keys.of(name), tenant, self.keys.searchable)
+        return Searchable(await self.keys.of(name), tenant, self.keys.indexed)
 
     async def _has_tenants(self) -> bool:
         """Return True if searches by digests of the store itself may miss threads."""
@@ -202,6 +203,13 @@ class SealedFace(AsyncBackend):
         sealer = self.keys.at_hand(thread)
         return Seal(sealer, sealer.group(thread))
 
+    async def rows_to_write(self, thread: str) -> RowSealer:
+        """Return the sealer of a thread, which also opens all of its rows."""
+        await self.keys.writing(thread)
+        if not tenants.is_hidden(thread):
+            await self._read_family(thread)
+        return self._rows(thread)
+
     async def _family(self, thread: str) -> Family:
         with self._lock:
             known = self._families.get(thread)
@@ -294,6 +302,21 @@ class SealedFace(AsyncBackend):
         await result(self.below.commit(model.Batch(own, change.now, writes=(row,))))
         await self._read_family(change.target)
 
+    # -- rotation ----------------------------------------------------------------------
+
+    async def stored_names(self, after: str | None) -> list[str]:
+        """Return the next names of threads that a rotation has to read, hidden ones included."""
+        found = await resealing.names(self, after)
+        return [name for name in found if name != tenants.STORE]
+
+    async def reseal(self, thread: str, *, dry_run: bool) -> resealing.KeyUse:
+        """See `resealing.reseal`."""
+        return await resealing.reseal(self, thread, dry_run=dry_run)
+
+    async def finish_rotation(self) -> None:
+        """See `StoreKeys.finish_rotation`."""
+        await self.keys.finish_rotation()
+
     # -- the rest ----------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -373,6 +396,15 @@ class SealedBackend(BlockingFace[SealedFace]):
     def at_hand(self, read: model.Read) -> Any:
         reply = self._below.at_hand(read)
         return None if reply is None else self.face.at_hand(read, reply)
+
+    def stored_names(self, after: str | None) -> list[str]:
+        return finish(self.face.stored_names(after))
+
+    def reseal(self, thread: str, *, dry_run: bool) -> resealing.KeyUse:
+        return finish(self.face.reseal(thread, dry_run=dry_run))
+
+    def finish_rotation(self) -> None:
+        finish(self.face.finish_rotation())
 
     def close(self) -> None:
         self._below.close()

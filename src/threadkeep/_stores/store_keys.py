@@ -54,6 +54,7 @@ class KeyRecord(NamedTuple):
     store: bytes  # its id
     clues: bytes  # secret of digests for searches
     keys: list[str]  # ids of keys that may have sealed rows
+    searchable: list[str]  # keys of metadata whose digests all rows have
 
 
 class StoreKeys:
@@ -63,7 +64,8 @@ class StoreKeys:
 
     Args:
         ring: the keys.
-        searchable: keys of metadata that searches find by digests.
+        searchable: keys of metadata that searches shall find by digests. In a store that exists,
+            they do so after a rotation.
         allow_plaintext: return rows that are not sealed as they are.
     """
 
@@ -71,7 +73,7 @@ class StoreKeys:
         self, ring: Ring, searchable: Collection[str] = (), *, allow_plaintext: bool = False
     ) -> None:
         self.ring = ring
-        self.searchable = frozenset(searchable)
+        self._declared = frozenset(searchable)
         self.allow_plaintext = allow_plaintext
         self._known = _Known()
         self._store: Any = None  # a backend
@@ -81,6 +83,17 @@ class StoreKeys:
         mine = copy(self)
         mine._store = store  # noqa: SLF001 - a copy
         return mine
+
+    @property
+    def indexed(self) -> frozenset[str]:
+        """The keys of metadata that searches find by digests."""
+        record = self._known.record
+        return frozenset() if record is None else frozenset(record.searchable)
+
+    @property
+    def searchable(self) -> frozenset[str]:
+        """The keys of metadata whose digests are stored."""
+        return self._declared | self.indexed
 
     def at_hand(self, name: str) -> Sealer:
         """Return the sealer of a row if it is in memory, else one that opens nothing."""
@@ -127,9 +140,23 @@ class StoreKeys:
             record = self._opened(rows)
             if record is None:
                 await self._check_is_empty()
-                record = KeyRecord(secrets.token_bytes(16), secrets.token_bytes(_SECRET), [])
+                declared = [] if self.allow_plaintext else sorted(self._declared)
+                clues = secrets.token_bytes(_SECRET)
+                record = KeyRecord(secrets.token_bytes(16), clues, [], declared)
             if self.ring.ids[0] not in record.keys:
                 await self._put(rows, record._replace(keys=[self.ring.ids[0], *record.keys]))
+
+    async def finish_rotation(self) -> None:
+        """Note that all rows have the current key, and the digests of all declared fields."""
+        while True:
+            rows = await self._stored()
+            record = self._opened(rows)
+            if record is None:
+                return
+            new = record._replace(keys=[self.ring.ids[0]], searchable=sorted(self.searchable))
+            if new == record:
+                return
+            await self._put(rows, new)
 
     def _opened(self, rows: ThreadRows) -> KeyRecord | None:
         if not rows.orphans:

@@ -28,7 +28,8 @@ _PANELS = {
     "Change threads": "create set tag pin copy fork merge prune archive delete erase",
     "Items and caches": "items cache",
     "Move threads between stores": "export import adopt mirror",
-    "Maintain a store": "stats advise monitor check repair gc tier backup restore migrate views",
+    "Maintain a store": "stats advise monitor check repair gc tier backup restore migrate rotate"
+    " views",
 }
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.partial_output import PartialStream
     from threadkeep.threads.repair.check import CheckReport
     from threadkeep.threads.retention.background import Collector
+    from threadkeep.threads.rotation import RotationReport
     from threadkeep.threads.statistics import Stats
 
 
@@ -202,6 +203,30 @@ class Maintenance(Closing):
         return lazy.check.check(self._store, self._engine, progress)
 
     check, acheck = sync_and_async(_check)
+
+    def _rotate_keys(
+        self, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> Operation[RotationReport]:
+        """Encrypt all stored values with the current key, in small commits.
+
+        Programs may keep running, if all of them have the current key. An interrupted rotation
+        continues where it ended. Afterwards the older keys can be removed from the ring, except for
+        backups. Also encrypts plain values, with `allow_plaintext="migrate"`, and makes metadata of
+        existing threads `searchable`.
+
+        Args:
+            dry_run: only count.
+            progress: called as `progress(stage, done, total)`; the total is 0: unknown.
+
+        Raises:
+            InvalidArgumentError: the saver has no keys, or has a tenant.
+            WrongKeyError, TamperedDataError: a value cannot be decrypted.
+            ConflictError: other programs still write with an older key, or change a thread all
+                the time.
+        """
+        return lazy.rotation.rotate(self._store, self._engine, progress, dry_run=dry_run)
+
+    rotate_keys, arotate_keys = sync_and_async(_rotate_keys)
 
     def _clear_cache(self, thread_id: str | None = None) -> Operation[None]:
         """Evict a thread, or all threads (None), from the caches. Nothing stored is removed.

@@ -21,6 +21,7 @@ if _CHECKING:
     from threadkeep.threads.repair.check import CheckReport, Finding
     from threadkeep.threads.repair.repair import RepairedThread, RepairReport
     from threadkeep.threads.retention.gc import CollectedThread, GcReport
+    from threadkeep.threads.rotation import RotationReport
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
     from threadkeep.threads.transfer.mirror import MirrorReport
@@ -54,6 +55,7 @@ __all__ = [
     "Progress",
     "RepairReport",
     "RepairedThread",
+    "RotationReport",
     "StateDiff",
     "TextEdit",
     "ThreadInfo",
@@ -81,6 +83,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.repair.check": ("CheckReport", "Finding"),
     "threadkeep.threads.repair.repair": ("RepairReport", "RepairedThread"),
     "threadkeep.threads.retention.gc": ("CollectedThread", "GcReport"),
+    "threadkeep.threads.rotation": ("RotationReport",),
     "threadkeep.threads.transfer.adopt": ("AdoptReport",),
     "threadkeep.threads.transfer.bundles": ("ExportReport", "ImportReport"),
     "threadkeep.threads.transfer.mirror": ("MirrorReport",),

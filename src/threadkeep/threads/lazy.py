@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         merging,
         partial_output,
         registry,
+        rotation,
         statistics,
     )
     from threadkeep.threads.archives import archive, offload, tiering
@@ -43,6 +44,7 @@ _PATHS = {
     "partial_output": "threads.partial_output",
     "registry": "threads.registry",
     "repair": "threads.repair.repair",
+    "rotation": "threads.rotation",
     "statistics": "threads.statistics",
     "tiering": "threads.archives.tiering",
 }
@@ -62,6 +64,7 @@ __all__ = [
     "partial_output",
     "registry",
     "repair",
+    "rotation",
     "statistics",
     "tiering",
 ]

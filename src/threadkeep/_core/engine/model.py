@@ -364,13 +364,14 @@ class Batch(NamedTuple):
 
     Then come `drop_segments` (each only if log, start and count all match), then `segments`: an
     existing one with the same bytes is skipped; one that overlaps stored positions in any other way
-    is a `SegmentTakenError`. Checkpoint rows replace by (ns, id). Dropping a missing row is
-    harmless. A batch that drops or hides rows raises the revision of the entry, if there is one.
-    `bump_generation` raises the generation of all threads that share the segments. If the thread's
-    own row is in `drop_unreadable`, it is handled first: damaged fields get safe values (a
-    generation that it never had), and the entry counts as missing. A row that can be compared and
-    has changed is a `ConflictError`. `now` is the time in microseconds since 1970. `made` is not
-    stored: it is the source that the engine built the batch from.
+    is a `SegmentTakenError`. Checkpoint rows replace by (ns, id), and `replace_writes` by (ns,
+    checkpoint id, seq). Dropping or replacing a missing row is harmless. A batch that drops or
+    hides rows raises the revision of the entry, if there is one. `bump_generation` raises the
+    generation of all threads that share the segments. If the thread's own row is in
+    `drop_unreadable`, it is handled first: damaged fields get safe values (a generation that it
+    never had), and the entry counts as missing. A row that can be compared and has changed is a
+    `ConflictError`. `now` is the time in microseconds since 1970. `made` is not stored: it is the
+    source that the engine built the batch from.
 
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
     thread's (if it had no entry, so do its times and `waits_at`; its size never). Then the `touch`
@@ -388,6 +389,7 @@ class Batch(NamedTuple):
     drop_segments: tuple[tuple[int, int, int], ...] = ()  # log, start, count
     drop_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
     drop_writes: tuple[tuple[str, str, int], ...] = ()  # ns, checkpoint id, seq
+    replace_writes: tuple[WriteRow, ...] = ()
     hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
     drop_unreadable: tuple[UnreadableRow, ...] = ()
     bump_generation: bool = False

@@ -178,6 +178,7 @@ class RowSealer:
             segments=tuple([self.segment(row) for row in batch.segments]),
             checkpoints=tuple([self.checkpoint(row) for row in batch.checkpoints]),
             writes=tuple([self.write(row) for row in batch.writes]),
+            replace_writes=tuple([self.write(row) for row in batch.replace_writes]),
             entry=None if batch.entry is None else self.entry(batch.entry),
             touch=batch.touch
             and batch.touch._replace(labels=tuple(self._labels(batch.touch.labels))),

@@ -59,6 +59,11 @@ class MemoryNamespace:
         rows = self.writes.setdefault(row.checkpoint_id, [])
         rows.append(model.WriteRow(*row[:-1], seq=rows[-1].seq + 1 if rows else 1))
 
+    def replace_write(self, row: model.WriteRow) -> None:
+        """Put a row in place of the one with its `seq`, if it exists."""
+        rows = self.writes.get(row.checkpoint_id, [])
+        rows[:] = [row if one.seq == row.seq else one for one in rows]
+
     def drop_write(self, key: str, seq: int) -> None:
         """Remove one write of checkpoint `key`, if it exists."""
         rows = [row for row in self.writes.pop(key, ()) if row.seq != seq]
@@ -398,6 +403,8 @@ def _move_rows(batch: model.Batch, thread: MemoryThread) -> None:
         thread.namespaces[ns].drop(key)
     for ns, key, seq in batch.drop_writes:
         thread.namespaces[ns].drop_write(key, seq)
+    for write in batch.replace_writes:
+        thread.namespaces[write.ns].replace_write(write)
     for ns, key in batch.hide_checkpoints:
         thread.namespaces[ns].hide(key)
 

@@ -61,6 +61,9 @@ _ARRAYS = {
     "drop_writes": _parameters(
         "drop_write_namespaces text, drop_write_ids text, drop_write_seqs bigint"
     ),
+    "replace_writes": _parameters(
+        "new_namespaces text, new_ids text, new_seqs bigint, new_bodies bytea"
+    ),
     "hide_checkpoints": _parameters("hide_namespaces text, hide_ids text"),
 }
 
@@ -152,6 +155,7 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
     "drop_segments": tuple,
     "drop_checkpoints": _key,
     "drop_writes": _key,
+    "replace_writes": lambda row: (*_key((row.ns, row.checkpoint_id, row.seq)), row.body),
     "hide_checkpoints": _key,
 }
 

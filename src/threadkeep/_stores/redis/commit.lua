@@ -52,13 +52,26 @@ local function read_segments(is_dropped)
     return segments, clash
 end
 
+-- Remove a write by the beginning of its member: place, NUL, seq. Return whether it was there.
+local function drop_write(number)
+    local found = redis.call('ZRANGEBYLEX', WRITES, '[' .. number, '+', 'LIMIT', 0, 1)[1]
+    if found and string.sub(found, 1, #number) == number then
+        redis.call('ZREM', WRITES, found)
+        return true
+    end
+end
+
 local function drop_writes()
     for _ = 1, tonumber(take()) do
-        local number = take()  -- place, NUL, seq
-        local found = redis.call(
-            'ZRANGEBYLEX', WRITES, '[' .. number, '+', 'LIMIT', 0, 1)[1]
-        if found and string.sub(found, 1, #number) == number then
-            redis.call('ZREM', WRITES, found)
+        drop_write(take())
+    end
+end
+
+local function replace_writes()
+    for _ = 1, tonumber(take()) do
+        local number, rest = take(), take()
+        if drop_write(number) then
+            redis.call('ZADD', WRITES, 0, number .. rest)
         end
     end
 end
@@ -119,6 +132,7 @@ local function commit()
         drop_checkpoint(take())
     end
     drop_writes()
+    replace_writes()
     hide_checkpoints()
     drop_unreadable()
     redis.call('HINCRBY', THREAD, 'generation', take())

@@ -106,12 +106,18 @@ def _batch_words(batch: model.Batch) -> Iterator[Word]:
     yield from _counted(
         [(place(ns, id_) + b"\x00" + pack_number(seq),) for ns, id_, seq in batch.drop_writes]
     )
+    yield from _counted([_replacement(row) for row in batch.replace_writes])
     yield from _counted([(place(*key),) for key in batch.hide_checkpoints])
     members = [row for row in batch.drop_unreadable if row.table != model.THREADS]
     yield from _counted([(row.table, row.key) for row in members])
     yield int(batch.bump_generation)
     yield int(batch.removes)
     yield from registry_words(batch)
+
+
+def _replacement(row: model.WriteRow) -> tuple[bytes, bytes]:
+    """Return the part of a write's member that finds it, and the rest of its new member."""
+    return place(row.ns, row.checkpoint_id) + b"\x00" + pack_number(row.seq), pack_write(row)
 
 
 def drop_words(change: model.DropThread) -> Iterator[Word]:

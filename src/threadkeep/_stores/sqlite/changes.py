@@ -35,6 +35,8 @@ def _apply(db: sqlite3.Connection, batch: model.Batch) -> None:
     (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
+    for row in batch.replace_writes:
+        db.execute(_REPLACE_WRITE, (row.body, number, row.ns, pack_id(row.checkpoint_id), row.seq))
     if batch.removes:
         _remove_rows(db, number, batch)
     if batch.bump_generation:
@@ -121,6 +123,9 @@ def _check(db: sqlite3.Connection, batch: model.Batch, number: int, fence: model
 
 _DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
 _DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
+_REPLACE_WRITE = """
+UPDATE tk_writes SET body = ? WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?
+"""
 _HIDE = f"""
 UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {model.HIDDEN}
 WHERE thread = ? AND ns = ? AND id = ?

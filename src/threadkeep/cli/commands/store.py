@@ -1,4 +1,4 @@
-"""Commands for a whole store: check, repair, backup, restore, migrate, views."""
+"""Commands for a whole store: check, repair, backup, restore, migrate, rotate, views."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from threadkeep._core import texts
 from threadkeep._core.engine.operation import Progress
 from threadkeep._stores.open import file_of
 from threadkeep._stores.sqlite.views import script
@@ -153,6 +154,24 @@ def _repair_summary(report: RepairReport, *, dry_run: bool) -> str:
 # -- backup, restore, migrate ------------------------------------------------------------
 
 _NAMES = 5  # shown of the threads in the cold store
+
+
+@command("threadkeep rotate threads.db --dry-run", store=True, cold=True)
+def rotate(session: Session, *, dry_run: bool = DRY_RUN) -> None:
+    """Encrypt all values with the current key. Programs may keep running.
+
+    Keys: the variable TK_KEYS, or the file that THREADKEEP_KEYS_FILE names, the current key first.
+    """
+    with session.open() as saver, session.progress() as progress:
+        report = saver.rotate_keys(dry_run=dry_run, progress=progress)
+    document = {"store": public_name(session.store_url()), **report._asdict()}
+    rows = [
+        f"{name or 'not encrypted'}: {texts.size(bytes)}"
+        for name, bytes in sorted(report.key_bytes.items())
+    ]
+    done = "Would encrypt" if dry_run else "Encrypted"
+    last = f"{done} {plural(report.changed, 'value')} of {plural(report.threads, 'thread')}."
+    session.print(document, *rows, last)
 
 
 @command("threadkeep backup sqlite:///threads.db backup.db")

@@ -279,6 +279,10 @@ CREATE FUNCTION {schema}.commit_batch(
     drop_write_namespaces text[] DEFAULT NULL,
     drop_write_ids text[] DEFAULT NULL,
     drop_write_seqs bigint[] DEFAULT NULL,
+    new_namespaces text[] DEFAULT NULL,
+    new_ids text[] DEFAULT NULL,
+    new_seqs bigint[] DEFAULT NULL,
+    new_bodies bytea[] DEFAULT NULL,
     hide_namespaces text[] DEFAULT NULL,
     hide_ids text[] DEFAULT NULL,
     OUT refusal text,
@@ -396,6 +400,12 @@ BEGIN
         USING unnest(drop_write_namespaces, drop_write_ids, drop_write_seqs) gone (ns, id, seq)
         WHERE w.thread_id = the_thread AND w.checkpoint_ns = gone.ns
             AND w.checkpoint_id = gone.id AND w.seq = gone.seq;
+    END IF;
+    IF new_ids IS NOT NULL THEN
+        UPDATE {schema}.writes w SET body = new.body
+        FROM unnest(new_namespaces, new_ids, new_seqs, new_bodies) new (ns, id, seq, body)
+        WHERE w.thread_id = the_thread AND w.checkpoint_ns = new.ns AND w.checkpoint_id = new.id
+            AND w.seq = new.seq;
     END IF;
     IF hide_ids IS NOT NULL THEN
         UPDATE {schema}.checkpoints c SET flags = c.flags | 4

@@ -1,0 +1,74 @@
+"""Rotation: every stored value gets the current key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.operation import Operation, Progress, call
+from threadkeep._run.driver import on
+from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep.errors import ConflictError, InvalidArgumentError
+
+_PASSES = 3
+
+
+class RotationReport(NamedTuple):
+    """The result of a rotation.
+
+    Attributes:
+        threads: the number of threads read.
+        changed: the number of values that were encrypted again, or would be.
+        key_bytes: the bytes of values before the rotation, by the id of their key; "" for values
+            that were not encrypted.
+        dry_run: True if nothing was changed.
+    """
+
+    threads: int
+    changed: int
+    key_bytes: dict[str, int]
+    dry_run: bool
+
+
+def rotate(
+    store: LayeredBackend, engine: Engine, progress: Progress | None, *, dry_run: bool
+) -> Operation[RotationReport]:
+    """See `Saver.rotate_keys`."""
+    if not hasattr(store.backend, "reseal"):
+        raise InvalidArgumentError(
+            "Only a saver with keys and without a tenant can rotate keys.",
+            hint="Open the store with keys=.",
+        )
+    first = None
+    for _ in range(_PASSES):
+        found = yield from _pass(store, progress, dry_run=dry_run)
+        first = first or found
+        if dry_run:
+            return first
+        if not found.changed:
+            yield from on(store, call("finish_rotation"))
+            engine.working_set.forget(None)
+            return first
+    raise ConflictError(
+        "Other processes still write with an older key.",
+        hint="Give all of them the new keys, and run the rotation again.",
+    )
+
+
+def _pass(
+    store: LayeredBackend, progress: Progress | None, *, dry_run: bool
+) -> Operation[RotationReport]:
+    sizes: Counter[str] = Counter()
+    threads = changed = 0
+    after: str | None = None
+    while names := (yield from on(store, call("stored_names", after))):
+        for name in names:
+            use = yield from on(store, call("reseal", name, dry_run=dry_run))
+            sizes += use.bytes
+            changed += use.changed
+            threads += 1
+            if progress is not None:
+                progress("rotate", threads, 0)
+        after = names[-1]
+    return RotationReport(threads, changed, dict(sizes), dry_run)
