@@ -23,9 +23,13 @@ import threadkeep
 from threadkeep import cache as caches
 from threadkeep._core.engine.snapshots import own_copy
 from threadkeep._stores.caches import Claim
+from threadkeep._stores.open import open_url
+from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
-from threadkeep.cache import NodeCache, open_cache
+from threadkeep._stores.store_keys import StoreKeys
+from threadkeep.cache import NodeCache
 from threadkeep.cache import cache as module
+from threadkeep.cache.cache import CacheOptions
 from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -34,6 +38,7 @@ from threadkeep.errors import (
     OpenError,
     UnreachableError,
 )
+from threadkeep.keys import KeyRing
 
 NS = ("writes", "node")
 A, B, C = (NS, "key a"), (NS, "key b"), (NS, "key c")
@@ -44,11 +49,29 @@ def same(key):
     return key[0], own_copy(key[1])
 
 
+SEALED = "sealed "
+
+
+@pytest.fixture(params=["", SEALED], ids=["plain", "sealed"])
+def face(request):
+    return request.param
+
+
 @pytest.fixture(params=BACKENDS)
-def store(request, tmp_path):
+def store(request, face, tmp_path):
     if request.param == "memory":
-        return "memory://"
-    return url_of(request.param, tmp_path)
+        return f"{face}memory://"
+    return face + url_of(request.param, tmp_path)
+
+
+def open_cache(store, **options):
+    """Open a cache, in front of a sealed store if the URL says so."""
+    if not store.startswith(SEALED):
+        return threadkeep.open_cache(store, **options)
+    url = store.removeprefix(SEALED)
+    backend, own = open_url(url, CacheOptions, options, "CACHE_DEFAULTS")
+    keys = StoreKeys(KeyRing([b"k" * 32]))
+    return NodeCache(SealedBackend(backend, keys), owned=True, **own)
 
 
 @pytest.fixture
@@ -143,6 +166,8 @@ def test_writes_of_tasks_come_back_exactly(store):
 def stored(cache):
     """Return the number of entries in the store, including expired ones."""
     entries = cache._store.backend
+    if entries.keys is not None:
+        entries = entries.face.below
     if hasattr(entries, "_entries"):
         return len(entries._entries)
     if hasattr(entries, "_connections"):
@@ -257,7 +282,7 @@ def test_a_value_that_cannot_be_stored_is_logged_and_takes_nothing_else_with_it(
         assert cache.get([A, B]) == {}
         cache.set({A: (threading.Lock(), None), B: (2, None)})
         assert "Could not store a value in the cache" in caplog.text
-        if store != "memory://":
+        if "memory" not in store:
             assert other.get([A, B]) == {B: 2}  # (at once: the lease of A has ended)
 
 
@@ -283,9 +308,9 @@ def test_a_store_that_fails_costs_no_run(monkeypatch, caplog):
 
 
 @pytest.fixture(params=SHARED)
-def pair(request, tmp_path):
+def pair(request, face, tmp_path):
     """Two caches on one store, as two processes have them."""
-    url = url_of(request.param, tmp_path)
+    url = face + url_of(request.param, tmp_path)
     with open_cache(url, lease=60) as one, open_cache(url, lease=60) as other:
         yield one, other
 
@@ -392,7 +417,9 @@ def test_nobody_waits_who_has_leases_by_the_same_call(pair):
 # -- opening -----------------------------------------------------------------------------
 
 
-def test_a_cache_uses_the_connections_of_a_saver(store):
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_cache_uses_the_connections_of_a_saver(name, tmp_path):
+    store = "memory://" if name == "memory" else url_of(name, tmp_path)
     with threadkeep.open_saver(store) as saver:
         saver.setup()
         with NodeCache(saver.backend, max_entries=5) as cache:

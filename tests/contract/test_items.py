@@ -38,8 +38,11 @@ from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.postgres import item_queries as postgres_queries
 from threadkeep._stores.postgres.backend import PostgresBackend, opened
 from threadkeep._stores.redis.backend import RedisBackend
+from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
+from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.errors import ConflictError, InvalidArgumentError, OpenError
+from threadkeep.keys import KeyRing
 
 OPTIONS = SearchOptions(dims=2, text=True)
 METRICS = ("cosine", "l2", "inner_product")
@@ -70,14 +73,22 @@ class Awaited:
         self.loop.close()
 
 
-@contextmanager
-def memory(options, _):
-    yield MemoryBackend().items(options)
+def plain(backend):
+    return backend
+
+
+def sealed(backend):
+    return SealedBackend(backend, StoreKeys(KeyRing([b"k" * 32])))
 
 
 @contextmanager
-def sqlite(options, folder):
-    backend = SqliteBackend(str(folder / "items.db"), synchronous="normal")
+def memory(options, _, face=plain):
+    yield face(MemoryBackend()).items(options)
+
+
+@contextmanager
+def sqlite(options, folder, face=plain):
+    backend = face(SqliteBackend(str(folder / "items.db"), synchronous="normal"))
     yield backend.items(options)
     backend.close()
 
@@ -94,8 +105,8 @@ def tables():
 
 
 @contextmanager
-def over(schema):
-    backend = PostgresBackend(postgres.url(), schema=schema, max_size=4)
+def over(schema, face=plain):
+    backend = face(PostgresBackend(postgres.url(), schema=schema, max_size=4))
     try:
         yield backend
     finally:
@@ -103,16 +114,16 @@ def over(schema):
 
 
 @contextmanager
-def blocking_postgres(options, _):
-    with over(tables()) as backend:
+def blocking_postgres(options, _, face=plain):
+    with over(tables(), face) as backend:
         items = backend.items(options)
         items.erase(())
         yield items
 
 
 @contextmanager
-def awaited_postgres(options, _):
-    with over(tables()) as backend:
+def awaited_postgres(options, _, face=plain):
+    with over(tables(), face) as backend:
         items = backend.items(options)
         items.erase(())
         awaited = Awaited(items.asynchronous)
@@ -123,15 +134,15 @@ def awaited_postgres(options, _):
 
 
 @contextmanager
-def blocking_redis(options, _):
-    backend = RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix())
+def blocking_redis(options, _, face=plain):
+    backend = face(RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix()))
     yield backend.items(options)
     backend.close()
 
 
 @contextmanager
-def awaited_redis(options, _):
-    backend = RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix())
+def awaited_redis(options, _, face=plain):
+    backend = face(RedisBackend(redis_server.url(), prefix=redis_server.empty_prefix()))
     awaited = Awaited(backend.items(options).asynchronous)
     try:
         yield awaited
@@ -144,8 +155,19 @@ BACKENDS = (memory, sqlite, blocking_postgres, awaited_postgres, blocking_redis,
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda one: one.__name__)
-def items(request, tmp_path):
+def indexed(request, tmp_path):
     with request.param(OPTIONS, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(params=[plain, sealed], ids=["plain", "sealed"])
+def face(request):
+    return request.param
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda one: one.__name__)
+def items(request, face, tmp_path):
+    with request.param(SearchOptions(), tmp_path, face) as found:
         yield found
 
 
@@ -200,7 +222,7 @@ def test_what_is_put_comes_back(items):
 
 
 def test_an_item_that_is_put_again_keeps_its_place_and_creation(items):
-    put(items, ItemPut(A, "x", "1", ttl=5, words="old"), ItemPut(A, "y", "1"))
+    put(items, ItemPut(A, "x", "1", ttl=5), ItemPut(A, "y", "1"))
     first = get(items, A, "x")
     assert first[:5] == (A, "x", "1", 1, 1)
     assert first[-2:] == (5, 6)
@@ -269,18 +291,35 @@ FILTERS = [
 VALUES = ['"5"', "5", "5.0", "true", "null", '"b"', '"ä"', "[1]", "-3", '{"m":1.5}', '{"m":"x\'y"}']
 
 
-def test_hints_leave_out_nothing_that_passes(items):
+def filtered():
+    """Values, each under a name."""
     values = {str(n): f'{{"n":{text}}}' for n, text in enumerate(VALUES)}
-    values |= {"quotes": '{"it\'s \\" a":1}', "list": "[]", "bytes": b"?"}
-    put(items, *(with_vector(A, key, (1, 0), value=value) for key, value in values.items()))
-    store = {row.key: row for row in ask(items, FindItems((), 99))}
+    return values | {"quotes": '{"it\'s \\" a":1}', "list": "[]", "bytes": b"?"}
+
+
+def passing(found, store):
+    """The names of the values that pass a filter."""
+    return [key for key, value in store.items() if value == b"?" or passes(found, value)]
+
+
+def test_hints_leave_out_nothing_that_passes(items):
+    values = filtered()
+    put(items, *(ItemPut(A, key, value) for key, value in values.items()))
     for given in FILTERS:
         found = parse(given)
-        passing = [key for key in store if key != "bytes" and passes(found, values[key])]
         rows = ask(items, FindItems((), 99, where=found.hints))
-        assert [row.key for row in rows if row.key in {*passing, "bytes"}] == [*passing, "bytes"]
-        nearest = ask(items, FindNearest((), vector(1, 0), 99, where=found.hints))
-        assert {*passing, "bytes"} <= {row.key for row, _ in nearest}
+        wanted = passing(found, values)
+        assert [row.key for row in rows if row.key in wanted] == wanted
+        assert ask(items, FindItems((), 2, 1, where=found.hints)) == rows[:2]  # no offset
+
+
+def test_nor_in_searches(indexed):
+    values = filtered()
+    put(indexed, *(with_vector(A, key, (1, 0), value=value) for key, value in values.items()))
+    for given in FILTERS:
+        found = parse(given)
+        nearest = ask(indexed, FindNearest((), vector(1, 0), 99, where=found.hints))
+        assert set(passing(found, values)) <= {row.key for row, _ in nearest}
 
 
 def passes(found, value):
@@ -312,43 +351,43 @@ def test_nearest_vectors(backend, metric, tmp_path):
         assert ask(items, FindNearest(B, vector(1, 0), 9)) == near
 
 
-def test_searches_leave_out_what_has_expired(items):
-    put(items, ItemPut(A, "x", "{}", 5, (Vector("", vector(1, 0)),), "word"), now=0)
+def test_searches_leave_out_what_has_expired(indexed):
+    put(indexed, ItemPut(A, "x", "{}", 5, (Vector("", vector(1, 0)),), "word"), now=0)
     for read in (FindNearest((), vector(1, 0), 9), FindText(A, ("word",), 9)):
-        assert [len(ask(items, read._replace(now=now))) for now in (4, 5)] == [1, 0]
+        assert [len(ask(indexed, read._replace(now=now))) for now in (4, 5)] == [1, 0]
 
 
-def test_words(items):
-    put(items, ItemPut(A, "one", "{}", words="cat dog it's a\\b"), ItemPut(A, "none", "{}"))
-    put(items, ItemPut(B, "two", "{}", words="cat cat x-1"), ItemPut(("ab",), "x", "{}"))
-    put(items, ItemPut(("ab",), "far", "{}", words="cat"), ItemPut(B, "gone", "{}", words="cat"))
-    put(items, ItemPut(B, "gone", "{}", words="fish"), ItemPut(A, "late", "{}", words="cat"))
-    put(items, ItemPut(A, "late", None))
-    found = ask(items, FindText(A, ("cat",), 9))
+def test_words(indexed):
+    put(indexed, ItemPut(A, "one", "{}", words="cat dog it's a\\b"), ItemPut(A, "none", "{}"))
+    put(indexed, ItemPut(B, "two", "{}", words="cat cat x-1"), ItemPut(("ab",), "x", "{}"))
+    put(indexed, ItemPut(("ab",), "far", "{}", words="cat"), ItemPut(B, "gone", "{}", words="cat"))
+    put(indexed, ItemPut(B, "gone", "{}", words="fish"), ItemPut(A, "late", "{}", words="cat"))
+    put(indexed, ItemPut(A, "late", None))
+    found = ask(indexed, FindText(A, ("cat",), 9))
     assert [row.key for row, _ in found] == ["two", "one"]
     assert found[0].score > found[1].score > 0
-    assert ask(items, FindText(A, ("cat",), 1)) == found[:1]
-    assert {row.key for row, _ in ask(items, FindText((), ("x-1", "dog", "none"), 9))} == {
+    assert ask(indexed, FindText(A, ("cat",), 1)) == found[:1]
+    assert {row.key for row, _ in ask(indexed, FindText((), ("x-1", "dog", "none"), 9))} == {
         "one",
         "two",
     }
-    assert ask(items, FindText((), ("c",), 9)) == []
+    assert ask(indexed, FindText((), ("c",), 9)) == []
 
 
-def test_items_that_wait_for_their_vectors(items):
-    put(items, ItemPut(A, "x", "{}", pending="[0]"), with_vector(A, "y", (1, 0)))
-    put(items, ItemPut(A, "z", "{}", pending="\0"), ItemPut(A, "plain", "{}"))
-    x, y, z, plain = ask(items, FindItems((), 9))
-    assert ask(items, FindPending(9)) == [(x, "[0]"), (z, "\0")]
-    assert ask(items, FindPending(1)) == [(x, "[0]")]
-    assert ask(items, FindItems((), 9, bare=True)) == [x, z, plain]
+def test_items_that_wait_for_their_vectors(indexed):
+    put(indexed, ItemPut(A, "x", "{}", pending="[0]"), with_vector(A, "y", (1, 0)))
+    put(indexed, ItemPut(A, "z", "{}", pending="\0"), ItemPut(A, "plain", "{}"))
+    x, y, z, plain = ask(indexed, FindItems((), 9))
+    assert ask(indexed, FindPending(9)) == [(x, "[0]"), (z, "\0")]
+    assert ask(indexed, FindPending(1)) == [(x, "[0]")]
+    assert ask(indexed, FindItems((), 9, bare=True)) == [x, z, plain]
     both = (Vector("a", vector(0, 1)), Vector("b", vector(1, 0)))
     stale = EmbedItem(A, "z", z.version + 1, both)
-    items.commit(EmbedItems((stale, EmbedItem(A, "x", x.version, both))))
-    assert ask(items, FindPending(9)) == [(z, "\0")]
-    assert [row for row, _ in ask(items, FindNearest((), vector(1, 0), 9))] == [x, y]
-    items.commit(EmbedItems((EmbedItem(A, "z", z.version, ()),)))
-    assert ask(items, FindPending(9)) == []
+    indexed.commit(EmbedItems((stale, EmbedItem(A, "x", x.version, both))))
+    assert ask(indexed, FindPending(9)) == [(z, "\0")]
+    assert [row for row, _ in ask(indexed, FindNearest((), vector(1, 0), 9))] == [x, y]
+    indexed.commit(EmbedItems((EmbedItem(A, "z", z.version, ()),)))
+    assert ask(indexed, FindPending(9)) == []
 
 
 # -- versions ------------------------------------------------------------------------------
@@ -402,8 +441,7 @@ def test_changes_together_are_refused_alone(items):
 def test_erasure(items):
     earlier = Earlier(VersionRow(1, 1, 1, False, b"old"), 9)
     for namespace in (A, B, ("ab",)):
-        put(items, ItemPut(namespace, "x", "{}", earlier=earlier, words="word"))
-        put(items, with_vector(namespace, "y", (1, 0)))
+        put(items, ItemPut(namespace, "x", "{}", earlier=earlier), ItemPut(namespace, "y", "{}"))
         put(items, ItemPut(namespace, "gone", "{}"))
         put(items, ItemPut(namespace, "gone", None, earlier=earlier))
     assert items.erase(B) == 2
@@ -412,11 +450,19 @@ def test_erasure(items):
     for namespace, left in ((A, 0), (B, 0), (("ab",), 1)):
         for key in ("x", "gone"):
             assert len(ask(items, FindVersions(namespace, key))) == left
-    assert [row.namespace for row, _ in ask(items, FindNearest((), vector(1, 0), 9))] == [("ab",)]
-    assert [row.namespace for row, _ in ask(items, FindText((), ("word",), 9))] == [("ab",)]
     assert items.erase(()) == 2
     put(items, ItemPut(B, "x", "{}"))
     assert keys(ask(items, FindItems(A, 9))) == ["x"]
+
+
+def test_erasure_of_vectors_and_words(indexed):
+    for namespace in (A, B, ("ab",)):
+        put(indexed, ItemPut(namespace, "x", "{}", words="word"))
+        put(indexed, with_vector(namespace, "y", (1, 0)))
+    assert indexed.erase(A) == 4
+    found = (FindNearest((), vector(1, 0), 9), FindText((), ("word",), 9))
+    for rows in indexed.fetch(found):
+        assert [row.namespace for row, _ in rows] == [("ab",)]
 
 
 def test_writers_of_the_same_keys(items):

@@ -1,7 +1,8 @@
 """Records of a cache, and its backend over the connections of a saver's backend.
 
-An entry's id is 24 bytes: a digest of its namespace, 8, then one of namespace and key. Times are
-microseconds since 1970. A row holds a value, or a lease: its owner is computing the value.
+An entry's id is 24 bytes: a digest of its namespace, 8, then one of namespace and key. In front of
+the id of a tenant's entry is a digest of the tenant, 8. Times are microseconds since 1970. A row
+holds a value, or a lease: its owner is computing the value.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 from threadkeep._core.engine import operation
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.sync_bridge import BlockingFace, finish
+
+KEY_BYTES = 16
+"""The length of an id's digest of namespace and key."""
 
 PAGE = 1000
 """Entries of each kind (expired, or least recently used) that one `TrimEntries` removes at most."""
@@ -24,17 +28,22 @@ CacheRow: TypeAlias = tuple[bytes | None, bytes | None]
 
 
 class GetEntries(NamedTuple):
-    """Read entries. Reply: a dict of ids to `CacheRow`s; missing and expired ids are left out."""
+    """Read entries. Reply: a dict of ids to `CacheRow`s; missing and expired ids are left out.
+
+    `tenant` is the label whose keys open them (`_core.tenants`), or "".
+    """
 
     ids: tuple[bytes, ...]
     now: int
+    tenant: str = ""
 
 
 class SetEntries(NamedTuple):
-    """Store values, in place of values and leases."""
+    """Store values, in place of values and leases; `tenant` as for `GetEntries`."""
 
     entries: tuple[Entry, ...]
     now: int
+    tenant: str = ""
 
 
 class UseEntries(NamedTuple):
@@ -52,7 +61,7 @@ class RemoveEntries(NamedTuple):
 
 
 class ClearEntries(NamedTuple):
-    """Remove the entries of namespaces, by their digests, or (None) all."""
+    """Remove the entries whose ids begin with one of these digests, or (None) all."""
 
     spaces: tuple[bytes, ...] | None
 
@@ -141,5 +150,5 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
 
 
 def end_of(space: bytes) -> bytes:
-    """Return a bound above all ids of a namespace, and below all later ids."""
-    return space + b"\xff" * 17
+    """Return a bound above all ids that begin with `space`, and below all later ids."""
+    return space + b"\xff" * 25

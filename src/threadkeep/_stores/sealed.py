@@ -29,6 +29,10 @@ from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import OVERHEAD
 from threadkeep._stores import resealing
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.caches import AsyncCacheBackend
+from threadkeep._stores.items import AsyncItemBackend
+from threadkeep._stores.items.records import SearchOptions
+from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import CodecError, SegmentTakenError, TamperedDataError, ThreadkeepError
@@ -330,6 +334,16 @@ class SealedFace(AsyncBackend):
     async def identity(self) -> str:
         """See `Backend.identity`."""
         return cast("str", await result(self.below.identity()))
+
+    def items(self, options: SearchOptions) -> AsyncItemBackend:
+        """See `Backend.items`. An index is refused: it reveals the texts."""
+        if options.dims or options.text:
+            raise no_index()
+        return SealedItems(self.below.items(options), self.keys)
+
+    def cache(self) -> AsyncCacheBackend:
+        """See `Backend.cache`."""
+        return SealedEntries(self.below.cache(), self.keys)
 
     async def item_usage(self, now: int) -> ItemUsage:
         """See `Backend.item_usage`."""

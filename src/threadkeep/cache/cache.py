@@ -34,6 +34,7 @@ from threadkeep._stores.caches import (
     TrimEntries,
     UseEntries,
 )
+from threadkeep._stores.items.records import opened
 from threadkeep._stores.options import Option, complete, listed
 from threadkeep.cache.leases import Found, Leases
 from threadkeep.errors import (
@@ -220,7 +221,7 @@ class NodeCache(BaseCache[Any], Closing):
                 leased[id_] = owner
                 continue
             try:
-                values[id_] = self._decoded(id_, data)
+                values[id_] = self._decoded(id_, opened(data))
             except CodecError as error:
                 _note(error, "read a value of")
                 unreadable.append(id_)

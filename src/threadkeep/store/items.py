@@ -16,7 +16,7 @@ from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._core.validation import is_count
 from threadkeep._run.group_commit import GroupCommit
-from threadkeep._stores.items.records import ItemPacker, ItemRow, unseal
+from threadkeep._stores.items.records import ItemPacker, ItemRow, opened, unseal
 from threadkeep._stores.options import Option
 from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, invalid
 from threadkeep.keys import KeyOptions
@@ -86,9 +86,10 @@ def time_of(micros: int) -> datetime:
 def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
     """Return the value of an item; errors name the item."""
     try:
+        value = opened(row.value)
         if not is_sound(row):
             raise CorruptionError("a column has an invalid type")
-        return engine.packer.unpack(unseal(row.value, row.namespace, row.key))
+        return engine.packer.unpack(unseal(value, row.namespace, row.key))
     except CodecError as error:
         error.message = f"Item {row.key!r} in {row.namespace} cannot be read: {error.message}"
         raise

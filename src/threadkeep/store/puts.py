@@ -29,12 +29,19 @@ from threadkeep._stores.items.records import (
     PutItems,
     Vector,
     VersionRow,
+    opened,
     patch,
     patched,
     seal,
     unseal,
 )
-from threadkeep.errors import ConflictError, CorruptionError, EmbeddingError, invalid
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    EmbeddingError,
+    WrongKeyError,
+    invalid,
+)
 from threadkeep.store.embedding import Index, Text
 from threadkeep.store.items import (
     ItemEngine,
@@ -251,11 +258,15 @@ def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[li
             found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
     for row in earlier:
         try:
+            opened(row.patch)
             newer = patched(row.patch, None if row.deleted else newer)
             plain = unseal(newer, namespace, key)
         except CorruptionError:  # (a store without history put the item in between)
             _log.warning("Versions of item %r before %d cannot be read.", key, row.version + 1)
             break
+        except WrongKeyError as error:
+            error.message = f"Versions of item {key!r} in {namespace}: {error.message}"
+            raise
         value = engine.packer.unpack(plain)
         times = (time_of(row.updated_at), time_of(row.replaced_at))
         found.append(ItemVersion(row.version, value, *times, row.deleted))

@@ -17,13 +17,33 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec, NativeCodec, SerdeCodec
 from threadkeep._core.codec.frame import may_hold
-from threadkeep.errors import CorruptionError, invalid
+from threadkeep.errors import CodecError, CorruptionError, invalid
 
 Namespace: TypeAlias = tuple[str, ...]
 ItemKey: TypeAlias = tuple[Namespace, str]
 Packed: TypeAlias = str | bytes
 ItemPlace: TypeAlias = tuple[int, int]
 VectorMetric: TypeAlias = Literal["cosine", "l2", "inner_product"]
+
+
+class Unopened(bytes):
+    """Takes the place of an encrypted value that does not open."""
+
+    error: CodecError
+
+    @classmethod
+    def because(cls, error: CodecError) -> Unopened:
+        """Return the substitute for a value that fails with this error."""
+        found = cls()
+        found.error = error
+        return found
+
+
+def opened(value: Packed) -> Packed:
+    """Return the value, or raise the error that prevented its opening."""
+    if isinstance(value, Unopened):
+        raise value.error
+    return value
 
 
 class SearchOptions(NamedTuple):

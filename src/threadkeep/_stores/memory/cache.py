@@ -65,7 +65,9 @@ class MemoryEntries(CacheBackend, ResetInChild):
                     [id_ for id_ in ids if id_ in entries and owner in (None, entries[id_][0][1])]
                 )
             case ClearEntries(spaces):
-                self._remove([id_ for id_ in self._entries if spaces is None or id_[:8] in spaces])
+                self._remove(
+                    [id_ for id_ in self._entries if spaces is None or id_.startswith(spaces)]
+                )
             case UseEntries():
                 pass  # (reads note uses)
 

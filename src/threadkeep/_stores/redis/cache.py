@@ -60,7 +60,7 @@ class RedisEntries(caches.AsyncCacheBackend):
             scan = RedisCommand(("ZSCAN", self._base + b"used", cursor or 0, "COUNT", caches.PAGE))
             ((cursor, found),) = await self._send([scan])
             spaces = change.spaces
-            ids = tuple([id_ for id_, _ in found if spaces is None or id_[:8] in spaces])
+            ids = tuple([id_ for id_, _ in found if spaces is None or id_.startswith(spaces)])
             await self._send(self._calls(caches.RemoveEntries(ids)))
 
     def _calls(self, change: caches.CacheChange) -> list[RedisCommand]:

@@ -1,0 +1,265 @@
+"""Items and cached results of nodes in front of a store that then holds them only sealed.
+
+Names, times, lifetimes and sizes stay readable: stores find and order rows by them. The place of a
+value names all fields beside it that the store keeps as they were put (design note 0026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from threadkeep._core.codec import Compression, pack, unpack
+from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.sealing import Sealer, is_sealed, place
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.caches import (
+    KEY_BYTES,
+    AsyncCacheBackend,
+    BlockingCache,
+    CacheChange,
+    CacheRow,
+    Claim,
+    GetEntries,
+    SetEntries,
+    TrimEntries,
+)
+from threadkeep._stores.items import AsyncItemBackend, BlockingItems, merged, records
+from threadkeep._stores.items.records import ItemRow, Namespace, Packed, Unopened, VersionRow
+from threadkeep._stores.store_keys import StoreKeys
+from threadkeep._stores.sync_bridge import result
+from threadkeep.errors import (
+    CodecError,
+    InvalidArgumentError,
+    TamperedDataError,
+    ThreadkeepError,
+)
+
+_JSON, _BYTES = b"j", b"b"
+_COMPRESSION = Compression(over=2048)  # (PostgreSQL compresses plain values from there on)
+_INDEXED = (records.FindNearest, records.FindText, records.FindPending, records.EmbedItems)
+
+
+def no_index() -> InvalidArgumentError:
+    """Return the error for an index of sealed items."""
+    return InvalidArgumentError(
+        "An encrypted store cannot have an index: words and embeddings reveal the texts.",
+        hint="Leave out index= or keys=.",
+    )
+
+
+class _ValueSealer:
+    """Seals and opens the values of one group."""
+
+    def __init__(self, keys: StoreKeys, sealer: Sealer, group: str) -> None:
+        self._takes_plain = getattr(keys, "allow_plaintext", False)
+        self._sealer = sealer
+        self._group = sealer.group(f"{OWN_NS}{group}")
+
+    def seal(self, value: bytes, where: bytes) -> bytes:
+        return self._sealer.seal(value, where, self._group)
+
+    def opened(self, value: Any, where: bytes) -> Any:
+        """Return the plain bytes, a plain row's value as it is, or an `Unopened`."""
+        if not isinstance(value, bytes) or not is_sealed(value):
+            if self._takes_plain:
+                return value
+            text = "It is not encrypted, and all values of this store are."
+            return Unopened.because(TamperedDataError(text))
+        try:
+            return self._sealer.open(value, where, [self._group])
+        except CodecError as error:
+            return Unopened.because(error)
+
+
+# -- items -------------------------------------------------------------------------------
+
+
+class _ItemSealer(_ValueSealer):
+    """Seals and opens the values of a namespace."""
+
+    def put(self, put: records.ItemPut, now: int) -> records.ItemPut:
+        """Seal an item and the version that it replaces."""
+        if put.vectors or put.words or put.pending is not None:
+            raise no_index()
+        value, earlier = put.value, put.earlier
+        if value is not None:
+            updated = put.times[1] if put.times else now
+            where = _place("item", put.namespace, put.key, updated, put.ttl)
+            kind, data = (_JSON, value.encode()) if isinstance(value, str) else (_BYTES, value)
+            value = self.seal(kind + pack([data], _COMPRESSION), where)
+        if earlier is not None:
+            where = _place("version", put.namespace, put.key, *earlier.row[:-1])
+            row = earlier.row._replace(patch=self.seal(earlier.row.patch, where))
+            earlier = earlier._replace(row=row)
+        return put._replace(value=value, earlier=earlier)
+
+    def opened_item(self, row: ItemRow) -> ItemRow:
+        where = _place("item", row.namespace, row.key, row.updated_at, row.ttl)
+        value = self.opened(row.value, where)
+        return row if value is row.value else row._replace(value=_unpacked(value))
+
+    def opened_version(self, namespace: Namespace, key: str, row: VersionRow) -> VersionRow:
+        return row._replace(
+            patch=self.opened(row.patch, _place("version", namespace, key, *row[:-1]))
+        )
+
+
+def _place(kind: str, namespace: Namespace, *fields: Any) -> bytes:
+    return place(kind, ascii((*namespace, *fields)))  # (a damaged field has any type)
+
+
+def _unpacked(value: bytes) -> Packed:
+    if isinstance(value, Unopened):
+        return value
+    (data,) = unpack(value[1:], 1)
+    return data.decode() if value[:1] == _JSON else data
+
+
+class SealedItems(AsyncItemBackend):
+    """Items in front of a store that holds them sealed."""
+
+    keys: StoreKeys
+
+    def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
+        self.below: Any = below
+        self.keys = keys
+        self.commits_groups = below.commits_groups
+
+    async def _of(self, namespace: Namespace) -> _ItemSealer:
+        sealer = await self.keys.of(namespace[0] if namespace else "")
+        return _ItemSealer(self.keys, sealer, f"items {namespace!a}")
+
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `ItemBackend`. Conditions of filters are left to the caller."""
+        asked = [_without_hints(read) for read in reads]
+        replies = await result(self.below.fetch(asked))
+        return [await self._reply(*pair) for pair in zip(asked, replies, strict=True)]
+
+    async def _reply(self, read: records.ItemRead, reply: Any) -> Any:
+        match read:
+            case records.GetItems() | records.FindItems():
+                return [None if row is None else await self._opened(row) for row in reply]
+            case records.FindVersions(namespace, key):
+                values = await self._of(namespace)
+                return [values.opened_version(namespace, key, row) for row in reply]
+            case _:
+                return reply
+
+    async def _opened(self, row: ItemRow) -> ItemRow:
+        return (await self._of(row.namespace)).opened_item(row)
+
+    async def commit(self, change: Any) -> None:
+        await result(self.below.commit(await self._sealed(change)))
+
+    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        """See `ItemBackend`. Puts are joined here, since the time of a put is part of its place."""
+        together = merged(changes) if len(changes) > 1 else None
+        if together is not None:
+            await self.commit(together)
+            return [None] * len(changes)
+        sealed = [await self._sealed(change) for change in changes]
+        refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
+        return refusals
+
+    async def _sealed(self, change: records.ItemChange) -> records.ItemChange:
+        if isinstance(change, _INDEXED):
+            raise no_index()
+        if isinstance(change, records.PutItems):
+            puts = [(await self._of(put.namespace)).put(put, change.now) for put in change.puts]
+            return change._replace(puts=tuple(puts))
+        return change
+
+    async def migrate(self) -> None:
+        await result(self.below.migrate())
+
+    async def sweep(self, now: int, limit: int) -> int:
+        return int(await result(self.below.sweep(now, limit)))
+
+    async def erase(self, prefix: Namespace) -> int:
+        return int(await result(self.below.erase(prefix)))
+
+    def blocking(self, asynchronous: AsyncItemBackend | None) -> BlockingItems:
+        return _BlockingItems(self, asynchronous)
+
+
+class _BlockingItems(BlockingItems):
+    face: SealedItems
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self.face.below.open()
+
+
+def _without_hints(read: Any) -> Any:
+    if isinstance(read, _INDEXED):
+        raise no_index()
+    if isinstance(read, records.FindItems) and read.where:
+        return read._replace(where=(), offset=0)  # (with conditions, `offset` is not used)
+    return read
+
+
+# -- caches ------------------------------------------------------------------------------
+
+
+class SealedEntries(AsyncCacheBackend):
+    """Cached results in front of a store that holds them sealed."""
+
+    keys: StoreKeys
+
+    def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
+        self.below: Any = below
+        self.keys = keys
+        self.commits_groups = below.commits_groups
+
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `CacheBackend`. A value that does not open is an `Unopened`."""
+        replies = await result(self.below.fetch(reads))
+        return [await self._opened(*pair) for pair in zip(reads, replies, strict=True)]
+
+    async def _opened(
+        self, read: GetEntries, reply: dict[bytes, CacheRow]
+    ) -> dict[bytes, tuple[Any, Any]]:
+        sealer = await self.keys.of(read.tenant)
+        return {
+            id_: (value if value is None else self._values(sealer, id_).opened(value, id_), owner)
+            for id_, (value, owner) in reply.items()
+        }
+
+    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        sealed = [await self._sealed(change) for change in changes]
+        refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
+        return refusals
+
+    async def _sealed(self, change: CacheChange) -> CacheChange:
+        if not isinstance(change, SetEntries):
+            return change
+        sealer = await self.keys.of(change.tenant)
+        entries = [
+            (id_, self._values(sealer, id_).seal(value, id_), expires)
+            for id_, value, expires in change.entries
+        ]
+        return change._replace(entries=tuple(entries))
+
+    def _values(self, sealer: Sealer, id_: bytes) -> _ValueSealer:
+        return _ValueSealer(self.keys, sealer, f"cache {id_[:-KEY_BYTES].hex()}")
+
+    async def migrate(self) -> None:
+        await result(self.below.migrate())
+
+    async def claim(self, claim: Claim) -> list[bytes]:
+        return list(await result(self.below.claim(claim)))
+
+    async def trim(self, trim: TrimEntries) -> int:
+        return int(await result(self.below.trim(trim)))
+
+    def blocking(self, asynchronous: AsyncCacheBackend | None) -> BlockingCache:
+        return _BlockingCache(self, asynchronous)
+
+
+class _BlockingCache(BlockingCache):
+    face: SealedEntries
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self.face.below.open()

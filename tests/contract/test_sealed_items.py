@@ -1,0 +1,231 @@
+"""Sealed items and cached results whose rows were changed beside the program."""
+
+import logging
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from threadkeep._core import tenants
+from threadkeep._stores.sealed import SealedBackend
+from threadkeep._stores.sqlite.backend import SqliteBackend
+from threadkeep._stores.store_keys import StoreKeys
+from threadkeep.cache import NodeCache
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    TamperedDataError,
+    WrongKeyError,
+)
+from threadkeep.keys import KeyRing
+from threadkeep.store import Store
+
+RING = KeyRing([b"k" * 32])
+NS = ("users", "ann")
+MARKER = "marked-text"
+A, B = (("ns",), "a"), (("ns",), "b")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "items.db"
+
+
+@pytest.fixture
+def open_as(path):
+    """Opens the file with keys, or without."""
+    opened = []
+
+    def open_it(ring=RING, *, plain=False):
+        backend = SqliteBackend(path, synchronous="normal")
+        if ring is not None:
+            keys = StoreKeys(ring)
+            keys.allow_plaintext = plain
+            backend = SealedBackend(backend, keys)
+        opened.append(backend)
+        return backend
+
+    yield open_it
+    for backend in opened:
+        backend.close()
+
+
+@pytest.fixture
+def store(open_as):
+    with Store(open_as(), history=9) as store:
+        yield store
+
+
+def sql(path, statement):
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute(statement).rowcount == 1
+        db.commit()
+
+
+def test_files_hold_no_content(path, open_as, store):
+    for value in ({"text": MARKER}, {"tuple": (MARKER,)}, {"text": MARKER * 2}):
+        store.put(NS, MARKER, value)  # (names are readable)
+    with NodeCache(open_as()) as cache:
+        cache.set({A: (MARKER, None)})
+        assert cache.get([A]) == {A: MARKER}
+    assert [one.value for one in store.versions(NS, MARKER)] == [
+        {"text": MARKER * 2},
+        {"tuple": (MARKER,)},
+        {"text": MARKER},
+    ]
+    with closing(sqlite3.connect(path)) as db:
+        text = "\n".join(db.iterdump()).replace(f"'{MARKER}'", "")
+    assert MARKER not in text
+    assert MARKER.encode().hex() not in text.lower()
+
+
+def test_long_values_are_compressed_first(path, store):
+    store.put(NS, "x", {"text": "x" * 100_000})
+    with closing(sqlite3.connect(path)) as db:
+        ((size,),) = db.execute("SELECT length(value) FROM tk_items")
+    assert size < 500
+    assert store.get(NS, "x").value == {"text": "x" * 100_000}
+
+
+def test_reads_restart_lifetimes(open_as):
+    with Store(open_as(), ttl={"default_ttl": 1e-6, "refresh_on_read": True}) as store:
+        store.put(NS, "x", {"n": 1})
+        assert [store.get(NS, "x").value for _ in range(3)] == [{"n": 1}] * 3
+
+
+OTHER = "(SELECT value FROM tk_items WHERE key = 'other')"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        f"value = {OTHER}",
+        "value = substr(value, 1, length(value) - 1)",
+        "value = x'00'",
+        "value = '{}'",
+        "updated = updated + 1",
+        "updated = 'text'",
+        "ttl = ttl + 1",
+    ],
+)
+def test_an_item_that_was_changed_is_refused(path, store, caplog, change):
+    store.put(NS, "x", {"n": 1}, ttl=9)
+    store.put(NS, "other", {"n": 2})
+    sql(path, f"UPDATE tk_items SET {change} WHERE key = 'x'")
+    with pytest.raises(TamperedDataError, match=r"Item 'x' in \('users', 'ann'\)"):
+        store.get(NS, "x")
+    with caplog.at_level(logging.WARNING):
+        for wanted in (None, {"n": {"$lt": 9}}):
+            assert [item.key for item in store.search(NS, filter=wanted)] == ["other"]
+    assert "Item 'x'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "namespace", "key"),
+    [
+        ("UPDATE tk_items SET key = 'y'", NS, "y"),
+        ("UPDATE tk_namespaces SET path = 'users.eve.'", ("users", "eve"), "x"),
+    ],
+)
+def test_an_item_that_was_moved_is_refused(path, store, change, namespace, key):
+    store.put(NS, "x", {"n": 1})
+    sql(path, change)
+    with pytest.raises(TamperedDataError):
+        store.get(namespace, key)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "version = version + 7 WHERE version = 3",
+        "updated = updated + 1 WHERE version = 3",
+        "replaced = replaced + 1 WHERE version = 3",
+        "patch = (SELECT patch FROM tk_item_versions WHERE version = 1) WHERE version = 3",
+        "patch = 'jtext' WHERE version = 3",
+    ],
+)
+def test_the_history_of_an_item_ends_at_a_version_that_was_changed(path, store, caplog, change):
+    for n in range(4):
+        store.put(NS, "x", {"n": n})
+    assert [one.value["n"] for one in store.versions(NS, "x")] == [3, 2, 1, 0]
+    sql(path, f"UPDATE tk_item_versions SET {change}")
+    assert [one.value["n"] for one in store.versions(NS, "x")] == [3]
+    assert "Versions of item 'x'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "value = (SELECT value FROM tk_cache WHERE rowid = 2) WHERE rowid = 1",
+        "value = x'00' WHERE rowid = 1",
+        "value = substr(value, 2) WHERE rowid = 1",
+    ],
+)
+def test_a_cached_value_that_was_changed_is_a_miss(path, open_as, caplog, change):
+    with NodeCache(open_as()) as cache:
+        cache.set({A: (1, None), B: (2, None)})
+        sql(path, f"UPDATE tk_cache SET {change}")
+        assert cache.get([A, B]) == {B: 2}
+        assert "Could not read a value of the cache" in caplog.text
+        cache.set({A: (1, None)})
+        assert cache.get([A, B]) == {A: 1, B: 2}
+
+
+def test_keys_are_rotated_and_missing_ones_are_named(open_as, caplog):
+    new = RING.rotated()
+    with Store(open_as(), history=2) as store, NodeCache(open_as()) as cache:
+        store.put(NS, "old", {"n": 0})
+        store.put(NS, "old", {"n": 1})
+        cache.set({A: (1, None)})
+    with Store(open_as(new), history=2) as store, NodeCache(open_as(new)) as cache:
+        assert [one.value["n"] for one in store.versions(NS, "old")] == [1, 0]
+        store.put(NS, "new", {"n": 2})
+        assert cache.get([A]) == {A: 1}
+    only = new.without(RING.current)
+    with Store(open_as(only), history=2) as store, NodeCache(open_as(only)) as cache:
+        assert store.get(NS, "new").value == {"n": 2}
+        calls = (store.get, store.versions, lambda *_: store.search(NS))
+        for call in calls:
+            with pytest.raises(WrongKeyError, match=RING.current) as caught:
+                call(NS, "old")
+            assert "'old'" in str(caught.value)
+        assert cache.get([A]) == {}
+        store.put(NS, "old", {"n": 3})
+        with pytest.raises(WrongKeyError, match="'old'"):
+            store.versions(NS, "old")
+        assert RING.current in caplog.text
+
+
+def test_plain_rows_are_refused_unless_the_keys_allow_them(open_as):
+    values = {"json": {"n": 1}, "bytes": {"n": (1, 2)}}
+    with Store(open_as(None), history=2) as store, NodeCache(open_as(None)) as cache:
+        for key, value in values.items():
+            store.put(NS, key, {"n": 0})
+            store.put(NS, key, value)
+        cache.set({A: (1, None)})
+    with Store(open_as()) as store, NodeCache(open_as()) as cache:
+        with pytest.raises(TamperedDataError, match="not encrypted"):
+            store.get(NS, "json")
+        assert store.search(NS) == []
+    with Store(open_as(plain=True), history=2) as store, NodeCache(open_as(plain=True)) as cache:
+        assert {item.key: item.value for item in store.search(NS)} == values
+        assert cache.get([A]) == {A: 1}
+        store.put(NS, "json", {"n": 2})
+        assert [one.value for one in store.versions(NS, "json")] == [{"n": n} for n in (2, 1, 0)]
+    with Store(open_as(None)) as store, pytest.raises(CorruptionError):
+        store.get(NS, "json")
+
+
+@pytest.mark.parametrize("index", [{"search": "text"}, {"dims": 2, "embed": lambda texts: texts}])
+def test_an_index_is_refused(open_as, index):
+    with pytest.raises(InvalidArgumentError, match="reveal the texts"):
+        Store(open_as(), index=index)
+
+
+def test_a_tenants_items_have_its_own_keys(path, store):
+    acme, other = (tenants.label(name) for name in ("acme", "other"))
+    store.put((acme, "a"), "x", {"n": 1})
+    assert store.get((acme, "a"), "x").value == {"n": 1}
+    sql(path, f"UPDATE tk_namespaces SET path = '{other}.a.'")
+    with pytest.raises(TamperedDataError):
+        store.get((other, "a"), "x")
