@@ -276,6 +276,24 @@ def test_lifetimes(items):
     assert keys(ask(items, FindItems((), 9))) == ["ever"]
 
 
+def test_a_sweep_of_some_namespaces(items):
+    for namespace in (A, ("ab",), B, ("z",)):
+        short = ItemPut(namespace, "short", "{}", ttl=5)
+        put(items, short, ItemPut(namespace, "long", "{}", ttl=50), ItemPut(namespace, "x", "{}"))
+    version = Earlier(VersionRow(1, 1, 1, False, b"old"), 9)
+    put(items, ItemPut(B, "short", "{}", ttl=5, earlier=version))
+    assert items.sweep(5, 9, A) == 0
+    assert items.sweep(6, 1, A) == 1
+    assert items.sweep(6, 9, A) == 1
+    assert items.sweep(6, 9, A) == 0
+    assert ask(items, FindVersions(B, "short")) == []
+    left = {row.namespace for row in ask(items, FindItems((), 99)) if row.key == "short"}
+    assert left == {("ab",), ("z",)}
+    assert items.sweep(99, 9, ("ab",)) == 2
+    assert items.sweep(99, 9) == 4
+    assert keys(ask(items, FindItems((), 99))) == ["x"] * 4
+
+
 FILTERS = [
     {"n": 5},
     {"n": True},

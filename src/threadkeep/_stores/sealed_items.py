@@ -173,8 +173,8 @@ class SealedItems(AsyncItemBackend):
     async def migrate(self) -> None:
         await result(self.below.migrate())
 
-    async def sweep(self, now: int, limit: int) -> int:
-        return int(await result(self.below.sweep(now, limit)))
+    async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
+        return int(await result(self.below.sweep(now, limit, prefix)))
 
     async def erase(self, prefix: Namespace) -> int:
         return int(await result(self.below.erase(prefix)))

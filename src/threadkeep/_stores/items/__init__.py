@@ -51,8 +51,8 @@ class ItemBackend(Backend):
     def close(self) -> None:
         """Do nothing."""
 
-    def sweep(self, now: int, limit: int) -> int:
-        """Remove at most so many expired items; return the number removed."""
+    def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
+        """Remove at most so many expired items of these namespaces; return the number removed."""
         raise NotImplementedError
 
     def erase(self, prefix: Namespace) -> int:
@@ -77,7 +77,7 @@ class AsyncItemBackend(AsyncBackend):
     async def close(self) -> None:
         """Do nothing."""
 
-    async def sweep(self, now: int, limit: int) -> int:
+    async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         raise NotImplementedError
 
     async def erase(self, prefix: Namespace) -> int:
@@ -87,8 +87,8 @@ class AsyncItemBackend(AsyncBackend):
 class BlockingItems(BlockingFace[AsyncItemBackend], ItemBackend):
     """An `AsyncItemBackend` over connections that never suspend."""
 
-    def sweep(self, now: int, limit: int) -> int:
-        return finish(self.face.sweep(now, limit))
+    def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
+        return finish(self.face.sweep(now, limit, prefix))
 
     def erase(self, prefix: Namespace) -> int:
         return finish(self.face.erase(prefix))

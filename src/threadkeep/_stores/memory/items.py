@@ -189,9 +189,9 @@ class MemoryItems(ItemBackend, ResetInChild):
                 vector_bytes=sum([len(each.data) for one in found for each in one.vectors]),
             )
 
-    def sweep(self, now: int, limit: int) -> int:
+    def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         with self._lock:
-            expired = (one.row for one in self._under((), None) if not one.row.is_there(now))
+            expired = (one.row for one in self._under(prefix, None) if not one.row.is_there(now))
             gone = list(islice(expired, limit))
             for row in gone:
                 self._put(ItemPut(row.namespace, row.key, None), now)

@@ -67,8 +67,9 @@ class AsyncPostgresItems(AsyncItemBackend):
         await self.commit(together)
         return [None] * len(changes)
 
-    async def sweep(self, now: int, limit: int) -> int:
-        return await self._drop("", "", Int8(now), Int8(limit))
+    async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
+        bounds = bounds_of(prefix) if prefix else ("", "")
+        return await self._drop(*bounds, Int8(now), Int8(limit))
 
     async def erase(self, prefix: Namespace) -> int:
         return await self._drop(*bounds_of(prefix), None, None)

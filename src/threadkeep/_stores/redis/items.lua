@@ -196,18 +196,34 @@ function CHANGES.embed()
     return #items
 end
 
+local function remove_wholly(field, row)
+    local path, number = sub(field, 1, (string.find(field, '\0\0', 1, true))), sub(row, 1, 8)
+    remove(field, row)
+    drop_versions_of(field, 0)
+    if holds_nothing(path, number) then
+        call('ZREM', SPACES, path .. '\0' .. number)
+    end
+end
+
 function CHANGES.sweep(now, limit)
     local fields = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, limit)
     for _, field in ipairs(fields) do
-        local row = call('HGET', ITEMS, field)
-        local path, number = sub(field, 1, (string.find(field, '\0\0', 1, true))), sub(row, 1, 8)
-        remove(field, row)
-        drop_versions_of(field, 0)
-        if holds_nothing(path, number) then
-            call('ZREM', SPACES, path .. '\0' .. number)
-        end
+        remove_wholly(field, call('HGET', ITEMS, field))
     end
     return #fields
+end
+
+-- Remove those of these items that have expired.
+function CHANGES.expire(now)
+    local removed = 0
+    for at = 3, #ARGV do
+        local score = call('ZSCORE', EXPIRING, ARGV[at])
+        if score and tonumber(score) <= tonumber(now) then
+            remove_wholly(ARGV[at], call('HGET', ITEMS, ARGV[at]))
+            removed = removed + 1
+        end
+    end
+    return removed
 end
 
 -- Remove some items of a namespace; after the last one, also the namespace and the versions of

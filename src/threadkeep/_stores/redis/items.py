@@ -311,8 +311,10 @@ class AsyncRedisItems(AsyncItemBackend):
         if there and self._options.dims not in (0, int(dims)):
             raise other_dims(self._options.dims, int(dims))
 
-    async def sweep(self, now: int, limit: int) -> int:
+    async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         """See `ItemBackend.sweep`. Works by hundreds of items, so others are served in between."""
+        if prefix:
+            return await self._sweep_under(now, limit, prefix)
         removed = 0
         with self._server.mapped_errors():
             while removed < limit:
@@ -321,6 +323,17 @@ class AsyncRedisItems(AsyncItemBackend):
                 removed += some
                 if some < size:
                     break
+        return removed
+
+    async def _sweep_under(self, now: int, limit: int, prefix: Namespace) -> int:
+        path = item_rows.path_of(prefix)
+        removed = 0
+        with self._server.mapped_errors():
+            (expired,) = await self._together([self._expired(now)])
+            fields = [field for field in expired if field.startswith(path)][:limit]
+            for at in range(0, len(fields), _REMOVED):
+                some = self._change("expire", now, *fields[at : at + _REMOVED])
+                removed += (await self._server.sent([some]))[0]
         return removed
 
     async def erase(self, prefix: Namespace) -> int:

@@ -249,10 +249,11 @@ class SqliteItems(MadeTables, ItemBackend):
         if words:
             db.executemany("INSERT INTO tk_item_words (rowid, words) VALUES (?, ?)", words)
 
-    def sweep(self, now: int, limit: int) -> int:
+    def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         with self._connections.writing() as db:
-            query = "SELECT ns, number, key FROM tk_items WHERE expires <= ? LIMIT ?"
-            return self._remove(db, db.execute(query, (now, limit)).fetchall())
+            under, bounds = (f"AND {UNDER}", bounds_of(prefix)) if prefix else ("", ())
+            query = f"SELECT ns, number, key FROM tk_items i WHERE expires <= ? {under} LIMIT ?"
+            return self._remove(db, db.execute(query, (now, *bounds, limit)).fetchall())
 
     def erase(self, prefix: Namespace) -> int:
         with self._connections.writing() as db:

@@ -317,8 +317,9 @@ BEGIN
 END
 $$;
 
--- Remove items that have expired, or are in namespaces from one path to another. Returns the number
--- of removed items, and the namespaces that may be removed now.
+-- Remove items that are in namespaces from one path to another, or those of them that have expired
+-- ('' as the first path: of all namespaces). Returns the number of removed items, and the namespaces
+-- that may be removed now.
 CREATE FUNCTION {schema}.drop_items(
     first text, stop text, expired bigint, most bigint, OUT dropped bigint, OUT emptied bigint[])
 LANGUAGE plpgsql AS $$
@@ -331,7 +332,10 @@ BEGIN
         WITH gone AS (
             DELETE FROM {schema}.store_items i USING (
                 SELECT e.namespace, e.key FROM {schema}.store_items e
-                WHERE e.expires_at <= expired LIMIT most FOR UPDATE SKIP LOCKED) chosen
+                WHERE e.expires_at <= expired AND (first = '' OR e.namespace IN (
+                    SELECT n.number FROM {schema}.store_namespaces n
+                    WHERE n.path >= first AND n.path < stop))
+                LIMIT most FOR UPDATE OF e SKIP LOCKED) chosen
             WHERE i.namespace = chosen.namespace AND i.key = chosen.key
             RETURNING i.namespace, i.key, i.number)
         SELECT array_agg(g.namespace), array_agg(g.key), array_agg(g.number)
