@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from threadkeep._core import tenants
+from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.store_keys import StoreKeys
@@ -222,10 +223,29 @@ def test_an_index_is_refused(open_as, index):
         Store(open_as(), index=index)
 
 
-def test_a_tenants_items_have_its_own_keys(path, store):
-    acme, other = (tenants.label(name) for name in ("acme", "other"))
-    store.put((acme, "a"), "x", {"n": 1})
-    assert store.get((acme, "a"), "x").value == {"n": 1}
-    sql(path, f"UPDATE tk_namespaces SET path = '{other}.a.'")
-    with pytest.raises(TamperedDataError):
-        store.get((other, "a"), "x")
+class Asked(StoreKeys):
+    """Keys that remember for whom they were asked."""
+
+    def __init__(self, ring):
+        super().__init__(ring)
+        self.names = []
+
+    async def of(self, name=""):
+        self.names.append(name)
+        return await super().of(name)
+
+
+def test_rows_of_a_tenant_have_its_own_keys():
+    keys = Asked(RING)
+    backend = SealedBackend(MemoryBackend(), keys)
+    with Store(backend, history=2) as store, NodeCache(backend) as cache:
+        view, results = store.for_tenant("acme"), cache.for_tenant("acme")
+        for n in range(2):
+            view.put(NS, "x", {"n": n})
+        assert [one.value["n"] for one in view.versions(NS, "x")] == [1, 0]
+        assert [item.value["n"] for item in store.search(())] == [1]
+        results.set({A: (1, None)})
+        assert results.get([A]) == {A: 1}
+        assert set(keys.names) == {tenants.label("acme")}
+        cache.get([A])
+        assert keys.names[-1] == ""

@@ -7,15 +7,18 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, Self, Unpack
 
 import orjson
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from threadkeep._core import tenants
 from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
 from threadkeep._core.engine.operation import Call, Fetch, Operation
 from threadkeep._core.engine.usage import Counters
@@ -104,6 +107,18 @@ class CacheOptions(KeyOptions, total=False):
     ]
 
 
+@dataclass(slots=True)
+class _Shared:
+    """State that a cache shares with its views for tenants."""
+
+    used: set[bytes] = field(default_factory=set)  # ids, since the last write of uses
+    noted_at: int = 0
+    untrimmed: float = 1.0  # from 1 on, a trim is due
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+
+
 class NodeCache(BaseCache[Any], Closing):
     """Cache of node results, in place of LangGraph's caches; sync and async on one object.
 
@@ -147,13 +162,33 @@ class NodeCache(BaseCache[Any], Closing):
         self._owned = LayeredBackend(backend) if owned else None
         self._store = LayeredBackend(entries)
         self._leases = None if lifetime is None else Leases(lifetime)
-        self._used: set[bytes] = set()  # ids, since the last write of uses
-        self._noted_at = 0
+        self._tenant = ""  # its label
+        self._shared = _Shared()
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries_a_trim = max(1, min(PAGE, max_entries // _SHARE))
         self._bytes_a_trim = max(1, max_bytes // _SHARE)
-        self._untrimmed = 1.0  # from 1 on, a trim is due
-        self._hits = self._misses = self._evictions = 0
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Return this cache as one tenant sees it, over the same connections.
+
+        No method of it reads, replaces or removes entries of other tenants; `clear()` removes all
+        of its own. Other settings are those of this cache; the limits and counters are for all
+        tenants together. `close` does nothing. A cache without a tenant has entries of its own, and
+        its `clear()` removes those of all.
+
+        Args:
+            tenant: the tenant's name, 1 to 200 characters, case-sensitive.
+
+        Raises:
+            InvalidArgumentError: the name is invalid, or this is already a tenant's cache.
+        """
+        if self._tenant:
+            raise InvalidArgumentError(
+                "This is already the cache of a tenant.", hint="Use the cache that was opened."
+            )
+        view = copy(self)
+        view._tenant = tenants.label(tenants.checked(tenant))  # noqa: SLF001 - a copy
+        return view
 
     @property
     def backend(self) -> Backend | AsyncBackend:
@@ -166,9 +201,9 @@ class NodeCache(BaseCache[Any], Closing):
         `result_hits`, `result_misses` and `result_evictions`: see `Counters`.
         """
         return Counters(
-            result_hits=self._hits,
-            result_misses=self._misses,
-            result_evictions=self._evictions,
+            result_hits=self._shared.hits,
+            result_misses=self._shared.misses,
+            result_evictions=self._shared.evictions,
         )
 
     @property
@@ -194,7 +229,7 @@ class NodeCache(BaseCache[Any], Closing):
         run has leased one of them, this waits for its value until that lease ends. If that run
         fails, this waits for the next one, for three leases in all.
         """
-        asked = {_id(key): key for key in keys}
+        asked = {_id(key, self._tenant): key for key in keys}
         if not asked:
             return {}
         values: dict[bytes, Any] = {}
@@ -205,13 +240,13 @@ class NodeCache(BaseCache[Any], Closing):
         except ThreadkeepError as error:
             _note(error, "read")
         hits = len(values)
-        self._hits += hits
-        self._misses += len(asked) - hits
+        self._shared.hits += hits
+        self._shared.misses += len(asked) - hits
         return {key: values[id_] for id_, key in asked.items() if id_ in values}
 
     def _read(self, ids: Iterable[bytes]) -> Operation[Found]:
         now = _now()
-        reads: Any = (GetEntries(tuple(ids), now),)
+        reads: Any = (GetEntries(tuple(ids), now, self._tenant),)
         (rows,) = yield Fetch(reads)
         values: dict[bytes, Any] = {}
         leased: dict[bytes, bytes] = {}
@@ -227,8 +262,9 @@ class NodeCache(BaseCache[Any], Closing):
                 unreadable.append(id_)
         try:
             if not self._store.backend.instant:  # (memory notes uses when read)
-                self._used.update(values)
-                if len(self._used) >= PAGE or now - self._noted_at >= _NOTE_EVERY:
+                shared = self._shared
+                shared.used.update(values)
+                if len(shared.used) >= PAGE or now - shared.noted_at >= _NOTE_EVERY:
                     yield from self._write_uses(now)
             if unreadable:  # (a lease may replace them)
                 yield CacheCommit(RemoveEntries(tuple(unreadable)))
@@ -237,7 +273,8 @@ class NodeCache(BaseCache[Any], Closing):
         return values, leased
 
     def _write_uses(self, now: int) -> Operation[None]:
-        used, self._used, self._noted_at = self._used, set(), now
+        shared = self._shared
+        used, shared.used, shared.noted_at = shared.used, set(), now
         if used:
             yield CacheCommit(UseEntries(tuple(used), now))
 
@@ -252,7 +289,7 @@ class NodeCache(BaseCache[Any], Closing):
         entries: list[Entry] = []
         gone: list[bytes] = []
         for key, (value, ttl) in pairs.items():
-            id_, expires_at = _id(key), None if ttl is None else _expiry(now, ttl)
+            id_, expires_at = _id(key, self._tenant), None if ttl is None else _expiry(now, ttl)
             data = self._encoded(id_, value)
             if data is None or (expires_at is not None and expires_at <= now):
                 gone.append(id_)
@@ -263,33 +300,33 @@ class NodeCache(BaseCache[Any], Closing):
             if gone:
                 yield CacheCommit(RemoveEntries(tuple(gone)))
             if entries:
-                yield CacheCommit(SetEntries(tuple(entries), now))
-                self._untrimmed += max(
+                yield CacheCommit(SetEntries(tuple(entries), now, self._tenant))
+                self._shared.untrimmed += max(
                     len(entries) / self._entries_a_trim, size / self._bytes_a_trim
                 )
-                if self._untrimmed >= 1:
+                if self._shared.untrimmed >= 1:
                     yield from self._trim(1 + len(entries) // PAGE, now)
         except ThreadkeepError as error:
             _note(error, "write to")
 
     def _trim(self, times: int, now: int) -> Operation[None]:
-        self._untrimmed = 0.0
+        self._shared.untrimmed = 0.0
         yield from self._write_uses(now)
         trim = TrimEntries(now, self._max_entries, self._max_bytes)
         for _ in range(times):
-            self._evictions += yield Call("trim", (trim,))
+            self._shared.evictions += yield Call("trim", (trim,))
 
     def _delete(self, keys: Sequence[FullKey]) -> Operation[None]:
         """Remove values, and end leases."""
-        ids = dict.fromkeys(map(_id, keys))
+        ids = dict.fromkeys([_id(key, self._tenant) for key in keys])
         if ids:
             yield CacheCommit(RemoveEntries(tuple(ids)))
 
     def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Operation[None]:
         """Remove the values of exactly these namespaces, or all (None), and end leases."""
-        spaces = None
+        spaces: tuple[bytes, ...] | None = (_of_tenant(self._tenant),) if self._tenant else None
         if namespaces is not None:
-            spaces = tuple([_space(each)[1] for each in namespaces])
+            spaces = tuple([_space(each, self._tenant)[1] for each in namespaces])
         if spaces != ():
             yield CacheCommit(ClearEntries(spaces))
 
@@ -348,6 +385,8 @@ class NodeCache(BaseCache[Any], Closing):
 
     def _close(self) -> Operation[None]:
         """Close the cache, and its backend if the cache owns it. Idempotent."""
+        if self._tenant:
+            return
         with suppress(ThreadkeepError):
             yield from on(self._store, self._write_uses(_now()))
         yield from sync_or_async(self._store.close, self._store.aclose)
@@ -391,8 +430,14 @@ def _expiry(now: int, ttl: Any) -> int | None:
 
 
 @lru_cache(maxsize=1000)
-def _space(namespace: Namespace) -> tuple[bytes, bytes]:
-    """Return a namespace as bytes, and its digest."""
+def _of_tenant(tenant: str) -> bytes:
+    """Return the digest that the ids of a tenant's entries begin with."""
+    return blake2b(tenant.encode(), digest_size=8).digest() if tenant else b""
+
+
+@lru_cache(maxsize=1000)
+def _space(namespace: Namespace, tenant: str = "") -> tuple[bytes, bytes]:
+    """Return a tenant's namespace as bytes, and the beginning of its entries' ids."""
     try:
         path = orjson.dumps(namespace)
     except TypeError:  # (also raised for a lone surrogate)
@@ -400,13 +445,14 @@ def _space(namespace: Namespace) -> tuple[bytes, bytes]:
     texts = isinstance(namespace, tuple) and all(isinstance(label, str) for label in namespace)
     if not path or not texts:
         raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
-    return path, blake2b(path, digest_size=8).digest()
+    path = tenant.encode() + path
+    return path, _of_tenant(tenant) + blake2b(path, digest_size=8).digest()
 
 
-def _id(key: FullKey) -> bytes:
+def _id(key: FullKey, tenant: str = "") -> bytes:
     try:
         namespace, name = key
-        path, space = _space(namespace)
+        path, space = _space(namespace, tenant)
         return space + blake2b(path + name.encode(), digest_size=16).digest()
     except (TypeError, ValueError, AttributeError):
         hint = 'Use a namespace and a text: (("a", "b"), "key").'

@@ -16,7 +16,15 @@ from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._core.validation import is_count
 from threadkeep._run.group_commit import GroupCommit
-from threadkeep._stores.items.records import ItemPacker, ItemRow, opened, unseal
+from threadkeep._stores.items.records import (
+    ItemPacker,
+    ItemRow,
+    Namespace,
+    Packed,
+    opened,
+    seal,
+    unseal,
+)
 from threadkeep._stores.options import Option
 from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, invalid
 from threadkeep.keys import KeyOptions
@@ -67,13 +75,25 @@ class ItemVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ItemEngine:
-    """Settings that all operations of a store use; `history` limits an item's earlier versions."""
+    """Settings that all operations of a store use.
+
+    `history` limits an item's earlier versions. `root` precedes all namespaces in the database.
+    """
 
     packer: ItemPacker
     index: Index | None
     now: Callable[[], int]
     omit_expired: bool
     history: int
+    root: Namespace = ()
+
+    def seal(self, packed: Packed, namespace: Namespace, key: str) -> Packed:
+        """Add a checksum of the value and the item's full name."""
+        return seal(packed, (*self.root, *namespace), key)
+
+    def unseal(self, packed: Packed, namespace: Namespace, key: str) -> Packed:
+        """Check and remove the checksum. Raises `CorruptionError`."""
+        return unseal(packed, (*self.root, *namespace), key)
 
 
 def time_of(micros: int) -> datetime:
@@ -89,7 +109,7 @@ def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
         value = opened(row.value)
         if not is_sound(row):
             raise CorruptionError("a column has an invalid type")
-        return engine.packer.unpack(unseal(value, row.namespace, row.key))
+        return engine.packer.unpack(engine.unseal(value, row.namespace, row.key))
     except CodecError as error:
         error.message = f"Item {row.key!r} in {row.namespace} cannot be read: {error.message}"
         raise

@@ -32,8 +32,6 @@ from threadkeep._stores.items.records import (
     opened,
     patch,
     patched,
-    seal,
-    unseal,
 )
 from threadkeep.errors import (
     ConflictError,
@@ -116,7 +114,7 @@ def put_rows(engine: ItemEngine, rows: Sequence[ItemPut], *, index: bool) -> Ope
     """Put exported items, packed and indexed as this store does."""
     values = [engine.packer.unpack(row.value) for row in rows if row.value is not None]
     puts = [
-        row._replace(value=seal(engine.packer.pack(value), row.namespace, row.key))
+        row._replace(value=engine.seal(engine.packer.pack(value), row.namespace, row.key))
         for row, value in zip(rows, values, strict=True)
     ]
     if index and engine.index is not None:
@@ -137,7 +135,7 @@ def _prepared(engine: ItemEngine, op: PutOp, expects: int | None) -> ItemPut:
             raise invalid("ttl", op.ttl, "Use minutes, more than 0, or None.")
         ttl = min(round(op.ttl * _MINUTE), 2**61)
     namespace = tuple(op.namespace)
-    value = seal(engine.packer.pack(op.value), namespace, op.key)
+    value = engine.seal(engine.packer.pack(op.value), namespace, op.key)
     return ItemPut(namespace, op.key, value, ttl, expects=expects)
 
 
@@ -260,7 +258,7 @@ def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[li
         try:
             opened(row.patch)
             newer = patched(row.patch, None if row.deleted else newer)
-            plain = unseal(newer, namespace, key)
+            plain = engine.unseal(newer, namespace, key)
         except CorruptionError:  # (a store without history put the item in between)
             _log.warning("Versions of item %r before %d cannot be read.", key, row.version + 1)
             break

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -24,6 +26,7 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
+from threadkeep._core import tenants
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import is_count
@@ -41,6 +44,7 @@ from threadkeep.store import operations, puts, transfer
 from threadkeep.store.embedding import Index
 from threadkeep.store.items import ItemEngine, ItemVersion, StoreOptions, checked_ttl
 from threadkeep.store.operations import Calls
+from threadkeep.store.tenants import TenantItems
 from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
 
@@ -113,11 +117,46 @@ class Store(BaseStore, driver.Closing):
             omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),
             history=history,
         )
+        self._begin()
+        if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
+            Store.start_ttl_sweeper(self)  # (a subclass may await its own)
+
+    def _begin(self) -> None:
+        """Make the state that each view of a store has for itself."""
         self._calls = PerLoop(partial(Calls, self._run))
         self._sweeper: Collector | None = None
         self._swept: Future[None] = Future()
-        if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
-            Store.start_ttl_sweeper(self)  # (a subclass may await its own)
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Return this store as one tenant sees it, over the same connections.
+
+        No method of it reads, lists, changes, sweeps or erases items of other tenants. Other
+        settings are those of this store, and `backend` and `counters` are shared. Its `erase`
+        takes an empty prefix, for all items of the tenant. `close` ends a sweeper that was started
+        on it, and nothing else.
+
+        A store without a tenant sees the items of all: their namespaces begin with a label that
+        names the tenant.
+
+        Args:
+            tenant: the tenant's name, 1 to 200 characters, case-sensitive.
+
+        Raises:
+            InvalidArgumentError: the name is invalid, or this is already a tenant's store.
+        """
+        if self._engine.root:
+            raise InvalidArgumentError(
+                "This is already the store of a tenant.", hint="Use the store that was opened."
+            )
+        view = copy(self)
+        view._show(tenants.label(tenants.checked(tenant)))  # noqa: SLF001 - a copy
+        return view
+
+    def _show(self, label: str) -> None:
+        """Show only the items of a tenant."""
+        self._store = self._store.under(TenantItems(label))
+        self._engine = replace(self._engine, root=(label,))
+        self._begin()
 
     @property
     def index_config(self) -> Mapping[str, Any] | None:
@@ -382,9 +421,9 @@ class Store(BaseStore, driver.Closing):
         that the store cannot clear.
 
         Args:
-            prefix: the beginning of the items' namespaces; not empty.
+            prefix: the beginning of the items' namespaces; empty only for all items of a tenant.
         """
-        if not prefix:
+        if not (prefix or self._engine.root):
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
         return transfer.erase(self._store, self._pair, operations.checked(prefix))
 
@@ -416,6 +455,8 @@ class Store(BaseStore, driver.Closing):
     def _close(self) -> Operation[None]:
         """Stop the sweeper, and close the backend if the store owns it. Idempotent."""
         yield from driver.external(partial(Store.stop_ttl_sweeper, self, _LAST_SECONDS))
+        if self._engine.root:
+            return
         yield from driver.sync_or_async(self._store.close, self._store.aclose)
         if self._is_owned:
             yield from driver.sync_or_async(self._pair.close, self._pair.aclose)
