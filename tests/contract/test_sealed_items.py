@@ -19,7 +19,7 @@ from threadkeep.errors import (
     WrongKeyError,
 )
 from threadkeep.keys import KeyRing
-from threadkeep.store import Store
+from threadkeep.store import MemoryStore, Store
 
 RING = KeyRing([b"k" * 32])
 NS = ("users", "ann")
@@ -249,3 +249,45 @@ def test_rows_of_a_tenant_have_its_own_keys():
         assert set(keys.names) == {tenants.label("acme")}
         cache.get([A])
         assert keys.names[-1] == ""
+
+
+# -- files -------------------------------------------------------------------------------
+
+
+def test_exported_items_are_encrypted(tmp_path, open_as, store):
+    file, other = tmp_path / "items", tmp_path / "others"
+    for n in range(700):
+        store.put((MARKER,), str(n), {"n": n})
+    assert store.export_items(file) == store.export_items(other) == 700
+    text = file.read_bytes()
+    assert MARKER.encode() not in text
+    with MemoryStore() as plain, pytest.raises(WrongKeyError, match="no keys"):
+        plain.import_items(file)
+    with Store(SealedBackend(MemoryBackend(), StoreKeys(RING.rotated()))) as copy:
+        assert copy.import_items(file) == 700
+        assert [item.value["n"] for item in copy.search((MARKER,), limit=999)] == [*range(700)]
+    copy = Store(SealedBackend(MemoryBackend(), StoreKeys(KeyRing.generate())))
+    with copy, pytest.raises(WrongKeyError, match=RING.current):
+        copy.import_items(file)
+    lines, others = text.splitlines(keepends=True), other.read_bytes().splitlines(keepends=True)
+    for wrong in (
+        [lines[0], lines[2], lines[1], *lines[3:]],
+        [*lines[:2], *lines[3:]],
+        [lines[0], b"plain\n", *lines[2:]],
+        [lines[0], others[1], *lines[2:]],
+        [others[0], *lines[1:]],
+    ):
+        file.write_bytes(b"".join(wrong))
+        with pytest.raises(TamperedDataError, match=r"Line [23] of the exported items was changed"):
+            store.import_items(file)
+    file.write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(InvalidArgumentError, match="cut off after 700"):
+        store.import_items(file)
+
+
+def test_plain_files_are_imported(tmp_path, store):
+    with MemoryStore() as plain:
+        plain.put(NS, "x", {"n": 1})
+        plain.export_items(tmp_path / "items")
+    assert store.import_items(tmp_path / "items") == 1
+    assert store.get(NS, "x").value == {"n": 1}

@@ -16,7 +16,7 @@ from threadkeep._stores.items.records import FindItems
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.cache import NodeCache
-from threadkeep.errors import ConflictError, InvalidArgumentError
+from threadkeep.errors import ConflictError, InvalidArgumentError, TamperedDataError
 from threadkeep.keys import KeyRing
 from threadkeep.store import Store
 from threadkeep.store.items import ask
@@ -145,14 +145,21 @@ def test_erasures_reach_no_other_tenant(of, store):
         store.erase(())
 
 
-def test_exports_have_plain_names_and_can_be_imported_for_another(of, tmp_path):
+def test_exports_and_imports(of, store, tmp_path):
     file = tmp_path / "items.jsonl"
     assert of["a"].export_items(file) == 1
-    assert json.loads(file.read_text().splitlines()[1])["namespace"] == list(NS)
-    assert of["ab"].import_items(file) == 1
+    of["a"].delete(NS, KEY)
+    assert of["a"].import_items(file) == 1
     assert of["ä"].import_items(of["a"]) == 1
-    assert found(of["ab"]) == found(of["ä"]) == [0]
-    alone(of, changed=("ab", "ä"))
+    if store.backend.keys is None:
+        assert json.loads(file.read_text().splitlines()[1])["namespace"] == list(NS)
+        assert of["ab"].import_items(file) == 1
+    else:
+        with pytest.raises(TamperedDataError, match="another tenant's"):
+            of["ab"].import_items(file)
+        of["ab"].put(NS, KEY, {"n": 0})
+    assert found(of["a"]) == found(of["ab"]) == found(of["ä"]) == [0]
+    alone(of, changed=("a", "ab", "ä"))
 
 
 def test_sweeps_remove_no_item_of_another_tenant(backend):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import NoneType
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import IndexConfig, Item, SearchItem, TTLConfig
@@ -29,6 +29,9 @@ from threadkeep._stores.options import Option
 from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, invalid
 from threadkeep.keys import KeyOptions
 from threadkeep.store.embedding import Index
+
+if TYPE_CHECKING:
+    from threadkeep._stores.store_keys import StoreKeys
 
 _log = logging.getLogger("threadkeep")
 
@@ -78,6 +81,7 @@ class ItemEngine:
     """Settings that all operations of a store use.
 
     `history` limits an item's earlier versions. `root` precedes all namespaces in the database.
+    `keys` encrypt exported files.
     """
 
     packer: ItemPacker
@@ -86,6 +90,7 @@ class ItemEngine:
     omit_expired: bool
     history: int
     root: Namespace = ()
+    keys: StoreKeys | None = None
 
     def seal(self, packed: Packed, namespace: Namespace, key: str) -> Packed:
         """Add a checksum of the value and the item's full name."""

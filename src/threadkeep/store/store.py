@@ -116,6 +116,7 @@ class Store(BaseStore, driver.Closing):
             now=_now,
             omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),
             history=history,
+            keys=backend.keys,
         )
         self._begin()
         if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
@@ -386,7 +387,8 @@ class Store(BaseStore, driver.Closing):
     def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Operation[int]:
         """Write items to a file, one line of JSON each; return their number.
 
-        Items of an encrypted store are written encrypted.
+        A store with keys encrypts the file: any store with the same keys can import it, and for the
+        same tenant. A `serde` that encrypts leaves names readable.
 
         Args:
             path: the file; an existing file is replaced.
@@ -410,6 +412,8 @@ class Store(BaseStore, driver.Closing):
 
         Raises:
             InvalidArgumentError: the file is damaged, or `export_items` did not write it.
+            WrongKeyError: it is encrypted, and this store has not its key.
+            TamperedDataError: it is encrypted and was changed, or is another tenant's.
         """
         found = source if isinstance(source, BaseStore) else Path(source)
         return transfer.import_items(self._store, self._engine, found, index=index)

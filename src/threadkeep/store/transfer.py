@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import secrets
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
 from langgraph.store.base import (
@@ -32,12 +34,17 @@ from threadkeep._stores.items.records import (
     Namespace,
     without_checksum,
 )
-from threadkeep.errors import InvalidArgumentError
+from threadkeep._stores.sync_bridge import finish
+from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyError
 from threadkeep.store import puts as putting
 from threadkeep.store.items import ItemEngine, readable
 from threadkeep.store.operations import labels
 
+if TYPE_CHECKING:
+    from threadkeep._core.sealing import Sealer
+
 _FORMAT = {"format": "threadkeep-items", "version": 1}
+_SEALED = "sealed"  # the file's own id, if its lines are encrypted
 _PAGE = 500
 _EVERYTHING = 10**9
 
@@ -89,18 +96,55 @@ def _write(
 ) -> Operation[int]:
     read: Any = FindItems(prefix, _PAGE)
     exported = 0
-    yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
+    head = _FORMAT if engine.keys is None else {**_FORMAT, _SEALED: secrets.token_hex(16)}
+    seal = yield from _sealing(engine, head)
+    yield from external(partial(file.write, orjson.dumps(head) + b"\n"))
     while True:
         rows: list[ItemRow] = yield from on(stack, fetch(read))
         # (an import would stop at a damaged item)
         sound = [row for row in rows if readable(engine, row, "an export") is not None]
-        yield from external(partial(file.write, b"".join(map(_line, sound))))
+        lines = [seal(number, _line(row)) for number, row in enumerate(sound, exported + 2)]
+        yield from external(partial(file.write, b"".join(lines)))
         exported += len(sound)
         if len(rows) < _PAGE:
             break
         read = read._replace(after=rows[-1].place)
-    yield from external(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
+    last = seal(exported + 2, orjson.dumps({"items": exported}))
+    yield from external(partial(file.write, last))
     return exported
+
+
+def _sealing(
+    engine: ItemEngine, head: Mapping[str, Any], *, opens: bool = False
+) -> Operation[Callable[[int, bytes], bytes]]:
+    """Return a function of a line's number and content: the line as written, or (`opens`) read."""
+    if _SEALED not in head:
+        return (lambda _, line: line) if opens else (lambda _, data: data + b"\n")
+    keys, name = engine.keys, engine.root[0] if engine.root else ""
+    if keys is None:
+        raise WrongKeyError(
+            "The exported items are encrypted, and this store has no keys.",
+            hint="Open the store with keys=.",
+        )
+    sealer: Sealer = yield from sync_or_async(
+        lambda: finish(keys.portable(name)), partial(keys.portable, name)
+    )
+    group, file = sealer.group("items"), str(head[_SEALED]).encode()
+
+    def write(number: int, data: bytes) -> bytes:
+        where = b"items %b %d" % (file, number)
+        return base64.b64encode(sealer.seal(data, where, group)) + b"\n"
+
+    def read(number: int, line: bytes) -> bytes:
+        where = b"items %b %d" % (file, number)
+        try:
+            return sealer.open(base64.b64decode(line), where, [group])
+        except (ValueError, TamperedDataError):
+            raise TamperedDataError(
+                f"Line {number} of the exported items was changed, or is another tenant's."
+            ) from None
+
+    return read if opens else write
 
 
 def _line(row: ItemRow) -> bytes:
@@ -119,7 +163,7 @@ def _line(row: ItemRow) -> bytes:
         "ttl": row.ttl,
         "expires_at": row.expires_at,
     }
-    return orjson.dumps(data) + b"\n"
+    return orjson.dumps(data)
 
 
 def import_items(
@@ -130,12 +174,15 @@ def import_items(
         return (yield from _copied(stack, engine, source, index=index))
     imported, exported = 0, None
     with file_errors(source), (yield from external(lambda: source.open("rb"))) as file:
-        if _parsed((yield from external(file.readline))) != _FORMAT:
+        head = _parsed((yield from external(file.readline)))
+        if not isinstance(head, dict) or {**head, _SEALED: 0} != {**_FORMAT, _SEALED: 0}:
             raise InvalidArgumentError(
                 f"{source} is not a file of exported items, or a newer release wrote it.",
                 hint="Use a file that export_items wrote.",
             )
+        opened = yield from _sealing(engine, head, opens=True)
         while exported is None and (lines := (yield from external(partial(_some, file)))):
+            lines = [opened(number, line) for number, line in enumerate(lines, imported + 2)]
             exported = _count(lines[-1])
             rows = lines if exported is None else lines[:-1]
             puts = [_put(line, at, source) for at, line in enumerate(rows, imported + 2)]
