@@ -10,7 +10,11 @@ from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from threadkeep.store import open_store
+from threadkeep._stores.open import open_backend
+from threadkeep._stores.sealed import SealedBackend
+from threadkeep._stores.store_keys import StoreKeys
+from threadkeep.keys import KeyRing
+from threadkeep.store import Store, open_store
 
 
 def _opened(name, folder, **options):
@@ -45,6 +49,30 @@ async def test_awaited_operations_have_them_too(name, tmp_path):
         for _ in range(40):
             ops = operations.batch()
             assert plain(await store.abatch(ops)) == plain(reference.batch(ops)), ops
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_tenants_beside_each_other_have_them_too(name, is_sealed, tmp_path):
+    """Two tenants and the store itself, which sees the items of all."""
+    index = None if is_sealed else INDEX
+    backend = open_backend("memory://" if name == "memory" else url_of(name, tmp_path))
+    if is_sealed:
+        backend = SealedBackend(backend, StoreKeys(KeyRing([b"k" * 32])))
+    with Store(backend, owned=True, index=index) as store:
+        store.setup()
+        tenants = [store.for_tenant(tenant) for tenant in ("a", "ab")]
+        sides = [
+            (view, Reference(index=index), Operations(seed)) for seed, view in enumerate(tenants)
+        ]
+        for step in range(60):
+            view, reference, operations = sides[step % 2]
+            ops = operations.batch()
+            expected = plain(reference.batch(ops))
+            for op, ours, theirs in zip(ops, plain(view.batch(ops)), expected, strict=True):
+                assert ours == theirs, (step, op)
+        found = [len(view.search((), limit=999)) for view in (*tenants, store)]
+        assert found[0] + found[1] == found[2] > 9
 
 
 # -- LangGraph's SqliteStore ---------------------------------------------------------------
