@@ -23,13 +23,9 @@ import threadkeep
 from threadkeep import cache as caches
 from threadkeep._core.engine.snapshots import own_copy
 from threadkeep._stores.caches import Claim
-from threadkeep._stores.open import open_url
-from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
-from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.cache import NodeCache
 from threadkeep.cache import cache as module
-from threadkeep.cache.cache import CacheOptions
 from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -38,7 +34,6 @@ from threadkeep.errors import (
     OpenError,
     UnreachableError,
 )
-from threadkeep.keys import KeyRing
 
 NS = ("writes", "node")
 A, B, C = (NS, "key a"), (NS, "key b"), (NS, "key c")
@@ -65,13 +60,10 @@ def store(request, face, tmp_path):
 
 
 def open_cache(store, **options):
-    """Open a cache, in front of a sealed store if the URL says so."""
-    if not store.startswith(SEALED):
-        return threadkeep.open_cache(store, **options)
-    url = store.removeprefix(SEALED)
-    backend, own = open_url(url, CacheOptions, options, "CACHE_DEFAULTS")
-    keys = StoreKeys(KeyRing([b"k" * 32]))
-    return NodeCache(SealedBackend(backend, keys), owned=True, **own)
+    """Open a cache, with keys if the URL says so."""
+    if store.startswith(SEALED):
+        options["keys"] = threadkeep.KeyRing([b"k" * 32])
+    return threadkeep.open_cache(store.removeprefix(SEALED), **options)
 
 
 @pytest.fixture

@@ -234,3 +234,24 @@ def test_a_head_in_memory_opens_without_a_read(tmp_path):
     assert found is not None
     assert [found] == backend.fetch([head])
     backend.close()
+
+
+class Raced(MemoryBackend):
+    """Another program seals its first thread while this one looks for threads."""
+
+    has_raced = False
+
+    def fetch(self, reads):
+        if not self.has_raced and any(isinstance(read, FindThreads) for read in reads):
+            self.has_raced = True
+            turn(SealedBackend(self, StoreKeys(KeyRing([ROOT]))), "another", 1)
+        return super().fetch(reads)
+
+
+def test_two_programs_may_use_an_empty_store_first():
+    below = Raced()
+    backend = SealedBackend(below, StoreKeys(KeyRing([ROOT])))
+    turn(backend, "t", 1)
+    assert below.has_raced
+    for thread in ("t", "another"):
+        assert head(backend, thread).writes[0].body == thread.encode()

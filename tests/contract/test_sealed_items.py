@@ -13,7 +13,6 @@ from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.cache import NodeCache
 from threadkeep.errors import (
-    CorruptionError,
     InvalidArgumentError,
     TamperedDataError,
     WrongKeyError,
@@ -40,9 +39,7 @@ def open_as(path):
     def open_it(ring=RING, *, plain=False):
         backend = SqliteBackend(path, synchronous="normal")
         if ring is not None:
-            keys = StoreKeys(ring)
-            keys.allow_plaintext = plain
-            backend = SealedBackend(backend, keys)
+            backend = SealedBackend(backend, StoreKeys(ring, allow_plaintext=plain))
         opened.append(backend)
         return backend
 
@@ -184,16 +181,12 @@ def test_keys_are_rotated_and_missing_ones_are_named(open_as, caplog):
         assert cache.get([A]) == {A: 1}
     only = new.without(RING.current)
     with Store(open_as(only), history=2) as store, NodeCache(open_as(only)) as cache:
-        assert store.get(NS, "new").value == {"n": 2}
-        calls = (store.get, store.versions, lambda *_: store.search(NS))
-        for call in calls:
-            with pytest.raises(WrongKeyError, match=RING.current) as caught:
-                call(NS, "old")
-            assert "'old'" in str(caught.value)
+        for call in (store.get, store.versions, lambda *_: store.search(NS)):
+            with pytest.raises(WrongKeyError, match=RING.current):
+                call(NS, "new")
+        with pytest.raises(WrongKeyError, match=RING.current):
+            store.put(NS, "new", {"n": 3})
         assert cache.get([A]) == {}
-        store.put(NS, "old", {"n": 3})
-        with pytest.raises(WrongKeyError, match="'old'"):
-            store.versions(NS, "old")
         assert RING.current in caplog.text
 
 
@@ -213,8 +206,10 @@ def test_plain_rows_are_refused_unless_the_keys_allow_them(open_as):
         assert cache.get([A]) == {A: 1}
         store.put(NS, "json", {"n": 2})
         assert [one.value for one in store.versions(NS, "json")] == [{"n": n} for n in (2, 1, 0)]
-    with Store(open_as(None)) as store, pytest.raises(CorruptionError):
-        store.get(NS, "json")
+    with Store(open_as(None)) as store:
+        for call in (store.get, lambda *_: store.search(NS)):
+            with pytest.raises(WrongKeyError, match="no keys were given"):
+                call(NS, "json")
 
 
 @pytest.mark.parametrize("index", [{"search": "text"}, {"dims": 2, "embed": lambda texts: texts}])
@@ -247,7 +242,7 @@ def test_rows_of_a_tenant_have_its_own_keys():
         results.set({A: (1, None)})
         assert results.get([A]) == {A: 1}
         assert set(keys.names) == {tenants.label("acme")}
-        cache.get([A])
+        cache.set({A: (1, None)})
         assert keys.names[-1] == ""
 
 

@@ -10,11 +10,8 @@ from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from threadkeep._stores.open import open_backend
-from threadkeep._stores.sealed import SealedBackend
-from threadkeep._stores.store_keys import StoreKeys
-from threadkeep.keys import KeyRing
-from threadkeep.store import Store, open_store
+from threadkeep import KeyRing
+from threadkeep.store import open_store
 
 
 def _opened(name, folder, **options):
@@ -56,10 +53,8 @@ async def test_awaited_operations_have_them_too(name, tmp_path):
 def test_tenants_beside_each_other_have_them_too(name, is_sealed, tmp_path):
     """Two tenants and the store itself, which sees the items of all."""
     index = None if is_sealed else INDEX
-    backend = open_backend("memory://" if name == "memory" else url_of(name, tmp_path))
-    if is_sealed:
-        backend = SealedBackend(backend, StoreKeys(KeyRing([b"k" * 32])))
-    with Store(backend, owned=True, index=index) as store:
+    keys = KeyRing.generate() if is_sealed else None
+    with _opened(name, tmp_path, index=index, keys=keys) as store:
         store.setup()
         tenants = [store.for_tenant(tenant) for tenant in ("a", "ab")]
         sides = [

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from threadkeep._core.codec import Compression, pack, unpack
+from threadkeep._core.codec.frame import is_sealed
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._core.sealing import Sealer, is_sealed, place
+from threadkeep._core.sealing import Sealer, place
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.caches import (
     KEY_BYTES,
@@ -27,7 +28,7 @@ from threadkeep._stores.caches import (
 from threadkeep._stores.items import AsyncItemBackend, BlockingItems, merged, records
 from threadkeep._stores.items.records import ItemRow, Namespace, Packed, Unopened, VersionRow
 from threadkeep._stores.store_keys import StoreKeys
-from threadkeep._stores.sync_bridge import result
+from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import (
     CodecError,
     InvalidArgumentError,
@@ -52,7 +53,7 @@ class _ValueSealer:
     """Seals and opens the values of one group."""
 
     def __init__(self, keys: StoreKeys, sealer: Sealer, group: str) -> None:
-        self._takes_plain = getattr(keys, "allow_plaintext", False)
+        self._takes_plain = keys.allow_plaintext
         self._sealer = sealer
         self._group = sealer.group(f"{OWN_NS}{group}")
 
@@ -126,8 +127,7 @@ class SealedItems(AsyncItemBackend):
         self.keys = keys
         self.commits_groups = below.commits_groups
 
-    async def _of(self, namespace: Namespace) -> _ItemSealer:
-        sealer = await self.keys.of(namespace[0] if namespace else "")
+    def _with(self, sealer: Sealer, namespace: Namespace) -> _ItemSealer:
         return _ItemSealer(self.keys, sealer, f"items {namespace!a}")
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
@@ -140,14 +140,15 @@ class SealedItems(AsyncItemBackend):
         match read:
             case records.GetItems() | records.FindItems():
                 return [None if row is None else await self._opened(row) for row in reply]
-            case records.FindVersions(namespace, key):
-                values = await self._of(namespace)
+            case records.FindVersions(namespace, key) if reply:
+                values = self._with(await self.keys.of(_label(namespace)), namespace)
                 return [values.opened_version(namespace, key, row) for row in reply]
             case _:
                 return reply
 
     async def _opened(self, row: ItemRow) -> ItemRow:
-        return (await self._of(row.namespace)).opened_item(row)
+        sealer = await self.keys.of(_label(row.namespace))
+        return self._with(sealer, row.namespace).opened_item(row)
 
     async def commit(self, change: Any) -> None:
         await result(self.below.commit(await self._sealed(change)))
@@ -166,9 +167,13 @@ class SealedItems(AsyncItemBackend):
         if isinstance(change, _INDEXED):
             raise no_index()
         if isinstance(change, records.PutItems):
-            puts = [(await self._of(put.namespace)).put(put, change.now) for put in change.puts]
+            puts = [await self._sealed_put(put, change.now) for put in change.puts]
             return change._replace(puts=tuple(puts))
         return change
+
+    async def _sealed_put(self, put: records.ItemPut, now: int) -> records.ItemPut:
+        sealer = await self.keys.writing(_label(put.namespace))
+        return self._with(sealer, put.namespace).put(put, now)
 
     async def migrate(self) -> None:
         await result(self.below.migrate())
@@ -183,12 +188,8 @@ class SealedItems(AsyncItemBackend):
         return _BlockingItems(self, asynchronous)
 
 
-class _BlockingItems(BlockingItems):
-    face: SealedItems
-
-    def open(self) -> None:
-        """See `Backend.open`."""
-        self.face.below.open()
+def _label(namespace: Namespace) -> str:
+    return namespace[0] if namespace else ""
 
 
 def _without_hints(read: Any) -> Any:
@@ -220,6 +221,8 @@ class SealedEntries(AsyncCacheBackend):
     async def _opened(
         self, read: GetEntries, reply: dict[bytes, CacheRow]
     ) -> dict[bytes, tuple[Any, Any]]:
+        if not any(value is not None for value, _ in reply.values()):
+            return reply
         sealer = await self.keys.of(read.tenant)
         return {
             id_: (value if value is None else self._values(sealer, id_).opened(value, id_), owner)
@@ -234,7 +237,7 @@ class SealedEntries(AsyncCacheBackend):
     async def _sealed(self, change: CacheChange) -> CacheChange:
         if not isinstance(change, SetEntries):
             return change
-        sealer = await self.keys.of(change.tenant)
+        sealer = await self.keys.writing(change.tenant)
         entries = [
             (id_, self._values(sealer, id_).seal(value, id_), expires)
             for id_, value, expires in change.entries
@@ -257,9 +260,23 @@ class SealedEntries(AsyncCacheBackend):
         return _BlockingCache(self, asynchronous)
 
 
-class _BlockingCache(BlockingCache):
-    face: SealedEntries
+# -- blocking calls ----------------------------------------------------------------------
+
+
+class _InFront(BlockingFace[Any]):
+    """Blocking calls over a face whose store below is blocking."""
+
+    def __init__(self, face: Any, asynchronous: Any) -> None:
+        super().__init__(face, asynchronous)
+        self.instant = face.below.instant
 
     def open(self) -> None:
-        """See `Backend.open`."""
         self.face.below.open()
+
+
+class _BlockingItems(_InFront, BlockingItems):
+    """Sealed items for blocking calls."""
+
+
+class _BlockingCache(_InFront, BlockingCache):
+    """Sealed results for blocking calls."""

@@ -191,7 +191,7 @@ class StoreKeys:
         if self.allow_plaintext:
             return
         (found,) = await result(self._store.fetch([FindThreads(None, 1, empty=True)]))
-        if found:
+        if found and not (await self._stored()).orphans:  # (another process was faster)
             raise InvalidArgumentError(
                 "Keys were given, and the store holds threads that are not encrypted.", hint=MIGRATE
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import IndexConfig, Item, SearchItem, TTLConfig
 
+from threadkeep._core.codec.frame import is_sealed, unreadable
 from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._core.validation import is_count
@@ -114,6 +115,8 @@ def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
         value = opened(row.value)
         if not is_sound(row):
             raise CorruptionError("a column has an invalid type")
+        if engine.keys is None and type(value) is bytes and is_sealed(value):
+            raise unreadable(value, "")
         return engine.packer.unpack(engine.unseal(value, row.namespace, row.key))
     except CodecError as error:
         error.message = f"Item {row.key!r} in {row.namespace} cannot be read: {error.message}"

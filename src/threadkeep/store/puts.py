@@ -37,7 +37,6 @@ from threadkeep.errors import (
     ConflictError,
     CorruptionError,
     EmbeddingError,
-    WrongKeyError,
     invalid,
 )
 from threadkeep.store.embedding import Index, Text
@@ -262,9 +261,6 @@ def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[li
         except CorruptionError:  # (a store without history put the item in between)
             _log.warning("Versions of item %r before %d cannot be read.", key, row.version + 1)
             break
-        except WrongKeyError as error:
-            error.message = f"Versions of item {key!r} in {namespace}: {error.message}"
-            raise
         value = engine.packer.unpack(plain)
         times = (time_of(row.updated_at), time_of(row.replaced_at))
         found.append(ItemVersion(row.version, value, *times, row.deleted))
