@@ -6,7 +6,7 @@ value names all fields beside it that the store keeps as they were put (design n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threadkeep._core.codec import Compression, pack, unpack
@@ -127,8 +127,16 @@ class SealedItems(AsyncItemBackend):
         self.keys = keys
         self.commits_groups = below.commits_groups
 
-    def _with(self, sealer: Sealer, namespace: Namespace) -> _ItemSealer:
-        return _ItemSealer(self.keys, sealer, f"items {namespace!a}")
+    async def _sealers(
+        self, namespaces: Iterable[Namespace], *, to_write: bool = False
+    ) -> dict[Namespace, _ItemSealer]:
+        found: dict[Namespace, _ItemSealer] = {}
+        of = self.keys.writing if to_write else self.keys.of
+        for namespace in namespaces:
+            if namespace not in found:
+                sealer = await of(namespace[0] if namespace else "")
+                found[namespace] = _ItemSealer(self.keys, sealer, f"items {namespace!a}")
+        return found
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """See `ItemBackend`. Conditions of filters are left to the caller."""
@@ -139,16 +147,13 @@ class SealedItems(AsyncItemBackend):
     async def _reply(self, read: records.ItemRead, reply: Any) -> Any:
         match read:
             case records.GetItems() | records.FindItems():
-                return [None if row is None else await self._opened(row) for row in reply]
+                of = await self._sealers([row.namespace for row in reply if row])
+                return [row and of[row.namespace].opened_item(row) for row in reply]
             case records.FindVersions(namespace, key) if reply:
-                values = self._with(await self.keys.of(_label(namespace)), namespace)
-                return [values.opened_version(namespace, key, row) for row in reply]
+                of = await self._sealers([namespace])
+                return [of[namespace].opened_version(namespace, key, row) for row in reply]
             case _:
                 return reply
-
-    async def _opened(self, row: ItemRow) -> ItemRow:
-        sealer = await self.keys.of(_label(row.namespace))
-        return self._with(sealer, row.namespace).opened_item(row)
 
     async def commit(self, change: Any) -> None:
         await result(self.below.commit(await self._sealed(change)))
@@ -167,13 +172,10 @@ class SealedItems(AsyncItemBackend):
         if isinstance(change, _INDEXED):
             raise no_index()
         if isinstance(change, records.PutItems):
-            puts = [await self._sealed_put(put, change.now) for put in change.puts]
+            of = await self._sealers([put.namespace for put in change.puts], to_write=True)
+            puts = [of[put.namespace].put(put, change.now) for put in change.puts]
             return change._replace(puts=tuple(puts))
         return change
-
-    async def _sealed_put(self, put: records.ItemPut, now: int) -> records.ItemPut:
-        sealer = await self.keys.writing(_label(put.namespace))
-        return self._with(sealer, put.namespace).put(put, now)
 
     async def migrate(self) -> None:
         await result(self.below.migrate())
@@ -186,10 +188,6 @@ class SealedItems(AsyncItemBackend):
 
     def blocking(self, asynchronous: AsyncItemBackend | None) -> BlockingItems:
         return _BlockingItems(self, asynchronous)
-
-
-def _label(namespace: Namespace) -> str:
-    return namespace[0] if namespace else ""
 
 
 def _without_hints(read: Any) -> Any:
@@ -223,9 +221,9 @@ class SealedEntries(AsyncCacheBackend):
     ) -> dict[bytes, tuple[Any, Any]]:
         if not any(value is not None for value, _ in reply.values()):
             return reply
-        sealer = await self.keys.of(read.tenant)
+        of = self._sealers(await self.keys.of(read.tenant), reply)
         return {
-            id_: (value if value is None else self._values(sealer, id_).opened(value, id_), owner)
+            id_: (value if value is None else of[_space(id_)].opened(value, id_), owner)
             for id_, (value, owner) in reply.items()
         }
 
@@ -238,14 +236,17 @@ class SealedEntries(AsyncCacheBackend):
         if not isinstance(change, SetEntries):
             return change
         sealer = await self.keys.writing(change.tenant)
+        of = self._sealers(sealer, [id_ for id_, _, _ in change.entries])
         entries = [
-            (id_, self._values(sealer, id_).seal(value, id_), expires)
-            for id_, value, expires in change.entries
+            (id_, of[_space(id_)].seal(value, id_), end) for id_, value, end in change.entries
         ]
         return change._replace(entries=tuple(entries))
 
-    def _values(self, sealer: Sealer, id_: bytes) -> _ValueSealer:
-        return _ValueSealer(self.keys, sealer, f"cache {id_[:-KEY_BYTES].hex()}")
+    def _sealers(self, sealer: Sealer, ids: Iterable[bytes]) -> dict[bytes, _ValueSealer]:
+        return {
+            space: _ValueSealer(self.keys, sealer, f"cache {space.hex()}")
+            for space in {*map(_space, ids)}
+        }
 
     async def migrate(self) -> None:
         await result(self.below.migrate())
@@ -258,6 +259,11 @@ class SealedEntries(AsyncCacheBackend):
 
     def blocking(self, asynchronous: AsyncCacheBackend | None) -> BlockingCache:
         return _BlockingCache(self, asynchronous)
+
+
+def _space(id_: bytes) -> bytes:
+    """Return the beginning of an id that names its tenant and namespace."""
+    return id_[:-KEY_BYTES]
 
 
 # -- blocking calls ----------------------------------------------------------------------
