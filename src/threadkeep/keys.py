@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, Typed
 
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.external import extra, replacing
+from threadkeep._stores.open import open_backend
 from threadkeep._stores.options import Option
 from threadkeep.errors import InvalidArgumentError, WrongKeyError
 
@@ -233,10 +234,21 @@ class KeyOptions(TypedDict, total=False):
             None,
         ),
     ]
+    key_store: Annotated[
+        str | Backend | AsyncBackend | None,
+        Option(
+            None,
+            "With `keys`, the URL of another database, for a random key of each tenant: `shred`"
+            " destroys it. Leave it out of the store's backups.",
+            lambda value: isinstance(value, str | Backend | AsyncBackend | None),
+            "Use a URL, such as sqlite:///keys.db.",
+            None,
+        ),
+    ]
 
 
-class SearchableOption(TypedDict, total=False):
-    """Option of savers with keys."""
+class SaverKeyOptions(KeyOptions, total=False):
+    """Options of savers that encrypt a store."""
 
     searchable: Annotated[
         Sequence[str],
@@ -249,6 +261,16 @@ class SearchableOption(TypedDict, total=False):
             None,
         ),
     ]
+    thread_keys: Annotated[
+        bool,
+        Option(
+            False,  # noqa: FBT003 - the default
+            "With `key_store`, each thread has its own random key, which its forks share.",
+            lambda value: type(value) is bool,
+            "Use True or False.",
+            None,
+        ),
+    ]
 
 
 def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
@@ -258,12 +280,14 @@ def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
         InvalidArgumentError: it encrypts them already, or other options need keys.
     """
     keys: KeyRing | None = options["keys"]
-    plain, searchable = options["allow_plaintext"], options.get("searchable", ())
+    others = ("allow_plaintext", "searchable", "key_store", "thread_keys")
+    given = [name for name in others if options.get(name)]
     if keys is None:
-        if (plain or searchable) and getattr(backend, "keys", None) is None:
-            name = "allow_plaintext" if plain else "searchable"
-            raise InvalidArgumentError(f"{name}= needs keys.", hint="Give keys= as well.")
+        if given and getattr(backend, "keys", None) is None:
+            raise InvalidArgumentError(f"{given[0]}= needs keys.", hint="Give keys= as well.")
         return backend
+    if given[-1:] == ["thread_keys"] and "key_store" not in given:
+        raise InvalidArgumentError("thread_keys= needs a key store.", hint="Give key_store=, too.")
     if not isinstance(backend, Backend | AsyncBackend):
         return backend  # (refused where it is used)
     if backend.keys is not None:
@@ -273,7 +297,14 @@ def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
     from threadkeep._stores.sealed import SealedBackend, SealedFace  # noqa: PLC0415 - an extra
     from threadkeep._stores.store_keys import StoreKeys  # noqa: PLC0415 - an extra
 
-    found = StoreKeys(keys, searchable, allow_plaintext=plain is not None)
+    store = options.get("key_store")
+    found = StoreKeys(
+        keys,
+        options.get("searchable", ()),
+        allow_plaintext=options["allow_plaintext"] is not None,
+        key_store=open_backend(store) if isinstance(store, str) else store,
+        thread_keys=options.get("thread_keys", False),
+    )
     if isinstance(backend, Backend):
         return SealedBackend(backend, found)
     return SealedFace(backend, found)

@@ -18,6 +18,7 @@ _TENANT = f"{OWN_NS}tenant "
 _LABEL = f'["{OWN_NS}tenant",'
 FAMILY = f"{OWN_NS}family"
 STORE = f"{OWN_NS}store"
+KEY = f"{OWN_NS}key"
 FIRST = _TENANT
 """Sorts before the threads of all tenants."""
 LONGEST = 200  # characters of a tenant's name
@@ -51,9 +52,14 @@ def prefix(tenant: str) -> str:
     return f"{label(tenant)} "
 
 
+def owner_of(name: str) -> str:
+    """Return the thread that a hidden thread is about, or the thread itself."""
+    return name.removeprefix(f"{FAMILY} ")
+
+
 def tenant_of(name: str) -> str:
     """Return the tenant of a thread's stored name or an item's first label; "" without one."""
-    name = name.removeprefix(f"{FAMILY} ")
+    name = owner_of(name)
     if not name.startswith(_TENANT):
         return ""
     return unquote(name[len(_TENANT) :].partition(" ")[0])
@@ -73,11 +79,11 @@ def family_thread(thread: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True for the threads in which a sealed store keeps families and its record.
+    """Return True for the threads in which a sealed store keeps families, keys and its record.
 
     Nothing above the sealed store sees them, and they never expire.
     """
-    return name == STORE or name.startswith(FAMILY)
+    return name == STORE or name.startswith((FAMILY, KEY))
 
 
 def tenant_label(tenant: str) -> str:

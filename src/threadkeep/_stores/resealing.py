@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from threadkeep._core import tenants
 from threadkeep._core.codec.frame import is_sealed, key_of
 from threadkeep._core.engine import model
 from threadkeep._core.engine.sealed_rows import RowSealer
@@ -83,6 +84,8 @@ class _Pass:
     async def run(self, *, dry_run: bool) -> _Found:
         reads: list[model.Read] = [model.ReadThread(self._thread), ReadEntry(self._thread)]
         rows, entry = await result(self._face.below.fetch(reads))
+        if not tenants.is_hidden(self._thread):
+            await self._face.read_family(self._thread)
         sealer = await self._face.rows_to_write(self._thread)
         fence = _fence(rows, entry)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter, call
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -26,7 +27,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.lru import Lru
-from threadkeep._core.sealing import OVERHEAD
+from threadkeep._core.sealing import OVERHEAD, Sealer
 from threadkeep._stores import resealing
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.caches import AsyncCacheBackend
@@ -35,7 +36,13 @@ from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, finish, result
-from threadkeep.errors import CodecError, SegmentTakenError, TamperedDataError, ThreadkeepError
+from threadkeep.errors import (
+    CodecError,
+    SegmentTakenError,
+    TamperedDataError,
+    ThreadkeepError,
+    WrongKeyError,
+)
 
 T = TypeVar("T")
 _FAMILIES = 4096  # threads whose families are remembered
@@ -122,12 +129,12 @@ class SealedFace(AsyncBackend):
         """Open the rows of a reply. Few threads have rows of others."""
         names = _names(read, reply)
         for name in names:
-            await self.keys.of(name)
+            await self.keys.of(name, is_thread=True)
         skip = isinstance(read, model.ReadThread) and read.skip
         try:
             return _opened(read, reply, self._rows)
         except TamperedDataError:
-            families = [await self._read_family(name) for name in names]
+            families = [await self.read_family(name) for name in names]
             if not any(family.relatives for family in families) and not skip:
                 raise
         return _opened(read, reply, self._rows, _or_same if skip else call)
@@ -191,44 +198,58 @@ class SealedFace(AsyncBackend):
     # -- rows --------------------------------------------------------------------------
 
     def _rows(self, thread: str) -> RowSealer:
-        """Return the sealer of a thread, with the keys and families that are in memory."""
+        """Return the opener of a thread's rows, with the keys and families that are in memory."""
         with self._lock:
             family = self._families.get(thread) or Family(thread)
+        return self._row_sealer(thread, self.keys.at_hand(thread) or self.keys.none, family)
+
+    def _row_sealer(
+        self, thread: str, sealer: Sealer, family: Family, root: Sealer | None = None
+    ) -> RowSealer:
+        found = [(self.keys.at_hand(one.thread), one) for one in family.relatives]
         return RowSealer(
             thread,
-            self._place(thread),
-            self._place(family.root),
-            [(self._place(one.thread), one.last) for one in family.relatives],
+            Seal(sealer, sealer.group(thread)),
+            None if root is None else Seal(root, root.group(family.root)),
+            [(Seal(one, one.group(at.thread)), at.last) for one, at in found if one is not None],
             self.keys.searchable,
             plain=self.keys.allow_plaintext,
         )
 
-    def _place(self, thread: str) -> Seal:
-        sealer = self.keys.at_hand(thread)
-        return Seal(sealer, sealer.group(thread))
+    async def rows_to_write(self, thread: str, *, of_all: bool = False) -> RowSealer:
+        """Return the sealer of a thread.
 
-    async def rows_to_write(self, thread: str) -> RowSealer:
-        """Return the sealer of a thread, which also opens all of its rows."""
-        await self.keys.writing(thread)
-        if not tenants.is_hidden(thread):
-            await self._read_family(thread)
-        return self._rows(thread)
+        Args:
+            thread: its name.
+            of_all: read the thread's family first: others may share what is sealed now.
+        """
+        sealer = await self.keys.writing(thread, is_thread=True)
+        if of_all and not tenants.is_hidden(thread):
+            family = await self._family(thread)
+        else:
+            with self._lock:
+                family = self._families.get(thread) or Family(thread)
+        root = None
+        if family.root != thread:
+            root = await self.keys.of(family.root, is_thread=True)
+        return self._row_sealer(thread, sealer, family, root)
 
     async def _family(self, thread: str) -> Family:
         with self._lock:
             known = self._families.get(thread)
-        return known or await self._read_family(thread)
+        return known or await self.read_family(thread)
 
-    async def _read_family(self, thread: str) -> Family:
+    async def read_family(self, thread: str) -> Family:
         """Read the family of a thread, which few have, and remember it."""
         own = tenants.family_thread(thread)
         (rows,) = await result(self.below.fetch([model.ReadThread(own)]))
-        await self.keys.of(own)
+        await self.keys.of(own, is_thread=True)
         found = [self._rows(own).family_of(row) for row in rows.orphans]
         relatives = dict.fromkeys([one for family in found for one in family.relatives])
         family = Family(found[-1].root if found else thread, tuple(relatives))
         for one in relatives:
-            await self.keys.of(one.thread)
+            with suppress(WrongKeyError):  # (destroyed: what it sealed does not open)
+                await self.keys.of(one.thread, is_thread=True)
         with self._lock:
             return self._families.put(thread, family)
 
@@ -237,6 +258,11 @@ class SealedFace(AsyncBackend):
     async def commit(self, change: model.Change) -> None:
         """See `Backend.commit`."""
         await self._before(change)
+        if isinstance(change, model.CopyThread):
+            await result(self.below.commit(change))
+            if self.keys.has_thread_keys:
+                await self.reseal(change.target, dry_run=False)
+            return
         try:
             await result(self.below.commit(await self._sealed(change)))
         except SegmentTakenError:
@@ -272,12 +298,10 @@ class SealedFace(AsyncBackend):
     async def _sealed(self, change: model.Change) -> Any:
         if isinstance(change, model.CopyThread):
             return change
-        await self.keys.writing(change.thread)
+        of_all = isinstance(change, model.Batch) and bool(change.drop_segments)
+        rows = await self.rows_to_write(change.thread, of_all=of_all)
         if isinstance(change, model.Batch):
-            if change.drop_segments:  # (others may share what takes their place)
-                await self._family(change.thread)
-            return self._rows(change.thread).batch(change)
-        rows = self._rows(change.thread)
+            return rows.batch(change)
         if change.entry is not None:
             change = change._replace(entry=rows.entry(change.entry))
         if isinstance(change, model.DropThread) and change.rows is not None:
@@ -291,9 +315,8 @@ class SealedFace(AsyncBackend):
         """
         if not isinstance(change, model.CopyThread | model.ForkThread):
             return
-        await self.keys.writing(change.target)
-        source = await self._read_family(change.source)
-        known = await self._read_family(change.target)
+        source = await self.read_family(change.source)
+        known = await self.read_family(change.target)
         root, last = change.target, AFTER_ALL
         if isinstance(change, model.ForkThread):
             copied = [id for _, id in change.checkpoints] + [id for _, id, _ in change.writes]
@@ -302,9 +325,9 @@ class SealedFace(AsyncBackend):
         if root == known.root and {*relatives} <= {*known.relatives}:
             return
         own = tenants.family_thread(change.target)
-        row = self._rows(own).family_row(Family(root, relatives))
+        row = (await self.rows_to_write(own)).family_row(Family(root, relatives))
         await result(self.below.commit(model.Batch(own, change.now, writes=(row,))))
-        await self._read_family(change.target)
+        await self.read_family(change.target)
 
     # -- rotation ----------------------------------------------------------------------
 
@@ -321,15 +344,21 @@ class SealedFace(AsyncBackend):
         """See `StoreKeys.finish_rotation`."""
         await self.keys.finish_rotation()
 
+    async def destroy_key(self, name: str) -> tuple[str, ScrubReport]:
+        """See `StoreKeys.destroy`."""
+        return await self.keys.destroy(name)
+
     # -- the rest ----------------------------------------------------------------------
 
     async def close(self) -> None:
         """See `Backend.close`."""
         await result(self.below.close())
+        await self.keys.close()
 
     async def migrate(self) -> None:
         """See `Backend.migrate`."""
         await result(self.below.migrate())
+        await self.keys.migrate()
 
     async def identity(self) -> str:
         """See `Backend.identity`."""
@@ -420,5 +449,5 @@ class SealedBackend(BlockingFace[SealedFace]):
     def finish_rotation(self) -> None:
         finish(self.face.finish_rotation())
 
-    def close(self) -> None:
-        self._below.close()
+    def destroy_key(self, name: str) -> tuple[str, ScrubReport]:
+        return finish(self.face.destroy_key(name))

@@ -28,12 +28,16 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import Sealer, place
+from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.key_store import KeyStore, Secret
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import ConflictError, InvalidArgumentError, WrongKeyError
 
 MIGRATE = 'Open it with allow_plaintext="migrate", then run `threadkeep rotate`.'
 _SECRET = 32  # bytes
-_SEALERS = 1000  # of tenants, in memory
+_SEALERS = 10_000  # of tenants or threads, in memory
+KNOWN_FOR = 60.0
+"""Seconds for which a program uses a random key without asking whether it was destroyed."""
 _PLACE = place("record")
 
 
@@ -62,26 +66,43 @@ class StoreKeys:
 
     Its methods read the store once, and suspend only if the store is awaited.
 
+    With a key store, each tenant has a random key there, and each thread one with `thread_keys`.
+    Otherwise all keys are derived from the ring's.
+
     Args:
         ring: the keys.
         searchable: keys of metadata that searches shall find by digests. In a store that exists,
             they do so after a rotation.
         allow_plaintext: return rows that are not sealed as they are.
+        key_store: the database of random keys.
+        thread_keys: whether each thread has its own.
     """
 
     def __init__(
-        self, ring: Ring, searchable: Collection[str] = (), *, allow_plaintext: bool = False
+        self,
+        ring: Ring,
+        searchable: Collection[str] = (),
+        *,
+        allow_plaintext: bool = False,
+        key_store: Backend | AsyncBackend | None = None,
+        thread_keys: bool = False,
     ) -> None:
         self.ring = ring
         self._declared = frozenset(searchable)
         self.allow_plaintext = allow_plaintext
+        self.has_thread_keys = thread_keys
+        self._key_database = key_store
         self._known = _Known()
         self._store: Any = None  # a backend
+        self._random: KeyStore | None = None
 
     def beside(self, store: Any) -> StoreKeys:
         """Return the same keys, whose record is in this backend."""
         mine = copy(self)
         mine._store = store  # noqa: SLF001 - a copy
+        if self._key_database is not None:
+            awaited = isinstance(store, AsyncBackend)
+            mine._random = KeyStore(self._key_database, self.ring, awaited=awaited)  # noqa: SLF001 - a copy
         return mine
 
     @property
@@ -95,41 +116,103 @@ class StoreKeys:
         """The keys of metadata whose digests are stored."""
         return self._declared | self.indexed
 
-    def at_hand(self, name: str) -> Sealer:
-        """Return the sealer of a row if it is in memory, else one that opens nothing."""
-        return self._known.sealer(("store", tenants.tenant_of(name))) or self.ring.sealer("none")
+    def at_hand(self, thread: str) -> Sealer | None:
+        """Return the sealer of a thread if it is in memory."""
+        known = self._known.sealer(self._name(thread, is_thread=True))
+        return known[0] if known else None
 
-    async def of(self, name: str = "") -> Sealer:
-        """Return the sealer to open a thread (by its stored name) or item (by its first label).
+    @property
+    def none(self) -> Sealer:
+        """A sealer that opens nothing."""
+        return self.ring.sealer("none")
+
+    async def of(self, name: str = "", *, is_thread: bool = False) -> Sealer:
+        """Return the sealer to open an item (by its first label) or a thread (by its stored name).
 
         Raises:
-            WrongKeyError: the ring lacks a key of the store.
+            WrongKeyError: the ring lacks a key of the store, or the key was destroyed.
         """
-        known = self._known.sealer(("store", tenants.tenant_of(name)))
-        return known or await self._derived("store", name)
+        return await self._sealer(name, is_thread=is_thread, create=False)
 
-    async def writing(self, name: str = "") -> Sealer:
-        """Return the sealer to seal a thread or item; see `of`.
+    async def writing(self, name: str = "", *, is_thread: bool = False) -> Sealer:
+        """Return the sealer to seal an item or a thread; see `of`.
 
         Raises:
             InvalidArgumentError: the store holds threads that are not encrypted.
-            WrongKeyError: the ring lacks a key of the store.
+            WrongKeyError: the ring lacks a key of the store, or the key was destroyed.
         """
         if not self._known.is_ready:
             await self._prepare()
-        return await self.of(name)
+        return await self._sealer(name, is_thread=is_thread, create=True)
 
     async def portable(self, name: str = "") -> Sealer:
         """Return the sealer of files that other stores read too, such as bundles."""
-        return self.ring.sealer("portable", tenants.tenant_of(name))
-
-    async def _derived(self, purpose: str, name: str) -> Sealer:
-        record = self._known.record or self._opened(await self._stored())
-        if record is None:
-            return self.ring.sealer("none")  # (no row of the store is sealed)
         tenant = tenants.tenant_of(name)
-        sealer = self.ring.sealer(purpose, record.store, tenant, clues=record.clues)
-        return self._known.remember((purpose, tenant), sealer)
+        if self._random is None or not tenant:
+            return self.ring.sealer("portable", tenant)
+        record = await self._record()
+        assert record is not None  # noqa: S101 - a tenant's file is written after its rows
+        secret = await self._random.get(record.store, f"tenant {tenant}", create=True)
+        return _sealer_of(cast("Secret", secret), ("portable", tenant))
+
+    async def destroy(self, name: str) -> tuple[str, ScrubReport]:
+        """Destroy the key of a tenant or thread; see `KeyStore.destroy`.
+
+        Args:
+            name: such as "tenant acme" or "thread 42".
+        """
+        record = await self._record()
+        if self._random is None or record is None:
+            raise InvalidArgumentError(
+                "Keys that are derived from a ring cannot be destroyed one by one.",
+                hint="Open the store with key_store=, before the first save.",
+            )
+        destroyed = await self._random.destroy(record.store, name)
+        self._known.forget(name)
+        return destroyed
+
+    async def migrate(self) -> None:
+        """Create the tables of the key store, or migrate them."""
+        if self._random is not None:
+            await self._random.migrate()
+
+    async def close(self) -> None:
+        """Close the key store."""
+        if self._random is not None:
+            await self._random.close()
+
+    # -- sealers -----------------------------------------------------------------------
+
+    def _name(self, name: str, *, is_thread: bool) -> str:
+        """Return the name of the key of a thread or item."""
+        if is_thread and self.has_thread_keys and name != tenants.STORE:
+            return f"thread {tenants.owner_of(name)}"
+        tenant = tenants.tenant_of(name)
+        return f"tenant {tenant}" if tenant else ""
+
+    async def _sealer(self, name: str, *, is_thread: bool, create: bool) -> Sealer:
+        key = self._name(name, is_thread=is_thread)
+        known = self._known.sealer(key)
+        if known is not None and (self._random is None or known[1] > time.monotonic()):
+            return known[0]
+        record = await self._record()
+        if record is None:
+            return self.none  # (no row of the store is sealed)
+        tenant = tenants.tenant_of(name)
+        context = "store", record.store, tenant
+        if self._random is None or not key:
+            return self._known.remember(key, self.ring.sealer(*context, clues=record.clues))
+        secret = await self._random.get(record.store, key, create=create)
+        if secret is None:
+            return self.none
+        if key.startswith("thread "):  # (searches use the same digests in all threads)
+            other = self._name(name, is_thread=False)
+            found = await self._random.get(record.store, other, create=create) if other else None
+            secret = secret._replace(clues=record.clues if found is None else found.clues)
+        return self._known.remember(key, _sealer_of(secret, context))
+
+    async def _record(self) -> KeyRecord | None:
+        return self._known.record or self._opened(await self._stored())
 
     # -- the record --------------------------------------------------------------------
 
@@ -153,6 +236,8 @@ class StoreKeys:
             record = self._opened(rows)
             if record is None:
                 return
+            if self._random is not None:
+                await self._random.rewrap(record.store)
             new = record._replace(keys=[self.ring.ids[0]], searchable=sorted(self.searchable))
             if new == record:
                 return
@@ -201,19 +286,30 @@ class StoreKeys:
         return cast("ThreadRows", rows)
 
 
+def _sealer_of(secret: Secret, context: tuple[str | bytes, ...]) -> Sealer:
+    name = bytes.fromhex(secret.id)
+    return Sealer({name: secret.key}, name, context, secret.clues)
+
+
 class _Known:
     """Facts of a store that its keys remember."""
 
     def __init__(self) -> None:
         self.record: KeyRecord | None = None
         self.is_ready = False  # the record names the current key
-        self._sealers: Lru[tuple[str, str], Sealer] = Lru(_SEALERS)
+        self._sealers: Lru[str, tuple[Sealer, float]] = Lru(_SEALERS)
         self._lock = Lock()
 
-    def sealer(self, key: tuple[str, str]) -> Sealer | None:
+    def sealer(self, name: str) -> tuple[Sealer, float] | None:
+        """Return a sealer, and the time until which its key is known to exist."""
         with self._lock:
-            return self._sealers.get(key)
+            return self._sealers.get(name)
 
-    def remember(self, key: tuple[str, str], sealer: Sealer) -> Sealer:
+    def remember(self, name: str, sealer: Sealer) -> Sealer:
         with self._lock:
-            return self._sealers.get(key) or self._sealers.put(key, sealer)
+            self._sealers.put(name, (sealer, time.monotonic() + KNOWN_FOR))
+        return sealer
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._sealers.drop(name)

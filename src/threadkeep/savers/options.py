@@ -19,7 +19,7 @@ from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.sqlite import SqliteOptions
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.keys import KeyOptions, SearchableOption
+from threadkeep.keys import SaverKeyOptions
 
 
 def _record(kind: type, example: str, help: str, *, parse: bool = True) -> Option:
@@ -41,7 +41,7 @@ def _is_url(value: object) -> bool:
     return isinstance(value, str | None)
 
 
-class CommonOptions(KeyOptions, SearchableOption, total=False):
+class CommonOptions(SaverKeyOptions, total=False):
     """Options of every saver, without `serde` and `cache`."""
 
     conflicts: Annotated[

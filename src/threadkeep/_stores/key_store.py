@@ -1,0 +1,159 @@
+"""Random keys of tenants and threads, in a database of their own (design note 0026).
+
+Each key is the pending write of a thread `threadkeep$key STORE NAME`, sealed with the ring. It lies
+apart from the data, so that a backup of the data has no keys, and the end of a key is the end of
+all copies of what it sealed. A destroyed key leaves a tombstone: its name is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import ormsgpack
+
+from threadkeep._core.engine.model import (
+    Batch,
+    DropThread,
+    FindThreads,
+    ReadThread,
+    RowsFence,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep._core.sealing import key_id, place
+from threadkeep._core.tenants import KEY
+from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.sync_bridge import result
+from threadkeep.errors import ConflictError, ThreadDeletedError, WrongKeyError
+
+_SECRET = 32  # bytes
+_PAGE = 256
+
+
+class Secret(NamedTuple):
+    """A random key of a tenant or thread."""
+
+    key: bytes
+    clues: bytes  # secret of digests for searches
+
+    @property
+    def id(self) -> str:
+        """The id of the key."""
+        return key_id(self.key).hex()
+
+
+class KeyStore:
+    """The keys of one store's tenants or threads.
+
+    Args:
+        backend: the database that holds them.
+        ring: seals them.
+        awaited: whether the caller runs in an event loop that must not block.
+    """
+
+    def __init__(self, backend: Backend | AsyncBackend, ring: Any, *, awaited: bool) -> None:
+        beside = backend.asynchronous if isinstance(backend, Backend) else backend
+        self._backend: Any = beside if awaited and beside is not None else backend
+        self._in_threads = awaited and beside is None and not backend.instant
+        self._ring = ring
+
+    async def get(self, store: bytes, name: str, *, create: bool) -> Secret | None:
+        """Return a key; without it make a new one, or return None.
+
+        Raises:
+            WrongKeyError: the key was destroyed, or the ring has no key that opens it.
+        """
+        while True:
+            thread = _thread(store, name)
+            now = time.time_ns() // 1000
+            rows = await self._rows(thread)
+            if rows.orphans:
+                return self._opened(thread, rows.orphans[0])
+            if rows.deleted_at:
+                raise _destroyed(name, rows.deleted_at)
+            if not create:
+                return None
+            new = Secret(secrets.token_bytes(_SECRET), secrets.token_bytes(_SECRET))
+            change = Batch(
+                thread, now, born=now, fences=(RowsFence(0, 0),), writes=(self._row(thread, new),)
+            )
+            try:
+                await self._call("commit", change)
+            except (ConflictError, ThreadDeletedError):
+                continue  # (another program made it, or destroyed it)
+
+    async def destroy(self, store: bytes, name: str) -> tuple[str, ScrubReport]:
+        """Destroy a key, and clear the files of the database of it.
+
+        Returns:
+            The key's id, "" if there was none, and the places that were cleared.
+        """
+        thread = _thread(store, name)
+        rows = await self._rows(thread)
+        secret = self._opened(thread, rows.orphans[0]) if rows.orphans else None
+        await self._call("commit", DropThread(thread, time.time_ns() // 1000))
+        report: ScrubReport = await self._call("scrub", rewrite=True)
+        return "" if secret is None else secret.id, report
+
+    async def rewrap(self, store: bytes) -> int:
+        """Seal all keys of a store with the current key of the ring; return how many changed."""
+        changed, after = 0, _thread(store, "")
+        while True:
+            (names,) = await self._call("fetch", [FindThreads(after, _PAGE, empty=True)])
+            mine = [name for name in names if name.startswith(_thread(store, ""))]
+            for thread in mine:
+                for row in (await self._rows(thread)).orphans:
+                    new = self._row(thread, self._opened(thread, row))._replace(seq=row.seq)
+                    if new.body != row.body:
+                        changed += 1
+                        now = time.time_ns() // 1000
+                        await self._call("commit", Batch(thread, now, replace_writes=(new,)))
+            if len(mine) < _PAGE:
+                return changed
+            after = mine[-1]
+
+    async def migrate(self) -> None:
+        """Create the tables, or migrate them."""
+        await self._call("migrate")
+
+    async def close(self) -> None:
+        """Close the database."""
+        await self._call("close")
+
+    def _row(self, thread: str, secret: Secret) -> WriteRow:
+        sealer = self._ring.sealer("keys")
+        packed = ormsgpack.packb(tuple(secret))
+        body = sealer.seal(packed, place(thread), sealer.group(thread))
+        return WriteRow("", KEY, 0, 0, KEY, "", body)
+
+    def _opened(self, thread: str, row: WriteRow) -> Secret:
+        sealer = self._ring.sealer("keys")
+        return Secret(
+            *ormsgpack.unpackb(sealer.open(row.body, place(thread), [sealer.group(thread)]))
+        )
+
+    async def _rows(self, thread: str) -> ThreadRows:
+        (rows,) = await self._call("fetch", [ReadThread(thread)])
+        found: ThreadRows = rows
+        return found
+
+    async def _call(self, method: str, *args: Any, **options: Any) -> Any:
+        call = partial(getattr(self._backend, method), *args, **options)
+        return await (asyncio.to_thread(call) if self._in_threads else result(call()))
+
+
+def _thread(store: bytes, name: str) -> str:
+    return f"{KEY} {store.hex()} {name}"
+
+
+def _destroyed(name: str, at: int) -> WrongKeyError:
+    day = datetime.fromtimestamp(at / 1e6, UTC)
+    return WrongKeyError(
+        f"The key of {name} was destroyed at {day:%Y-%m-%d %H:%M} UTC.",
+        hint="What it encrypted cannot be read any more. Use another name for new data.",
+    )
