@@ -8,6 +8,7 @@ holds a value, or a lease: its owner is computing the value.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.engine import operation
@@ -147,6 +148,11 @@ class BlockingCache(BlockingFace[AsyncCacheBackend]):
 
     def trim(self, trim: TrimEntries) -> int:
         return finish(self.face.trim(trim))
+
+
+def of_tenant(tenant: str) -> bytes:
+    """Return the digest that the ids of a tenant's entries begin with."""
+    return blake2b(tenant.encode(), digest_size=8).digest() if tenant else b""
 
 
 def end_of(space: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter, call
@@ -221,7 +222,7 @@ class SealedFace(AsyncBackend):
 
         Args:
             thread: its name.
-            of_all: read the thread's family first: others may share what is sealed now.
+            of_all: read the thread's family first: others may share the new rows.
         """
         sealer = await self.keys.writing(thread, is_thread=True)
         if of_all and not tenants.is_hidden(thread):
@@ -298,6 +299,8 @@ class SealedFace(AsyncBackend):
     async def _sealed(self, change: model.Change) -> Any:
         if isinstance(change, model.CopyThread):
             return change
+        if isinstance(change, model.DropThread) and change.entry is None and change.rows is None:
+            return change
         of_all = isinstance(change, model.Batch) and bool(change.drop_segments)
         rows = await self.rows_to_write(change.thread, of_all=of_all)
         if isinstance(change, model.Batch):
@@ -344,9 +347,25 @@ class SealedFace(AsyncBackend):
         """See `StoreKeys.finish_rotation`."""
         await self.keys.finish_rotation()
 
-    async def destroy_key(self, name: str) -> tuple[str, ScrubReport]:
-        """See `StoreKeys.destroy`."""
-        return await self.keys.destroy(name)
+    async def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+        """Destroy the key of a "tenant" or "thread", and what late writers have sealed with it."""
+        destroyed = await self.keys.destroy(f"{kind} {name}")
+        late = [name, tenants.family_thread(name)]
+        if kind == "tenant":
+            late = await self._threads_of(tenants.prefix(name))
+            late += await self._threads_of(tenants.family_thread(tenants.prefix(name)))
+        for thread in late:
+            await result(self.below.commit(model.DropThread(thread, time.time_ns() // 1000)))
+        return destroyed
+
+    async def _threads_of(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        while True:
+            after = found[-1] if found else prefix
+            page = await resealing.names(self, after)
+            found += [name for name in page if name.startswith(prefix)]
+            if len(found) == 0 or found[-1] != page[-1]:
+                return found
 
     # -- the rest ----------------------------------------------------------------------
 
@@ -384,11 +403,19 @@ class SealedFace(AsyncBackend):
 
 
 def _names(read: model.Read, reply: Any) -> set[str]:
-    """Return the threads whose rows a reply has."""
+    """Return the threads of the rows that a reply has."""
+    name = str(getattr(read, "thread", ""))
     if isinstance(read, model.ReadPath | model.ScanCheckpoints):
         return {one.thread for one in reply}
-    one_thread = (model.ReadCheckpoint, model.ReadSegments, model.ReadThread, ReadEntry)
-    return {read.thread} if isinstance(read, one_thread) else set()
+    if isinstance(read, model.ReadCheckpoint):
+        has_rows = reply.found is not None
+    elif isinstance(read, model.ReadThread):
+        has_rows = bool(reply.checkpoints or reply.orphans)
+    elif isinstance(read, ReadEntry):
+        has_rows = bool(reply.labels)
+    else:
+        has_rows = isinstance(read, model.ReadSegments) and bool(reply)
+    return {name} if has_rows else set()
 
 
 def _opened(
@@ -449,5 +476,5 @@ class SealedBackend(BlockingFace[SealedFace]):
     def finish_rotation(self) -> None:
         finish(self.face.finish_rotation())
 
-    def destroy_key(self, name: str) -> tuple[str, ScrubReport]:
-        return finish(self.face.destroy_key(name))
+    def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+        return finish(self.face.destroy_key(kind, name))

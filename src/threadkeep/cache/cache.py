@@ -36,6 +36,7 @@ from threadkeep._stores.caches import (
     SetEntries,
     TrimEntries,
     UseEntries,
+    of_tenant,
 )
 from threadkeep._stores.items.records import opened
 from threadkeep._stores.options import Option, complete, listed
@@ -324,7 +325,7 @@ class NodeCache(BaseCache[Any], Closing):
 
     def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Operation[None]:
         """Remove the values of exactly these namespaces, or all (None), and end leases."""
-        spaces: tuple[bytes, ...] | None = (_of_tenant(self._tenant),) if self._tenant else None
+        spaces: tuple[bytes, ...] | None = (of_tenant(self._tenant),) if self._tenant else None
         if namespaces is not None:
             spaces = tuple([_space(each, self._tenant)[1] for each in namespaces])
         if spaces != ():
@@ -430,12 +431,6 @@ def _expiry(now: int, ttl: Any) -> int | None:
 
 
 @lru_cache(maxsize=1000)
-def _of_tenant(tenant: str) -> bytes:
-    """Return the digest that the ids of a tenant's entries begin with."""
-    return blake2b(tenant.encode(), digest_size=8).digest() if tenant else b""
-
-
-@lru_cache(maxsize=1000)
 def _space(namespace: Namespace, tenant: str = "") -> tuple[bytes, bytes]:
     """Return a tenant's namespace as bytes, and the beginning of its entries' ids."""
     try:
@@ -446,7 +441,7 @@ def _space(namespace: Namespace, tenant: str = "") -> tuple[bytes, bytes]:
     if not path or not texts:
         raise invalid("namespace", namespace, 'Use texts: ("a", "b").')
     path = tenant.encode() + path
-    return path, _of_tenant(tenant) + blake2b(path, digest_size=8).digest()
+    return path, of_tenant(tenant) + blake2b(path, digest_size=8).digest()
 
 
 def _id(key: FullKey, tenant: str = "") -> bytes:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.repair.check import CheckReport
     from threadkeep.threads.retention.background import Collector
     from threadkeep.threads.rotation import RotationReport
+    from threadkeep.threads.shredding import ShredReport
     from threadkeep.threads.statistics import Stats
 
 
@@ -227,6 +228,52 @@ class Maintenance(Closing):
         return lazy.rotation.rotate(self._store, self._engine, progress, dry_run=dry_run)
 
     rotate_keys, arotate_keys = sync_and_async(_rotate_keys)
+
+    def _shred(
+        self, thread_id: str, *, forks: bool = False, progress: Progress | None = None
+    ) -> Operation[ShredReport]:
+        """Destroy a thread's own key, and erase the thread.
+
+        Its rows, archives and backups cannot be read any more, by anyone. Its id is never used
+        again. If the call is interrupted, repeat it.
+
+        Args:
+            thread_id: the thread's id.
+            forks: also shred its forks, which share its key.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+
+        Raises:
+            InvalidArgumentError: threads have no keys of their own: see `thread_keys`.
+            StateError: it has forks, and `forks` is False; nothing was done.
+            ThreadNotFoundError, UnfinishedErasureError, ConflictError, BackendError: as
+                `Threads.erase`.
+        """
+        return lazy.shredding.shred_thread(
+            self._store, self._engine, thread_id, progress, forks=forks
+        )
+
+    shred, ashred = sync_and_async(_shred)
+
+    def _shred_tenant(
+        self, tenant: str, *, progress: Progress | None = None
+    ) -> Operation[ShredReport]:
+        """Destroy a tenant's key, and remove its threads, items and cached results.
+
+        Its rows, archives, bundles and backups cannot be read any more, by anyone. The tenant's
+        name is never used again. If the call is interrupted, repeat it.
+
+        Args:
+            tenant: its name, as given to `for_tenant`.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+
+        Raises:
+            InvalidArgumentError: the name is invalid, or tenants have no keys of their own: see
+                `key_store`.
+            UnfinishedErasureError, ConflictError, BackendError: as `Threads.erase`.
+        """
+        return lazy.shredding.shred_tenant(self._store, self._engine, tenant, progress)
+
+    shred_tenant, ashred_tenant = sync_and_async(_shred_tenant)
 
     def _clear_cache(self, thread_id: str | None = None) -> Operation[None]:
         """Evict a thread, or all threads (None), from the caches. Nothing stored is removed.

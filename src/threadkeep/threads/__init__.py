@@ -22,6 +22,7 @@ if _CHECKING:
     from threadkeep.threads.repair.repair import RepairedThread, RepairReport
     from threadkeep.threads.retention.gc import CollectedThread, GcReport
     from threadkeep.threads.rotation import RotationReport
+    from threadkeep.threads.shredding import ShredReport
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
     from threadkeep.threads.transfer.mirror import MirrorReport
@@ -56,6 +57,7 @@ __all__ = [
     "RepairReport",
     "RepairedThread",
     "RotationReport",
+    "ShredReport",
     "StateDiff",
     "TextEdit",
     "ThreadInfo",
@@ -84,6 +86,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.repair.repair": ("RepairReport", "RepairedThread"),
     "threadkeep.threads.retention.gc": ("CollectedThread", "GcReport"),
     "threadkeep.threads.rotation": ("RotationReport",),
+    "threadkeep.threads.shredding": ("ShredReport",),
     "threadkeep.threads.transfer.adopt": ("AdoptReport",),
     "threadkeep.threads.transfer.bundles": ("ExportReport", "ImportReport"),
     "threadkeep.threads.transfer.mirror": ("MirrorReport",),

@@ -156,8 +156,26 @@ def erase(
             "Name the threads to erase in one way.",
             hint='Use a thread id, or metadata={"user_id": ...}.',
         )
+    names = yield from on(store.beneath(), _names(thread, metadata))
+    return (
+        yield from erase_all(
+            store, engine, names, progress, forks=forks, rewrite=rewrite, dry_run=dry_run
+        )
+    )
+
+
+def erase_all(
+    store: LayeredBackend,
+    engine: Engine,
+    names: Sequence[str],
+    progress: Progress | None,
+    *,
+    forks: bool,
+    rewrite: bool,
+    dry_run: bool,
+) -> Operation[EraseReport]:
+    """Erase these threads; see `Threads.erase`."""
     beneath, progress = store.beneath(), progress or no_progress
-    names = yield from on(beneath, _names(thread, metadata))
     found = yield from on(beneath, forks_of(names))
     # Origins come last: an interrupted erasure finds the forks by them.
     all_names = [*reversed(found), *names] if forks else names

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         partial_output,
         registry,
         rotation,
+        shredding,
         statistics,
     )
     from threadkeep.threads.archives import archive, offload, tiering
@@ -45,6 +46,7 @@ _PATHS = {
     "registry": "threads.registry",
     "repair": "threads.repair.repair",
     "rotation": "threads.rotation",
+    "shredding": "threads.shredding",
     "statistics": "threads.statistics",
     "tiering": "threads.archives.tiering",
 }
@@ -65,6 +67,7 @@ __all__ = [
     "registry",
     "repair",
     "rotation",
+    "shredding",
     "statistics",
     "tiering",
 ]

@@ -1,0 +1,141 @@
+"""The end of a tenant's or a thread's key: nothing that it encrypted can be read any more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from threadkeep._core import tenants, validation
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.model import FindThreads
+from threadkeep._core.engine.operation import Operation, Progress, call, fetch
+from threadkeep._run.driver import on
+from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.caches import CacheCommit, ClearEntries, of_tenant
+from threadkeep._stores.items.records import SearchOptions
+from threadkeep.errors import InvalidArgumentError, StateError
+from threadkeep.threads.erasure import EraseReport, erase, erase_all
+
+_PAGE = 500
+REMAINS = (
+    "Copies of the key store, such as its backups and replicas: remove them.",
+    "The key in the memory of other programs, for up to a minute: restart those that were paused.",
+    "Files that were written without encryption, and text that programs have sent elsewhere.",
+    "In backups: names of threads, namespaces and keys of items, times and sizes.",
+)
+"""Places that no shredding reaches."""
+
+
+class ShredReport(NamedTuple):
+    """The result of a shredding.
+
+    Attributes:
+        name: the tenant or thread.
+        at: the time at which the key was destroyed.
+        keys: the ids of the destroyed keys; fewer if the call was repeated.
+        erased: the threads that were also removed from the store.
+        items: the number of items that were also removed.
+        cleared: the places of the key store that hold no key any more.
+        remains: the places that shredding cannot reach, each with what to do.
+    """
+
+    name: str
+    at: datetime
+    keys: tuple[str, ...]
+    erased: EraseReport
+    items: int
+    cleared: tuple[str, ...]
+    remains: tuple[str, ...]
+
+
+def shred_thread(
+    store: LayeredBackend, engine: Engine, thread: str, progress: Progress | None, *, forks: bool
+) -> Operation[ShredReport]:
+    """See `Saver.shred`."""
+    name = validation.thread_id(thread)
+    keys = store.backend.keys
+    if keys is None or not keys.has_thread_keys:
+        raise InvalidArgumentError(
+            "The threads of this store have no keys of their own.",
+            hint="Open it with keys=, key_store= and thread_keys=True, before the first save.",
+        )
+
+    def erasing(*, dry_run: bool) -> Operation[EraseReport]:
+        return erase(
+            store, engine, name, None, progress, forks=forks, rewrite=False, dry_run=dry_run
+        )
+
+    planned = yield from erasing(dry_run=True)
+    if planned.forks:
+        raise StateError(
+            f"Forks of it are encrypted with its key: {', '.join(planned.forks[:5])}.",
+            hint="Shred them, too: forks=True.",
+            thread=name,
+        )
+    erased = yield from erasing(dry_run=False)
+    names = [name, *[one.thread for one in planned.threads if one.thread != name]]
+    return (yield from _end(store, "thread", name, names, erased, 0))
+
+
+def shred_tenant(
+    store: LayeredBackend, engine: Engine, tenant: str, progress: Progress | None
+) -> Operation[ShredReport]:
+    """See `Saver.shred_tenant`."""
+    name = tenants.checked(tenant)
+    if store.backend.keys is None:
+        raise InvalidArgumentError("The saver has no keys.", hint="Open it with keys=.")
+    threads = yield from on(store.beneath(), _threads_of(tenants.prefix(name)))
+    erased = yield from erase_all(
+        store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
+    )
+    items = yield from _remove_items(store, tenants.label(name))
+    if store.backend.keys.has_thread_keys:
+        for thread in threads:
+            yield from on(store, call("destroy_key", "thread", thread))
+    return (yield from _end(store, "tenant", name, [name], erased, items))
+
+
+def _end(
+    store: LayeredBackend,
+    kind: str,
+    name: str,
+    names: list[str],
+    erased: EraseReport,
+    items: int,
+) -> Operation[ShredReport]:
+    ids, report = [], ScrubReport()
+    for one in names:
+        destroyed, report = yield from on(store, call("destroy_key", kind, one))
+        ids.append(destroyed)
+    remains = (*report.remains, *REMAINS)
+    if erased.shared_with:
+        remains += (f"Values shared with other threads: {', '.join(erased.shared_with[:20])}.",)
+    known = tuple(filter(None, ids))
+    return ShredReport(name, datetime.now(UTC), known, erased, items, report.cleared, remains)
+
+
+def _threads_of(prefix: str) -> Operation[list[str]]:
+    found: list[str] = []
+    while True:
+        after = found[-1] if found else prefix
+        page = yield from fetch(FindThreads(after, _PAGE, empty=True))
+        found += [name for name in page if name.startswith(prefix)]
+        if len(page) < _PAGE or not page[-1].startswith(prefix):
+            return found
+
+
+def _remove_items(store: LayeredBackend, label: str) -> Operation[int]:
+    """Remove a tenant's items and cached results, if the database has any."""
+    try:
+        items = LayeredBackend(store.backend.items(SearchOptions()))
+        results = LayeredBackend(store.backend.cache())
+    except InvalidArgumentError:
+        return 0
+    removed = yield from on(items, call("erase", (label,)))
+    yield from on(results, _clear(label))
+    return int(removed)
+
+
+def _clear(label: str) -> Operation[None]:
+    yield CacheCommit(ClearEntries((of_tenant(label),)))

@@ -1,0 +1,185 @@
+"""Keys of threads and tenants that are destroyed, and the copies that nobody can read then."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.backends import SHARED, open_backend
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+
+from threadkeep import KeyRing, open_saver
+from threadkeep._stores import store_keys
+from threadkeep.errors import (
+    InvalidArgumentError,
+    StateError,
+    TamperedDataError,
+    ThreadDeletedError,
+    WrongKeyError,
+)
+
+RING = KeyRing([b"k" * 32])
+
+
+def at(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+
+def put(saver: Any, thread: str, text: str = "hello") -> Any:
+    point = empty_checkpoint()
+    point["channel_values"] = {"messages": [HumanMessage(text)]}
+    point["channel_versions"] = {"messages": 1}
+    return saver.put(
+        at(thread), point, {"source": "loop", "step": 1, "parents": {}}, {"messages": 1}
+    )
+
+
+def text(saver: Any, thread: str) -> str:
+    return saver.get_tuple(at(thread)).checkpoint["channel_values"]["messages"][0].content
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"keys": RING, "key_store": f"sqlite:///{tmp_path / 'keys.db'}", "thread_keys": True}
+
+
+@pytest.fixture(params=SHARED)
+def saver(request: pytest.FixtureRequest, tmp_path: Path, options: dict[str, Any]) -> Iterator[Any]:
+    with open_backend(request.param, tmp_path, **options) as opened:
+        yield opened
+
+
+def test_a_shredded_thread_is_gone_and_others_stay(saver: Any) -> None:
+    for thread in ("t", "u"):
+        put(saver, thread)
+    saver.copy_thread("t", "copy")
+    report = saver.shred("t")
+    assert (report.name, len(report.keys)) == ("t", 1)
+    assert [one.thread for one in report.erased.threads] == ["t"]
+    assert saver.get_tuple(at("t")) is None
+    assert [text(saver, thread) for thread in ("u", "copy")] == ["hello", "hello"]
+    for write in (lambda: put(saver, "t"), lambda: saver.threads.create("t")):
+        with pytest.raises((WrongKeyError, ThreadDeletedError)):
+            write()
+    assert saver.shred("t").keys == ()  # (as after an interruption)
+    assert saver.check().ok
+
+
+async def test_awaited(saver: Any) -> None:
+    await saver.aput(*put_arguments("t"))
+    assert len((await saver.ashred("t")).keys) == 1
+    assert await saver.aget_tuple(at("t")) is None
+
+
+def put_arguments(thread: str) -> Any:
+    point = empty_checkpoint()
+    return at(thread), point, {"source": "loop", "step": 1, "parents": {}}, {}
+
+
+def test_forks_share_the_key_of_their_origin(saver: Any) -> None:
+    put(saver, "t")
+    saver.threads.fork("t", new_thread_id="fork")
+    put(saver, "fork", "of the fork")
+    with pytest.raises(StateError, match="fork"):
+        saver.shred("t")
+    assert text(saver, "t") == "hello"
+    report = saver.shred("t", forks=True)
+    assert len(report.keys) == 2
+    assert saver.get_tuple(at("fork")) is saver.get_tuple(at("t")) is None
+    assert saver.check().ok
+
+
+def test_a_fork_alone_leaves_its_origin(saver: Any) -> None:
+    put(saver, "t")
+    saver.threads.fork("t", new_thread_id="fork")
+    put(saver, "fork", "of the fork")
+    report = saver.shred("fork")
+    assert any("t" in line for line in report.remains)
+    assert text(saver, "t") == "hello"
+    put(saver, "t", "more")
+    assert saver.check().ok
+
+
+def test_a_backup_of_a_shredded_thread_is_unreadable(tmp_path: Path, options: Any) -> None:
+    file, copy = tmp_path / "threads.db", tmp_path / "backup.db"
+    with open_saver(f"sqlite:///{file}", **options) as saver:
+        put(saver, "t", "MARK")
+        put(saver, "u")
+    shutil.copy(file, copy)
+    with open_saver(f"sqlite:///{file}", **options) as saver:
+        (key,) = saver.shred("t").keys
+    for found in tmp_path.iterdir():
+        assert b"MARK" not in found.read_bytes()
+    with open_saver(f"sqlite:///{copy}", **options) as saver:
+        assert text(saver, "u") == "hello"
+        with pytest.raises(WrongKeyError, match="The key of thread t was destroyed"):
+            saver.get_tuple(at("t"))
+    # The ring alone opens nothing of it either.
+    with (
+        open_saver(f"sqlite:///{copy}", keys=RING) as saver,
+        pytest.raises(WrongKeyError, match=key),
+    ):
+        saver.get_tuple(at("t"))
+
+
+def test_another_program_stops_using_the_key(
+    tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_keys, "KNOWN_FOR", 0)
+    with (
+        open_backend("sqlite", tmp_path, **options) as one,
+        open_backend("sqlite", tmp_path, **options) as other,
+    ):
+        config = put(one, "t")
+        assert text(other, "t") == "hello"
+        one.shred("t")
+        with pytest.raises((WrongKeyError, ThreadDeletedError)):
+            other.put_writes(config, [("messages", ["late"])], "task")
+
+
+def test_keys_are_wrapped_again_by_a_rotation(tmp_path: Path, options: Any) -> None:
+    new = RING.rotated()
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        put(saver, "t")
+    with open_backend("sqlite", tmp_path, **{**options, "keys": new}) as saver:
+        saver.rotate_keys()
+    last = new.without(RING.current)
+    with open_backend("sqlite", tmp_path, **{**options, "keys": last}) as saver:
+        assert text(saver, "t") == "hello"
+
+
+def test_two_programs_make_one_key(tmp_path: Path, options: Any) -> None:
+    with (
+        open_backend("sqlite", tmp_path, **options) as one,
+        open_backend("sqlite", tmp_path, **options) as other,
+    ):
+        for number in range(20):
+            put((one, other)[number % 2], f"t{number % 3}", str(number))
+        for number in range(3):
+            assert len(list(one.list(at(f"t{number}")))) > 5
+        assert other.check().ok
+
+
+def test_a_lost_key_store_is_no_new_one(tmp_path: Path, options: Any) -> None:
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        put(saver, "t")
+    (tmp_path / "keys.db").unlink()
+    with (
+        open_backend("sqlite", tmp_path, **options) as saver,
+        pytest.raises((WrongKeyError, TamperedDataError)),
+    ):
+        saver.get_tuple(at("t"))
+
+
+def test_without_keys_of_their_own_nothing_is_shredded(tmp_path: Path) -> None:
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        put(saver, "t")
+        with pytest.raises(InvalidArgumentError, match="no keys of their own"):
+            saver.shred("t")
+        with pytest.raises(InvalidArgumentError, match="cannot be destroyed one by one"):
+            saver.shred_tenant("acme")
+        assert text(saver, "t") == "hello"
