@@ -1,4 +1,4 @@
-"""Keys of threads and tenants that are destroyed, and the copies that nobody can read then."""
+"""Keys of threads and tenants that are destroyed, and copies that cannot be read then."""
 
 from __future__ import annotations
 
