@@ -26,17 +26,18 @@ SQLiteCheckpointStore, MemoryCheckpointStore.
 
 Monitoring: Monitor with Thresholds and Alert, `observe`, `stats`, `astats`, `advise`, `aadvise`.
 
-Values of your own classes: `register`, `register_module`. Damaged data: `read_quarantine`. Order of
-versions: `compare_versions`. To write a backend: Backend, AsyncBackend, Saver,
-`threadkeep.backends` and `threadkeep.testing`. All errors: `threadkeep.errors`. Classes of results,
-for annotations, are in `threadkeep.threads` and the package of their subject.
+Values of your own classes: `register`, `register_module`, Migrations. Damaged data:
+`read_quarantine`. Order of versions: `compare_versions`. To write a backend: Backend,
+AsyncBackend, Saver, `threadkeep.backends` and `threadkeep.testing`. All errors:
+`threadkeep.errors`. Classes of results, for annotations, are in `threadkeep.threads` and the
+package of their subject.
 """
 
 from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
-from threadkeep._core.codec import Compression, register, register_module
+from threadkeep._core.codec import Compression, Migrations, register, register_module
 from threadkeep._core.policies import (
     ColdTier,
     HotTier,
@@ -139,6 +140,7 @@ __all__ = [
     "MemoryCache",
     "MemorySaver",
     "MemoryStore",
+    "Migrations",
     "Monitor",
     "NodeCache",
     "PostgresCache",

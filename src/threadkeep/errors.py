@@ -160,6 +160,14 @@ class UnknownTypeError(CodecError):
     """The stored value has a type that this program has not allowed."""
 
 
+class StateMigrationError(CodecError):
+    """The stored value has an older shape, and could not be migrated."""
+
+
+class NewerShapeError(StateMigrationError):
+    """A newer release of the program stored this value."""
+
+
 class CorruptionError(CodecError):
     """Stored bytes are damaged or missing."""
 

@@ -76,7 +76,11 @@ def open_all(
         if given is not None and not isinstance(given, Mapping):
             raise invalid(name, given, f"Use a dict with the options of the {name}.")
     saver = open_saver(url, **options)
-    items: StoreOptions = {"serde": options.get("serde"), **(store or {})}
+    items: StoreOptions = {
+        "serde": options.get("serde"),
+        "migrations": options.get("migrations"),
+        **(store or {}),
+    }
     results: CacheOptions = {"serde": options.get("serde"), **(cache or {})}
     with ExitStack() as stack:
         stack.callback(saver.close)

@@ -68,6 +68,7 @@ SUCCEEDS = {
     "tag": "tag alpha a --url threads.db",
     "threads": "threads --url threads.db",
     "tier": "tier alpha --url threads.db",
+    "upgrade": "upgrade threads.db --migrations changes:migrations",
     "versions": "versions alpha n --url threads.db",
 }
 
@@ -98,6 +99,10 @@ def template(tmp_path_factory):
     with SqliteSaver(place / "encrypted.db", keys=KeyRing([b"k" * 32])) as saver:
         Chain(saver, "alpha").put(messages=["hi"], n=1)
     assert main(["backup", str(place / "threads.db"), str(place / "backup.tkb")]) == 0
+    (place / "changes.py").write_text(
+        "import threadkeep\nmigrations = threadkeep.Migrations()\n"
+        "migrations.channel('n', 'number', version=2)\n"
+    )
     with LangGraphSaver.from_conn_string(str(place / "langgraph.db")) as saver:
         Chain(saver, "gamma").put(n=1)
     return place

@@ -40,6 +40,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
+from threadkeep import Migrations
+from threadkeep._core.codec import Codec, codec_of
 from threadkeep._core.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
@@ -277,6 +279,26 @@ FILES: dict[str, list[Any]] = {
     "v1-compressed": [TEXT * 100, [HumanMessage(TEXT * 10)] * 5],
 }
 """File -> its values, each an element of the file's one frame."""
+
+SHAPED = [
+    Colour.RED,
+    Tagged("a"),
+    Point(1),
+    Task("a", ["b"]),
+    Wheel(2),
+    Person(name="a"),
+    [Frozen(1)],
+]
+"""The values of `v1-shapes.bin`, stored in these shapes."""
+
+
+def in_shapes() -> Codec:
+    """The codec of a program that has changed each of these classes once."""
+    migrations = Migrations()
+    for number, cls in enumerate((Colour, Tagged, Point, Task, Wheel, Person, Frozen), 2):
+        migrations.type(cls, number)(lambda fields: fields)
+    return codec_of(migrations)
+
 
 ROWS = [
     WholeThread(

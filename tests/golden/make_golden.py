@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from codec_golden_values import FILES, ROWS
+from codec_golden_values import FILES, ROWS, SHAPED, in_shapes
 from kit.engine import Chain, memory_saver
 
 from threadkeep import SqliteSaver
@@ -43,6 +43,11 @@ def _codec(name: str, path: Path) -> None:
     path.write_bytes(encoded(name))
 
 
+def _shapes(path: Path) -> None:
+    codec = in_shapes()
+    path.write_bytes(pack([codec.encode(value) for value in SHAPED], Compression(0)))
+
+
 def _rows(path: Path) -> None:
     with path.open("wb") as file:
         writer = BundleWriter(file)
@@ -64,6 +69,7 @@ def _sqlite(path: Path) -> None:
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     **{f"codec/{name}.bin": partial(_codec, name) for name in FILES},
+    "codec/v1-shapes.bin": _shapes,
     "bundles/v1-rows.tkb": _rows,
     "bundles/v1-thread.tkb": _bundle,
     "sqlite/v1.sqlite": _sqlite,

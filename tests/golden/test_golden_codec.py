@@ -6,9 +6,10 @@ import os
 
 import make_golden
 import pytest
-from codec_golden_values import FILES
+from codec_golden_values import FILES, SHAPED, in_shapes
 
 from threadkeep._core.codec import NativeCodec, unpack
+from threadkeep.errors import NewerShapeError
 
 CODEC = NativeCodec()
 
@@ -32,6 +33,15 @@ def test_values_are_read_and_written(name) -> None:
         # The encoding is exact: equal bytes are equal values, types included.
         assert [CODEC.encode(value) for value in values] == items
     assert [CODEC.encode(value) for value in FILES[name]] == items
+
+
+def test_shapes_are_read_and_written() -> None:
+    codec, items = in_shapes(), unpack(stored("v1-shapes"))
+    assert codec.decode_many(items) == SHAPED
+    assert [codec.encode(value) for value in SHAPED] == items
+    for item in items:
+        with pytest.raises(NewerShapeError):
+            CODEC.decode(item)
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if not name.endswith("-compressed")])

@@ -42,6 +42,10 @@ BRANCH = "branch:to:"
 """Prefix of the channels that start a node, which are empty again one step later.
 (`langgraph.graph.state`)"""
 
+JOIN = "join:"
+"""Prefix of the channels that wait for several nodes: "join:a+b:c" starts node c after a and b.
+(`langgraph.graph.state`)"""
+
 HAS_TASK_PATH = "_has_task_path"
 """Attribute of LangGraph's SqliteSaver, if its table has the column `writes.task_path`. Its
 `setup()` would write, so adoption sets the attribute itself. (`langgraph.checkpoint.sqlite`)"""

@@ -16,10 +16,26 @@ from typing import Any, NamedTuple, TypeVar
 import typer
 from typer.main import get_command
 
-from threadkeep.cli.parameters import AS_JSON, COLD, IMPORTS, RAW, URL, URL_ARGUMENT, option
+from threadkeep._core.codec import Migrations
+from threadkeep.cli.parameters import (
+    AS_JSON,
+    COLD,
+    IMPORTS,
+    MIGRATIONS,
+    RAW,
+    URL,
+    URL_ARGUMENT,
+    option,
+)
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import clean, write
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError, UnknownTypeError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    StateMigrationError,
+    ThreadkeepError,
+    UnknownTypeError,
+    invalid,
+)
 
 F = TypeVar("F", bound=Callable[..., int | None])
 
@@ -28,8 +44,8 @@ _PANELS = {
     "Change threads": "create set tag pin copy fork merge prune archive delete erase",
     "Items and caches": "items cache",
     "Move threads between stores": "export import adopt mirror",
-    "Maintain a store": "stats advise monitor check repair gc tier backup restore migrate rotate"
-    " views",
+    "Maintain a store": "stats advise monitor check repair gc tier upgrade backup restore migrate"
+    " rotate views",
 }
 
 
@@ -45,6 +61,7 @@ _SHARED = {
     name: Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=kind)
     for name, option, kind in (
         ("imports", IMPORTS, list[str] | None),
+        ("migrations", MIGRATIONS, str | None),
         ("raw", RAW, bool),
         ("cold", COLD, str | None),
         ("store", URL_ARGUMENT, str | None),
@@ -69,7 +86,8 @@ def command(
     Its docstring is the help. It returns the exit code, or None for 0. The example names it.
     Each of `groups` is a function of options; its result is the argument of that name.
     """
-    wanted = {"imports": imports, "raw": raw, "cold": cold, "store": store, "url": url}
+    wanted = {"imports": imports, "migrations": imports, "raw": raw}
+    wanted |= {"cold": cold, "store": store, "url": url}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
     options["as_json"] = _SHARED["as_json"]
 
@@ -107,6 +125,7 @@ def _callback(found: _Command) -> Callable[..., int | None]:
         try:
             if "imports" in shared:
                 _import(shared.pop("imports"))
+                shared["migrations"] = migrations_in(shared["migrations"])
             for name, make in found.groups.items():
                 own = {one.name: arguments.pop(one.name) for one in _parameters(make)}
                 arguments[name] = make(**own)
@@ -119,6 +138,12 @@ def _callback(found: _Command) -> Callable[..., int | None]:
                 error.hint = "Name the module of the class: --import MODULE."
             if "raw" in shared:
                 error.hint = f"{error.hint} To see the stored fields, use --raw."
+            raise
+        except StateMigrationError as error:
+            if "migrations" in found.options:
+                error.hint = "Name your program's migrations: --migrations MODULE:NAME. " + (
+                    "To see the stored fields, use --raw." if "raw" in shared else ""
+                )
             raise
 
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
@@ -159,6 +184,21 @@ def _import(modules: Iterable[str] | None) -> None:
                 f"The module {name!r} cannot be imported: {type(error).__name__}: {error}.",
                 hint="Use its full name, in the folder where the program runs.",
             ) from error
+
+
+def migrations_in(name: str | None) -> Migrations | None:
+    """Return the migrations that the user names as MODULE:NAME."""
+    if name is None:
+        return None
+    module, _, attribute = name.partition(":")
+    if module and attribute:
+        _import([module])
+        found = getattr(sys.modules[module], attribute, None)
+        if isinstance(found, Migrations):
+            return found
+    raise invalid(
+        "migrations", name, "Name a threadkeep.Migrations of a module: --migrations shop.state:all"
+    )
 
 
 def _print_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it

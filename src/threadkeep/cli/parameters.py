@@ -76,6 +76,9 @@ AS_JSON = flag("--json", "Print one JSON document to stdout, and errors to stder
 IMPORTS = option(
     "--import MODULE", "Import this module first, for its classes in the thread. Repeatable."
 )
+MIGRATIONS = option(
+    "--migrations MODULE:NAME", "Import this module, and apply its threadkeep.Migrations NAME."
+)
 RAW = flag("--raw", "Show objects of unknown classes by their stored fields.")
 THREAD = thread_argument("Thread id.")
 THREAD_IDS = thread_argument("Thread ids.")

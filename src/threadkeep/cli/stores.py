@@ -19,11 +19,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from threadkeep._core.codec import Migrations
 from threadkeep._stores.open import as_url, file_of, open_to_read
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.keys import VARIABLE, KeyRing
-from threadkeep.savers.saver import Saver, show_raw
+from threadkeep.savers.saver import Saver, show_as_stored, show_raw
 from threadkeep.savers.savers import MemorySaver, open_saver
 
 _NAME = "threadkeep.toml"
@@ -122,16 +123,25 @@ def keys() -> dict[str, Any]:
 
 
 def open_existing(
-    url: str, cold: str | None = None, *, read_only: bool = False, strict: bool = False
+    url: str,
+    cold: str | None = None,
+    *,
+    read_only: bool = False,
+    strict: bool = False,
+    migrations: Migrations | None = None,
 ) -> Saver:
     """Open an existing store; `read_only` leaves a file unchanged."""
-    cold = cold or settings().cold
-    validate: Literal["types", "strict"] = "strict" if strict else "types"
+    options: dict[str, Any] = {
+        "cold": cold or settings().cold,
+        "validate": "strict" if strict else "types",
+        "migrations": migrations,
+        **keys(),
+    }
     if file_of(url) is not None:
         check_exists(url)
         if read_only:
-            return Saver(open_to_read(url), cold=cold, validate=validate, **keys())
-    return open_saver(as_url(url), cold=cold, validate=validate, **keys())
+            return Saver(open_to_read(url), **options)
+    return open_saver(as_url(url), **options)
 
 
 def open_target(url: str, *, dry_run: bool = False) -> Saver:
@@ -181,6 +191,7 @@ class Session(Output):
     store: str | None = None  # the argument of a command, which means the same as --url
     cold: str | None = None
     raw: bool = False
+    migrations: Migrations | None = None
 
     def store_url(self) -> str:
         """Return the URL of the store; see `url_of`."""
@@ -188,11 +199,19 @@ class Session(Output):
 
     def open(self, *, read_only: bool = False, strict: bool = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""
-        saver = open_existing(self.store_url(), self.cold, read_only=read_only, strict=strict)
+        saver = open_existing(
+            *(self.store_url(), self.cold),
+            read_only=read_only,
+            strict=strict,
+            migrations=self.migrations,
+        )
         if self.raw:
             show_raw(saver)
         return saver
 
     def open_to_read(self) -> Saver:
         """Open the store read-only; with --cold, reading an archived thread restores it."""
-        return self.open(read_only=not self.cold)
+        saver = self.open(read_only=not self.cold)
+        if self.migrations is None:
+            show_as_stored(saver)
+        return saver

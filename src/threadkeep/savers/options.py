@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep._core.codec import Compression, SerdeCodec
+from threadkeep._core.codec import Compression, Migrations, SerdeCodec, check_migrations
 from threadkeep._core.policies import ReadCache, Retention, Tiering, WriteBehind
 from threadkeep._core.validation import duration, is_count
 from threadkeep._run.group_commit import GroupCommit
@@ -78,6 +78,15 @@ class CommonOptions(SaverKeyOptions, total=False):
             lambda value: type(value) is bool,
             "Use True or False.",
             flag,
+        ),
+    ]
+    migrations: Annotated[
+        Migrations | None,
+        _record(
+            Migrations,
+            "migrations = Migrations()",
+            "How to read the values of older releases of your program. Not with `serde`.",
+            parse=False,
         ),
     ]
     working_set_bytes: Annotated[
@@ -228,6 +237,7 @@ class OpenSaverOptions(OpenAllOptions, CacheOption, total=False):
 def check_options(given: Mapping[str, Any]) -> None:
     """Check options of a saver."""
     check("A saver", given, described(SaverOptions))
+    check_migrations(given)
     if given.get("write_behind") is not None and given.get("conflicts") == "raise":
         raise InvalidArgumentError(
             'write_behind= cannot be combined with conflicts="raise": a save that has returned'

@@ -23,12 +23,13 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
 from threadkeep._core import arguments, fields, validation, versions
-from threadkeep._core.codec import Compression, NativeCodec, SerdeCodec, with_serde
-from threadkeep._core.codec.codecs import RawCodec
+from threadkeep._core.codec import Compression, Migrations, check_migrations, codec_of, with_serde
+from threadkeep._core.codec.codecs import PlainCodec, RawCodec
 from threadkeep._core.engine import listing, load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Put, SaveCall
+from threadkeep._core.engine.shapes import AS_STORED, ChannelShapes
 from threadkeep._run.driver import each_and_aeach, on, sync_and_async, together
 from threadkeep._run.layered_backend import RANDOM, LayeredBackend
 from threadkeep._run.lazy_values import each_lazily, is_lazy
@@ -54,6 +55,7 @@ class Serializing:
     """A saver with a serializer, shared by its clones and its `threads`."""
 
     _engine: Engine
+    _migrations: Migrations | None
     _clones: dict[Any, Any]  # made by `with_allowlist`
 
     def _begin_serde(self, serde: SerializerProtocol | None) -> None:
@@ -74,6 +76,7 @@ class Serializing:
     def serde(self, serde: SerializerProtocol) -> None:
         if serde is self._serde:
             return
+        check_migrations({"migrations": self._migrations, "serde": serde})
         for one in [*self._family]:
             codec = with_serde(one._engine.codec, serde)  # noqa: SLF001 - one of this saver
             one._engine = one._engine._replace(codec=codec)  # noqa: SLF001 - likewise
@@ -87,7 +90,12 @@ def show_raw(saver: Serializing) -> None:
 
     Call it before the saver is used. The saver must have no serializer of its own.
     """
-    saver._engine = saver._engine._replace(codec=RawCodec())  # noqa: SLF001 - as above
+    saver._engine = saver._engine._replace(codec=RawCodec(), shapes=AS_STORED)  # noqa: SLF001 - as above
+
+
+def show_as_stored(saver: Serializing) -> None:
+    """Let a saver without migrations show channels of any shape. Never save with it."""
+    saver._engine = saver._engine._replace(shapes=AS_STORED)  # noqa: SLF001 - as above
 
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -138,8 +146,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         if gc_every is not None:
             LayeredBackend(backend).blocking  # noqa: B018 - raises if there is none
         self._begin_serde(serde)
+        self._migrations = given["migrations"]
         fallback = given["pickle_fallback"]
-        codec = NativeCodec(pickle_fallback=fallback) if serde is None else SerdeCodec(serde)
+        codec = codec_of(given["migrations"], serde, pickle_fallback=fallback)
         self._store = LayeredBackend(
             backend,
             _tier(given["cold"]),
@@ -162,6 +171,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             forked=self._forked.note,
             strict=given["validate"] == "strict",
             holds_all=given["write_behind"] is not None,
+            shapes=ChannelShapes.of(given["migrations"]),
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
@@ -238,6 +248,20 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             names = validation.channels(channels)
             loaded = yield from load.part(self._engine, call, names)
         return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
+
+    def _raw(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
+        """Return a checkpoint as it is stored, without your classes and migrations.
+
+        In place of a value of one of your classes is a dict-like object with its stored fields,
+        its class as `__class__`, and its shape as `__shape__` if it is not 1. Your code does not
+        run, so this reads values that `get_tuple` cannot load. Otherwise as `get_tuple`.
+        """
+        call = arguments.load(config)
+        engine = self._engine._replace(codec=PlainCodec(), shapes=AS_STORED)
+        loaded = yield from on(self._store, load.part(engine, call))
+        return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
+
+    raw, araw = sync_and_async(_raw)
 
     def _list(
         self,

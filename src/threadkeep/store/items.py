@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import IndexConfig, Item, SearchItem, TTLConfig
 
+from threadkeep._core.codec import Migrations
 from threadkeep._core.codec.frame import is_sealed, unreadable
 from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
@@ -193,6 +194,16 @@ class StoreOptions(KeyOptions, total=False):
         _option(
             "A LangGraph serializer for all values, such as an `EncryptedSerializer`, instead of"
             " JSON and threadkeep's codec. Filters are then tested on each item of the namespace."
+        ),
+    ]
+    migrations: Annotated[
+        Migrations | None,
+        Option(
+            None,
+            "How to read the values of older releases of your program, as for a saver.",
+            lambda value: value is None or isinstance(value, Migrations),
+            "Use a threadkeep.Migrations.",
+            None,
         ),
     ]
     history: Annotated[

@@ -27,6 +27,7 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core import tenants
+from threadkeep._core.codec import Migrations, check_migrations, codec_of
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import is_count
@@ -95,10 +96,12 @@ class Store(BaseStore, driver.Closing):
         index: IndexConfig | Mapping[str, Any] | None,
         ttl: TTLConfig | None,
         serde: SerializerProtocol | None,
+        migrations: Migrations | None,
         history: int,
         group_commit: GroupCommit | None,
     ) -> None:
         self.ttl_config = checked_ttl(ttl)
+        check_migrations({"migrations": migrations, "serde": serde})
         self._index = None if index is None else Index(index)
         if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
             raise InvalidArgumentError(
@@ -111,7 +114,7 @@ class Store(BaseStore, driver.Closing):
         items = backend.items(self._index.options if self._index else SearchOptions())
         self._store = LayeredBackend(items, group_commit=group_commit or _TOGETHER)
         self._engine = ItemEngine(
-            packer=ItemPacker(serde),
+            packer=ItemPacker(serde, None if serde else codec_of(migrations)),
             index=self._index,
             now=_now,
             omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),

@@ -26,6 +26,7 @@ if _CHECKING:
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
     from threadkeep.threads.transfer.mirror import MirrorReport
+    from threadkeep.threads.upgrading import UpgradedThread, UpgradeReport
 
 __all__ = [
     "AdoptReport",
@@ -65,6 +66,8 @@ __all__ = [
     "ThreadStatus",
     "Threads",
     "TierReport",
+    "UpgradeReport",
+    "UpgradedThread",
     "read_quarantine",
 ]
 
@@ -90,6 +93,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.transfer.adopt": ("AdoptReport",),
     "threadkeep.threads.transfer.bundles": ("ExportReport", "ImportReport"),
     "threadkeep.threads.transfer.mirror": ("MirrorReport",),
+    "threadkeep.threads.upgrading": ("UpgradeReport", "UpgradedThread"),
 }
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.registry import ThreadInfo
     from threadkeep.threads.repair.repair import RepairReport
     from threadkeep.threads.retention.gc import GcReport
+    from threadkeep.threads.upgrading import UpgradeReport
 
 
 class Threads(ThreadEntries, ThreadTransfers):
@@ -250,6 +251,35 @@ class Threads(ThreadEntries, ThreadTransfers):
         return on(self._store, lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run))
 
     gc, agc = sync_and_async(_gc)
+
+    def _upgrade(
+        self,
+        thread_ids: Iterable[str] | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Operation[UpgradeReport]:
+        """Rewrite stored values in the shapes of the saver's `migrations=`, also archived threads.
+
+        Ids, times, metadata and pending writes of checkpoints stay, and so do values that forks
+        share. Runs may be under way, of programs that know these shapes. You can repeat an
+        interrupted call. A thread that cannot be migrated stays as it is, and is reported.
+
+        Args:
+            thread_ids: only these threads; None for all.
+            dry_run: change nothing; report what would be rewritten.
+            progress: called as `progress(stage, done, total)`.
+
+        Raises:
+            InvalidArgumentError: the saver was opened without `migrations=`.
+            ThreadNotFoundError: one of the threads does not exist; nothing was changed.
+            BackendError: the store failed; earlier threads are upgraded.
+        """
+        return lazy.upgrading.upgrade(
+            self._store, self._engine, thread_ids, progress, dry_run=dry_run
+        )
+
+    upgrade, aupgrade = sync_and_async(_upgrade)
 
     def _retain(self, thread_id: str, policy: Retention | None) -> Operation[ThreadInfo]:
         """Set a thread's own retention, which replaces the saver's; None removes it.

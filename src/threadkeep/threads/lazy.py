@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         rotation,
         shredding,
         statistics,
+        upgrading,
     )
     from threadkeep.threads.archives import archive, offload, tiering
     from threadkeep.threads.diff import checkpoints
@@ -49,6 +50,7 @@ _PATHS = {
     "shredding": "threads.shredding",
     "statistics": "threads.statistics",
     "tiering": "threads.archives.tiering",
+    "upgrading": "threads.upgrading",
 }
 __all__ = [
     "adopt",
@@ -70,6 +72,7 @@ __all__ = [
     "shredding",
     "statistics",
     "tiering",
+    "upgrading",
 ]
 
 

@@ -19,14 +19,14 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from threadkeep._core import validation
 from threadkeep._core.codec import comparable
 from threadkeep._core.engine import load, put, registration
-from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.context import Engine, read_writes
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import Lineage
 from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS, Child, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_segments
 from threadkeep._core.engine.refs import covering
 from threadkeep._core.engine.registration import retry
-from threadkeep._core.engine.rows import Write, counting
+from threadkeep._core.engine.rows import Write
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep._core.versions import compare_versions, next_version
 from threadkeep.errors import (
@@ -251,7 +251,7 @@ def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[An
 def _written(engine: Engine, fork: str, base: str) -> Operation[_Written]:
     """Read the values that each superstep of the fork wrote to each channel."""
     rows = cast("ThreadRows", (yield from fetch(ReadThread(fork))))
-    steps = list(_steps(rows, base))
+    steps = list(_steps(engine, rows, base))
     spans = covering([span for step in steps for write in step for span in write.ref.needs])
     segments = yield from fetch_segments(fork, spans)
     elements = Elements(engine.codec, segments)
@@ -265,7 +265,7 @@ def _written(engine: Engine, fork: str, base: str) -> Operation[_Written]:
     return found
 
 
-def _steps(rows: ThreadRows, base: str) -> Iterator[list[Write]]:
+def _steps(engine: Engine, rows: ThreadRows, base: str) -> Iterator[list[Write]]:
     """Iterate over the writes between checkpoints of the fork, from the base on."""
     lineage = Lineage(rows.checkpoints)
     head = max(key for key in lineage.stored if not key[0])
@@ -279,7 +279,8 @@ def _steps(rows: ThreadRows, base: str) -> Iterator[list[Write]]:
     ids = ids[: ids.index(("", base)) + 1]
     for above, below in zip(ids[:0:-1], ids[-2::-1], strict=True):
         row = lineage.stored[below].row
-        yield counting(lineage.stored[above].writes, Child(row.id, row.run, row.seen))
+        child = Child(row.id, row.run, row.seen)
+        yield read_writes(engine, row.ns, lineage.stored[above].writes, child)
 
 
 # -- the new checkpoint ------------------------------------------------------------------

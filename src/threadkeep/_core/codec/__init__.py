@@ -3,17 +3,22 @@
 from threadkeep._core.codec.codecs import NativeCodec, SerdeCodec, comparable, with_serde
 from threadkeep._core.codec.format import Codec, Intern, Resolve
 from threadkeep._core.codec.frame import Compression, pack, unpack
+from threadkeep._core.codec.migrations import Migrations
 from threadkeep._core.codec.registry import DEFAULT_REGISTRY, Registry, register, register_module
+from threadkeep._core.codec.shapes import check_migrations, codec_of
 
 __all__ = [
     "DEFAULT_REGISTRY",
     "Codec",
     "Compression",
     "Intern",
+    "Migrations",
     "NativeCodec",
     "Registry",
     "Resolve",
     "SerdeCodec",
+    "check_migrations",
+    "codec_of",
     "comparable",
     "pack",
     "register",

@@ -19,6 +19,7 @@ from threadkeep._core.codec.format import (
     HOMES,
     OBJECT,
     OWN,
+    ClassReference,
     Codec,
     Intern,
     Resolve,
@@ -26,9 +27,16 @@ from threadkeep._core.codec.format import (
     describe,
     malformed,
 )
-from threadkeep._core.codec.registry import DEFAULT_REGISTRY, Finder, Registry
+from threadkeep._core.codec.registry import (
+    DEFAULT_REGISTRY,
+    Finder,
+    Registry,
+    shape_in,
+    unknown,
+)
 from threadkeep.errors import (
     CorruptionError,
+    NewerShapeError,
     ThreadkeepError,
     UnknownTypeError,
     UnserializableError,
@@ -213,11 +221,14 @@ def _has(serde: object, *methods: str) -> bool:
 
 
 CLASS = "__class__"
+IN_SHAPE = "__shape__"
 _NONE: Mapping[str, Any] = {}
 
 
 class Raw(UserDict[str, Any]):
     """Stored parts of an object of an unknown class, by name; `__class__` is the class name.
+
+    `__shape__` is its shape, if that is not 1.
 
     No codec encodes a `Raw`, so it cannot be saved into a thread by mistake.
     """
@@ -241,17 +252,18 @@ class RawDecoder(Decoder):
         before = self.depth, self.levels
         try:
             return super().extension(tag, data)
-        except UnknownTypeError:
+        except (UnknownTypeError, NewerShapeError):
             self.depth, self.levels = before
-            make = _PARTS.get(tag)
+            make = PARTS.get(tag)
             if make is None:  # a pickle needs its classes, and other values may be secrets
                 return Raw({CLASS: Tag(tag).name.lower(), "bytes": len(data)})
             if type(self.unpacked) is not list:
                 raise CorruptionError("A stored object is no list of its parts.") from None
             try:
                 reference, *parts = self.unpacked
-                name = str(HOMES.get(reference, reference)).replace(":", ".")
-                return Raw({CLASS: name, **make(*parts)})
+                name, shape = shape_in(str(HOMES.get(reference, reference)))
+                head = {CLASS: name.replace(":", ".")} | ({} if shape == 1 else {IN_SHAPE: shape})
+                return Raw({**head, **make(*parts)})
             except Exception as error:
                 raise malformed(error) from error
 
@@ -260,6 +272,24 @@ class RawCodec(NativeCodec):
     """Codec of a saver that only displays threads."""
 
     decoder: ClassVar[type[Decoder]] = RawDecoder
+
+
+class PlainCodec(RawCodec):
+    """Codec that loads no class of a program, so that its code does not run."""
+
+    def __init__(self) -> None:
+        super().__init__(Registry())
+        self.finder = _BuiltIn(self.registry)
+
+
+class _BuiltIn(Finder):
+    """Lookup that finds only classes of LangChain and LangGraph."""
+
+    def look_up(self, reference: ClassReference) -> tuple[type, Tag]:
+        """See `Finder.look_up`."""
+        if isinstance(reference, int):
+            return super().look_up(reference)
+        raise unknown(reference, "is shown as it is stored")
 
 
 Parts: TypeAlias = Mapping[str, Any]
@@ -273,7 +303,7 @@ def _exception(args: Any = (), own: Parts = _NONE, fields: Parts = _NONE) -> Par
     return {"args": args, **own, **fields}
 
 
-_PARTS: dict[int, Callable[..., Parts]] = {
+PARTS: Mapping[int, Callable[..., Parts]] = {
     Tag.PYDANTIC: _model,
     Tag.PYDANTIC_V1: _model,
     Tag.SUBCLASS: lambda _, value, own=_NONE: {"value": value, **own},

@@ -30,8 +30,9 @@ from threadkeep._core.codec.format import (
     malformed,
     newer,
 )
+from threadkeep._core.codec.frame import read_varint
 from threadkeep._core.codec.introspection import kind_of
-from threadkeep._core.codec.registry import Finder, Registry
+from threadkeep._core.codec.registry import Finder, Registry, newer_shape
 from threadkeep._core.codec.subclasses import plain_value
 from threadkeep._core.texts import is_unicode
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
@@ -414,13 +415,8 @@ def _read_reference(data: bytes, decoder: Decoder) -> Any:
 
 
 def _read_foreign(data: bytes, decoder: Decoder) -> Any:
-    name, value = decoder.unpack(data)
-    foreign = decoder.finder.registry.foreign.get(name)
-    if foreign is None:
-        raise UnknownTypeError(
-            f"The stored value is a {name.replace(':', '.')}, whose decode= is not registered.",
-            hint=f"threadkeep.register({name.partition(':')[2]}, encode=..., decode=...)",
-        )
+    name, value = decoder.parts(data)
+    foreign = decoder.finder.foreign(name)
     try:
         return foreign.decode(value)
     except OWN:
@@ -431,6 +427,10 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
             f"{describe(error)}.",
             hint="decode= must read everything that encode= has ever returned.",
         ) from error
+
+
+def _refuse_shape(data: bytes, _: Decoder) -> NoReturn:
+    raise newer_shape("the channels", read_varint(data, 0)[0], 1)
 
 
 Decoder.decoders = {
@@ -447,6 +447,7 @@ Decoder.decoders = {
     Tag.SUBCLASS: subclasses.decode_subclass,
     Tag.EXCEPTION: subclasses.decode_exception,
     Tag.FOREIGN: _read_foreign,
+    Tag.SHAPE: _refuse_shape,
     Tag.SUBSTITUTE: lambda data, decoder: decoder.unpack(data),
     Tag.PICKLE: lambda data, decoder: decoder.unpickle(data),
     **values.DECODERS,

@@ -120,7 +120,7 @@ def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
 
 def encode_record(reference: ClassReference, cls: type) -> Encode:
     """Encode all attributes by name, and the names of declared fields that are not set."""
-    declared = tuple(_defaults(cls))
+    declared = tuple(defaults_of(cls))
 
     def encode(value: Any, packer: Packer) -> bytes:
         own = read_attributes(value)
@@ -151,14 +151,14 @@ def _listed(value: Any) -> list[Any]:
 def add_defaults(value: Any, names: Collection[str]) -> None:
     """Set fields that are not among `names` to the class's default."""
     cls: type = type(value)
-    defaults = _defaults(cls).items()
+    defaults = defaults_of(cls).items()
     added = {name: make() for name, make in defaults if name not in names and make}
     if added:
         set_attributes(value, added)
 
 
 @lru_cache(maxsize=MAX_CLASSES)
-def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
+def defaults_of(cls: type) -> dict[str, Callable[[], Any] | None]:
     if (code := CODES.get(f"{cls.__module__}:{cls.__qualname__}")) in PLAIN:
         return {name: partial(copy, value) for name, value in PLAIN[code].items()}
     if dataclasses.is_dataclass(cls):
@@ -203,7 +203,7 @@ def encode_model(reference: ClassReference, cls: type) -> Encode:
 def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
     reference, fields, fields_set, extra, private, unset = _parts(unpacker.parts(data))
     cls: type[BaseModel] = unpacker.find(reference, Tag.PYDANTIC)
-    fields_set = _names(fields_set, [*fields.keys(), *(extra.keys() if extra else ())])
+    fields_set = names_of(fields_set, [*fields.keys(), *(extra.keys() if extra else ())])
     declared = fields_of(cls)
     if fields.keys() != declared.keys():
         stored, fields = fields, {n: value for n, value in fields.items() if n in declared}
@@ -254,7 +254,7 @@ def decode_model_v1(data: bytes, unpacker: Unpacker) -> Any:
             state[name] = cls.__fields__[name].get_default()
     model = _new(cls)
     _set(model, "__dict__", state)
-    _set(model, "__fields_set__", _names(fields_set, list(fields)))
+    _set(model, "__fields_set__", names_of(fields_set, list(fields)))
     for name, value in (private or {}).items():
         if name in cls.__private_attributes__:
             _set(model, name, value)
@@ -300,7 +300,7 @@ def _bits(fields_set: Iterable[str], names: Sequence[str]) -> int | list[str]:
     return sorted(fields_set)
 
 
-def _names(fields_set: int | list[str], names: Sequence[str]) -> set[str]:
+def names_of(fields_set: int | list[str], names: Sequence[str]) -> set[str]:
     if isinstance(fields_set, list):
         return set(fields_set)
     return {name for i, name in enumerate(names) if fields_set >> i & 1}

@@ -40,6 +40,7 @@ class Tag(IntEnum):
     PICKLE = 12
     EXCEPTION = 13
     SUBSTITUTE = 14  # the value that LangGraph's savers return for one without an exact form
+    SHAPE = 15  # a mark of the shape of a checkpoint's channels: only the engine uses it
 
     TUPLE = 16
     SET = 17
@@ -90,6 +91,9 @@ class Tag(IntEnum):
     PATCH = 126  # an element stored as a patch of another one: only the engine uses it
     SERDE = 127  # written by a serializer that the user brought
 
+
+MARKED = bytes((OBJECT, Tag.SHAPE))
+"""Begins the keys of a checkpoint that are not LangGraph's own, if its channels have a shape."""
 
 HOMES: dict[int, str] = {
     1: "langchain_core.messages.human:HumanMessage",

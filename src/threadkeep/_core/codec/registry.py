@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
-from weakref import ref
+from weakref import WeakSet, ref
 
 from langgraph.checkpoint.serde import _msgpack as _langgraph
 
@@ -29,9 +29,16 @@ from threadkeep._core.codec.format import (
     newer,
 )
 from threadkeep._core.codec.introspection import MAX_CLASSES, kind_of, solid_base
-from threadkeep.errors import InvalidArgumentError, UnknownTypeError, UnserializableError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    NewerShapeError,
+    UnknownTypeError,
+    UnserializableError,
+)
 
 Table = dict[str, "ref[type]"]
+SHAPE = "@"
+"""Between the name of a class and its shape, if that is not 1."""
 
 
 def name_of(cls: type) -> str:
@@ -140,6 +147,19 @@ class Finder(NamedTuple):
             raise unknown(name, "is not a data class")
         return cls, kind
 
+    def foreign(self, reference: str) -> Foreign:
+        """Return the registered `encode=` and `decode=` of a class."""
+        found = self.registry.foreign.get(reference)
+        if found is not None:
+            return found
+        if SHAPE in reference:
+            raise newer_shape(*shape_in(reference), 1)
+        name = reference.replace(":", ".")
+        raise UnknownTypeError(
+            f"The stored value is a {name}, whose decode= is not registered.",
+            hint=f"threadkeep.register({reference.partition(':')[2]}, encode=..., decode=...)",
+        )
+
     def _is_listed(self, name: str) -> bool:
         """Check the allowlist, which has `__name__`; data has the qualified name."""
         module, _, qualname = name.partition("#")[0].partition(":")
@@ -148,8 +168,26 @@ class Finder(NamedTuple):
         return bool({(module, qualname), (module, qualname.rpartition(".")[2])} & self.allowed)
 
 
-def unknown(name: str, why: str) -> UnknownTypeError:
+def shape_in(reference: str) -> tuple[str, int]:
+    """Return the name of a class in data without its shape, and the shape."""
+    name, _, shape = reference.partition(SHAPE)
+    return name, int(shape) if shape.isdigit() else 1
+
+
+def newer_shape(what: str, stored: int, known: int) -> NewerShapeError:
+    """Return the error for a value that a newer release of the program stored."""
+    return NewerShapeError(
+        f"The stored value has shape {stored} of {what.replace(':', '.')}, and this program knows"
+        f" shape {known}.",
+        hint="A newer release of your program stored it. Update this one, and open the saver or"
+        " store with its migrations=.",
+    )
+
+
+def unknown(name: str, why: str) -> UnknownTypeError | NewerShapeError:
     """Return the error that names a class and says how to allow it."""
+    if SHAPE in name:
+        return newer_shape(*shape_in(name), 1)
     module, _, qualname = name.partition(":")
     if "<locals>" in qualname:
         hint = (
@@ -201,6 +239,7 @@ class Registry:
         self.foreign: dict[str, Foreign] = {}
         self.local = LocalClasses()
         self.rules: dict[type, Rule | None] = {}
+        self.followers = WeakSet[Registry]()  # registries that name the same classes otherwise
         self._forget()
 
     def register(
@@ -248,6 +287,10 @@ class Registry:
                 self.named[name_of(cls)] = cls
         self._forget()
 
+    def reference(self, name: str) -> str:
+        """Return the name of a class as data has it."""
+        return name
+
     def rule(self, cls: type) -> Rule | None:
         """Return the rule for instances of exactly this type, or None if they cannot be stored."""
         try:
@@ -261,12 +304,14 @@ class Registry:
     def _forget(self) -> None:
         """Drop all rules except the built-in ones, as a registration may change them."""
         self.rules = dict(_BUILT_IN)
+        for follower in self.followers:
+            follower._forget()  # noqa: SLF001 - of this class
 
     def _make_rule(self, cls: type) -> Rule | None:
         name = name_of(cls)
         if (foreign := self.foreign.get(name)) and foreign.cls is cls:
-            own = foreign.encode
-            return Rule(Tag.FOREIGN, lambda value, packer: packer.pack([name, own(value)]), True)  # noqa: FBT003
+            own, stored = foreign.encode, self.reference(name)
+            return Rule(Tag.FOREIGN, lambda value, packer: packer.pack([stored, own(value)]), True)  # noqa: FBT003
         if rule := values.rule_for(cls):
             return rule
         tag = kind_of(cls) or (Tag.PLAIN if self.named.get(name) is cls else None)
@@ -274,10 +319,10 @@ class Registry:
             return None
         found = self.named.get(name) or imported(name)
         if found is None:
-            return _data_rule(cls, tag, self.local.name(cls, name))
+            return _data_rule(cls, tag, self.reference(self.local.name(cls, name)))
         if found is not cls:
             raise _replaced(cls)
-        rule = _data_rule(cls, tag, CODES.get(name, name))
+        rule = _data_rule(cls, tag, CODES.get(name) or self.reference(name))
         return rule if name in self.named else _while_found(rule, cls)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -18,12 +18,23 @@ from threadkeep._core.engine.logs import (
     Appender,
     TailSegment,
 )
-from threadkeep._core.engine.model import HIDDEN, Batch, HeadFence, Segment, Span, StoredCheckpoint
+from threadkeep._core.engine.model import (
+    HIDDEN,
+    OWN_NS,
+    Batch,
+    Child,
+    HeadFence,
+    Segment,
+    Span,
+    StoredCheckpoint,
+    WriteRow,
+)
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_segments
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Cell, Inline, Manifest, Ref, Run
-from threadkeep._core.engine.rows import manifest_of
+from threadkeep._core.engine.rows import Write, counting, manifest_of
 from threadkeep._core.engine.shadow import Shadow
+from threadkeep._core.engine.shapes import ChannelShapes, refuse_marked
 from threadkeep._core.engine.snapshots import (
     ChannelValue,
     CheckpointSnapshot,
@@ -61,6 +72,11 @@ class Engine(NamedTuple):
     forked: Callable[[str, str, str], None]  # (thread, old head, checkpoint), once per forking run
     strict: bool = False  # `check` notes the fields that `validate="strict"` refuses
     holds_all: bool = False  # saves return before they are stored, and may be built again
+    shapes: ChannelShapes | None = None  # of a program that has changed channels
+
+    def shapes_in(self, ns: str) -> ChannelShapes | None:
+        """Return the shapes of a namespace's channels; None in those of threadkeep itself."""
+        return None if ns.startswith(OWN_NS) else self.shapes
 
     def memory(self, thread: str) -> ThreadMemory:
         return self.working_set.thread(thread)
@@ -91,6 +107,32 @@ def read_manifest(
 
 
 NO_CODEC: Any = None  # for readers of raw bytes
+
+
+def read_channels(
+    engine: Engine, stored: StoredCheckpoint, known: Keyframes | None = None
+) -> tuple[Manifest, Keyframe]:
+    """Return a checkpoint's manifest with the channels that the program knows."""
+    read, key = read_manifest(stored, known)
+    shapes = engine.shapes_in(stored.row.ns)
+    return (read if shapes is None else shapes.manifest(read)), key
+
+
+def read_writes(
+    engine: Engine, ns: str, rows: Sequence[WriteRow], child: Child | None
+) -> list[Write]:
+    """Return the writes that count, with the channels that the program knows."""
+    writes, shapes = counting(rows, child), engine.shapes_in(ns)
+    if shapes is not None:
+        return shapes.writes(writes)
+    refuse_marked(writes)
+    return writes
+
+
+def to_store(engine: Engine, ns: str, manifest: Manifest) -> Manifest:
+    """Return a manifest as it is stored: with the shape of its channels."""
+    shapes = engine.shapes_in(ns)
+    return manifest if shapes is None else shapes.marked(manifest)
 
 
 def unless_hidden(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
@@ -179,7 +221,7 @@ def resume_logs(
 
 
 def keyframe_of(
-    stored: StoredCheckpoint, state: CheckpointSnapshot | None
+    engine: Engine, stored: StoredCheckpoint, state: CheckpointSnapshot | None
 ) -> tuple[Manifest, Keyframe]:
     """Return the manifest, from the working set if it is unchanged in the store."""
     row = stored.row
@@ -190,7 +232,7 @@ def keyframe_of(
     ):
         manifest_of(row)  # (checks it)
         return state.manifest, state.keyframe
-    return read_manifest(stored)
+    return read_channels(engine, stored)
 
 
 @quick

@@ -11,6 +11,7 @@ import gc
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import zstandard
@@ -20,7 +21,7 @@ from threadkeep._core.codec.format import OBJECT, Tag
 from threadkeep._core.codec.frame import may_hold, pack_varint, read_varint, unpack
 from threadkeep._core.engine import refs
 from threadkeep._core.engine.model import Segment, Span
-from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
+from threadkeep._core.engine.refs import Cell, Changed, Inline, Ref, Run
 from threadkeep._core.engine.snapshots import RawElement
 from threadkeep.errors import CorruptionError
 
@@ -63,6 +64,22 @@ def patch_against(
     if to is base:
         return element, base.depth + 1, uses, anchor
     return element, (anchors + 1) * _LONGEST, uses, None
+
+
+def base_of(element: bytes) -> _Position | None:
+    """Return the position of the element that a stored element is a patch of, or None."""
+    if not element.startswith(_PATCH):
+        return None
+    log, at = read_varint(element, len(_PATCH))
+    return log, read_varint(element, at)[0]
+
+
+def patched(base: _Position, old: bytes, new: bytes) -> bytes:
+    """Encode bytes as an element, given those of its base: a patch, unless that is too long."""
+    delta = make_patch(old, new)
+    if len(delta) > len(new) // 2:
+        return new
+    return _PATCH + pack_varint(base[0]) + pack_varint(base[1]) + delta
 
 
 class Elements:
@@ -141,6 +158,8 @@ class Elements:
             return self._codec.decode(ref.data, self._each_once())
         if isinstance(ref, Cell):
             return self._codec.decode(self.raw(ref.log, ref.pos), self._each_once())
+        if isinstance(ref, Changed):
+            return reduce(lambda value, change: change(value), ref.functions, self.value(ref.ref))
         items = self._items(ref)
         if ref.kind == refs.DICT:
             return {key: value for key, value in items}  # noqa: C416 - dict() takes pairs of any kind
@@ -200,6 +219,11 @@ class Elements:
         if pos not in known:
             known[pos] = self._codec.decode(self.raw(log, pos), self.element)
         return known[pos]
+
+    def base(self, log: int, pos: int) -> _Position | None:
+        """Return the position of the element that this one is a patch of, or None."""
+        start, raws = self.part(log, pos)
+        return base_of(raws[pos - start])
 
     def opened(self, segment: Segment) -> list[bytes]:
         """Return the elements of one of the segments, as stored."""

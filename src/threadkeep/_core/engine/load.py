@@ -18,8 +18,9 @@ from threadkeep._core.engine.context import (
     Keyframes,
     keyframe_of,
     named,
+    read_channels,
     read_elements,
-    read_manifest,
+    read_writes,
     resume_logs,
     unless_hidden,
     watched_value,
@@ -33,8 +34,9 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Ref
-from threadkeep._core.engine.rows import Write, counting, unpack_metadata, unpack_time
+from threadkeep._core.engine.rows import Write, unpack_metadata, unpack_time
 from threadkeep._core.engine.shadow import Shadow, disjoint
+from threadkeep._core.engine.shapes import settled
 from threadkeep._core.engine.snapshots import (
     LOADS,
     CellValue,
@@ -94,7 +96,9 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
             generation = reply.generation
 
 
-def part(engine: Engine, call: Load, channels: Collection[str]) -> Operation[Loaded | None]:
+def part(
+    engine: Engine, call: Load, channels: Collection[str] | None = None
+) -> Operation[Loaded | None]:
     """Return the checkpoint with the values and pending writes of these channels alone.
 
     Never for a run: the working set is neither used nor changed.
@@ -125,10 +129,10 @@ def _read(
     memory = engine.memory(stored.thread)
     ns, row = stored.row.ns, stored.row
     state = memory.state(ns, row.id)
-    read, key = keyframe_of(stored, state)
+    read, key = keyframe_of(engine, stored, state)
     current = state is not None and state.manifest is read
     lent = _lendable(engine, state) if call.run and current and state is not None else {}
-    writes = counting(stored.writes, stored.child)
+    writes = read_writes(engine, stored.row.ns, stored.writes, stored.child)
     spans = [span for write in writes for span in write.ref.needs]
     for name, entry in read.entries.items():
         if entry.ref is not None and name not in lent:
@@ -146,17 +150,19 @@ def _read(
     with gc_paused():
         loaded = assemble(engine, stored, read, found, writes, values, _flags(call))
     if call.run:
-        known = {**lent}
-        for name, entry in read.entries.items():
+        known, sound = {**lent}, read if engine.shapes is None else settled(read)
+        for name, entry in sound.entries.items():
             if entry.ref is not None and name not in lent:
                 value = loaded.checkpoint["channel_values"][name]
                 known[name] = watched_value(entry.ref, found, value)
         if not current:  # else the logs are open already
-            resume_logs(memory, ns, read, key, segments, found)
+            resume_logs(memory, ns, sound, key, segments, found)
         owner = LOADS.of(loaded.id)
-        data, codec = row.manifest, engine.codec
+        data, codec = row.manifest if sound is read else b"", engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
-        new = CheckpointSnapshot(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
+        new = CheckpointSnapshot(
+            ns, row.id, row.flags, sound, key, known, data, codec, owner, fresh
+        )
         memory.publish(new, generation)
         engine.working_set.settle(stored.thread, memory)
         counts = engine.working_set.counts
@@ -264,8 +270,8 @@ def of_thread(
     known: Keyframes = {}
     for stored in rows:
         with named(stored):
-            read, _ = read_manifest(stored, known)
-            writes = counting(stored.writes, stored.child)
+            read, _ = read_channels(engine, stored, known)
+            writes = read_writes(engine, stored.row.ns, stored.writes, stored.child)
         if wanted.channels is not None:
             read = _only(read, wanted.channels)
             writes = [write for write in writes if write.channel in wanted.channels]
@@ -290,14 +296,14 @@ def listed(engine: Engine, rows: Sequence[model.StoredCheckpoint]) -> list[Loade
     loaded: list[Loaded] = []
     for stored in rows:
         with named(stored):
-            read, _ = read_manifest(stored, known)
+            read, _ = read_channels(engine, stored, known)
             unread = {
                 name: None if entry.ref.needs else partial(_decoded, found, entry.ref, name)
                 for name, entry in read.entries.items()
                 if entry.ref is not None
             }
             one = assemble(engine, stored, read, found, (), unread, model.FREE)
-            writes = counting(stored.writes, stored.child)
+            writes = read_writes(engine, stored.row.ns, stored.writes, stored.child)
         loaded.append(one._replace(writes=[(w.task_id, w.channel, None) for w in writes]))
     return loaded
 
@@ -341,7 +347,7 @@ def delta_history(
 def _history(
     engine: Engine, place: CheckpointRef, channels: Sequence[str], target: model.ThreadState
 ) -> Operation[dict[str, dict[str, Any]]]:
-    found = yield from walk(place, dict.fromkeys(channels), target)
+    found = yield from walk(engine, place, dict.fromkeys(channels), target)
     refs = [write.ref for one in found.values() for write in one.writes]
     refs += [one.seed for one in found.values() if one.seed is not None]
     spans: list[model.Span] = [span for ref in refs for span in ref.needs]
@@ -356,7 +362,7 @@ def _history(
 
 
 def walk(
-    place: CheckpointRef, channels: dict[str, None], target: model.ThreadState
+    engine: Engine, place: CheckpointRef, channels: dict[str, None], target: model.ThreadState
 ) -> Operation[dict[str, ChannelHistory]]:
     """Walk up the path until each channel has a seed, or to the root.
 
@@ -377,7 +383,7 @@ def walk(
                 at = None
                 break
             met.add(stored.row.id)
-            _gather(below.row, stored, known, writes, seeds)
+            _gather(engine, below.row, stored, known, writes, seeds)
             if len(seeds) == len(writes):
                 break
         size = min(size * 2, LONGEST_STRETCH)
@@ -394,6 +400,7 @@ def stretch(
 
 
 def _gather(
+    engine: Engine,
     below: model.CheckpointRow,
     stored: model.StoredCheckpoint,
     known: Keyframes,
@@ -402,8 +409,9 @@ def _gather(
 ) -> None:
     """Add an ancestor's value, and its writes that led to the checkpoint below."""
     with named(stored):
-        read, _ = read_manifest(stored, known)
-        led = counting(stored.writes, model.Child(below.id, below.run, below.seen))
+        read, _ = read_channels(engine, stored, known)
+        child = model.Child(below.id, below.run, below.seen)
+        led = read_writes(engine, below.ns, stored.writes, child)
     for write in reversed(led):
         if write.channel in writes and write.channel not in seeds:
             writes[write.channel].append(write)

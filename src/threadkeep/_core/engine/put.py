@@ -21,11 +21,12 @@ from threadkeep._core.engine.context import (
     Built,
     Engine,
     Failed,
+    read_channels,
     read_elements,
-    read_manifest,
     remember,
     resume_logs,
     to_commit,
+    to_store,
     watched_value,
 )
 from threadkeep._core.engine.draft import Draft
@@ -41,6 +42,7 @@ from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version
 from threadkeep._core.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
 from threadkeep._core.engine.shadow import copy_and_watch
+from threadkeep._core.engine.shapes import settled
 from threadkeep._core.engine.snapshots import (
     LOADS,
     ChannelValue,
@@ -228,8 +230,9 @@ def _read_parent(
     memory.meet(reply.generation, is_new=is_new)
     if call.parent is None or reply.found is None:
         return reply.generation, None
-    read, key = read_manifest(reply.found)
+    read, key = read_channels(engine, reply.found)
     row = reply.found.row
+    read = read if engine.shapes is None else settled(read)
     data, codec = row.manifest, engine.codec
     return reply.generation, CheckpointSnapshot(
         place.ns, row.id, row.flags, read, key, {}, data, codec
@@ -303,7 +306,7 @@ def _put_batch(
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
-    key, data = _encoded(parent, written, appender)
+    key, data = _encoded(parent, written, to_store(engine, ns, written), appender)
     if join:
         appender.seal()
     segments = appender.segments()
@@ -411,16 +414,16 @@ def _manifest(
 
 
 def _encoded(
-    parent: CheckpointSnapshot | None, written: Manifest, appender: Appender
+    parent: CheckpointSnapshot | None, written: Manifest, stored: Manifest, appender: Appender
 ) -> tuple[Keyframe, bytes]:
     """Encode a manifest against the parent's keyframe, or a new one if that is used up."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
         key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
     else:
-        log, pos = appender.append(KEYFRAMES, [refs.encode_manifest(written)])
+        log, pos = appender.append(KEYFRAMES, [refs.encode_manifest(stored)])
         key = Keyframe(written, log, pos, 1, refs.numbers(written))
-    return key, refs.encode_manifest(written, key.manifest, key.numbers)
+    return key, refs.encode_manifest(stored, key.manifest, key.numbers)
 
 
 def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
@@ -450,7 +453,9 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     # (the columns of the row that the checksum covers, in order)
     fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
-    row = model.WriteRow(*fields, seal(pack_writes([one[:3] for one in made]), fields))
+    shapes = engine.shapes_in(ns)
+    body = pack_writes([one[:3] for one in made], 1 if shapes is None else shapes.shape)
+    row = model.WriteRow(*fields, seal(body, fields))
     waits = False  # a task of the thread's head
     if not ns and INTERRUPT in [channel for channel, _ in call.writes]:
         latest = memory.newest("")

@@ -16,6 +16,7 @@ triples (channel, version, value reference; false for a removed value) and `seen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -70,6 +71,21 @@ class Run(NamedTuple):
 
 
 Ref: TypeAlias = Inline | Cell | Run
+
+
+class Changed(NamedTuple):
+    """A value as migrations make it: `functions` are applied in order.
+
+    It takes the place of a `Ref` where values are read, and is never stored.
+    """
+
+    ref: Ref
+    functions: tuple[partial[Any], ...]
+
+    @property
+    def needs(self) -> tuple[Span, ...]:
+        """The spans of the stored value."""
+        return self.ref.needs
 
 
 def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:

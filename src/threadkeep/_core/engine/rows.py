@@ -232,15 +232,18 @@ class Write(NamedTuple):
     idx: int
     channel: str
     ref: Ref
+    shape: int = 1  # of the channels, when it was written
 
 
-def pack_writes(writes: Iterable[tuple[int, str, Ref]]) -> bytes:
+def pack_writes(writes: Iterable[tuple[int, str, Ref]], shape: int = 1) -> bytes:
     """Pack the body of a write row, without its checksum."""
-    return ormsgpack.packb([[idx, channel, to_wire(ref)] for idx, channel, ref in writes])
+    packed: list[Any] = [[idx, channel, to_wire(ref)] for idx, channel, ref in writes]
+    return ormsgpack.packb(packed if shape == 1 else [shape, *packed])
 
 
 def unpack_writes(row: WriteRow) -> list[Write]:
     """Return the writes of one row, in the order in which they were packed."""
+    packed: Any = None
     try:
         packed = ormsgpack.unpackb(body_of(row))
         if not all(type(idx) is int and type(channel) is str for idx, channel, _ in packed):
@@ -251,6 +254,10 @@ def unpack_writes(row: WriteRow) -> list[Write]:
             if (ref := from_wire(wire)) is not None
         ]
     except (ValueError, TypeError, IndexError) as exc:
+        marked = type(packed) is list and len(packed) > 1 and type(packed[0]) is int
+        if marked and type(packed[1]) is list:
+            rest = row._replace(body=seal(ormsgpack.packb(packed[1:]), write_fields(row)))
+            return [write._replace(shape=packed[0]) for write in unpack_writes(rest)]
         raise CorruptionError(
             "A pending write is damaged.", namespace=row.ns, checkpoint=row.checkpoint_id
         ) from exc

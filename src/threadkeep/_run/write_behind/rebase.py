@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from threadkeep._core.codec.frame import unpack
 from threadkeep._core.engine import refs, thread_summary
-from threadkeep._core.engine.context import BatchSource
+from threadkeep._core.engine.context import BatchSource, to_store
 from threadkeep._core.engine.lineage import (
     CheckpointKey,
     Lineage,
@@ -201,6 +201,7 @@ class _Rebase:
             for channel, entry in state.manifest.entries.items()
         }
         written = state.manifest._replace(entries=entries)
+        written = to_store(self._engine, row.ns, written)
         log, pos = self._appender.append(KEYFRAMES, [refs.encode_manifest(written)])
         row = row._replace(key_log=log, key_pos=pos)
         return with_manifest(row, refs.encode_manifest(written, written))
@@ -214,7 +215,8 @@ class _Rebase:
 
     def _write(self, row: WriteRow, made: BatchSource) -> WriteRow:
         packed = [(idx, channel, self._ref(ref, held)) for idx, channel, ref, held in made.writes]
-        return with_body(row, pack_writes(packed))
+        shapes = self._engine.shapes_in(row.ns)
+        return with_body(row, pack_writes(packed, 1 if shapes is None else shapes.shape))
 
     # -- values ----------------------------------------------------------------------
 

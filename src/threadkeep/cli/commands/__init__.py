@@ -1,5 +1,25 @@
 """Commands by subject. Importing a module adds its commands."""
 
-from threadkeep.cli.commands import forks, inspect, items, monitor, move, retention, store, threads
+from threadkeep.cli.commands import (
+    forks,
+    inspect,
+    items,
+    monitor,
+    move,
+    retention,
+    store,
+    threads,
+    upgrade,
+)
 
-__all__ = ["forks", "inspect", "items", "monitor", "move", "retention", "store", "threads"]
+__all__ = [
+    "forks",
+    "inspect",
+    "items",
+    "monitor",
+    "move",
+    "retention",
+    "store",
+    "threads",
+    "upgrade",
+]

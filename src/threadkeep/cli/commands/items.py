@@ -36,7 +36,7 @@ def _opened(session: Session, *, read_only: bool) -> Iterator[Store]:
     """Open the store's items; an empty store if a read-only file has no tables for them."""
     with session.open(read_only=read_only) as saver:
         try:
-            store = Store(saver.backend)
+            store = Store(saver.backend, migrations=session.migrations)
         except NotSetUpError:
             store = InMemoryStore()
         if session.raw:

@@ -20,8 +20,8 @@ from threadkeep._core.engine.context import (
     Keyframes,
     named,
     not_found,
+    read_channels,
     read_elements,
-    read_manifest,
     unless_hidden,
 )
 from threadkeep._core.engine.elements import Elements
@@ -137,7 +137,7 @@ def _found(place: CheckpointRef, state: ThreadState) -> StoredCheckpoint:
 def _side(engine: Engine, place: CheckpointRef, state: ThreadState) -> Side:
     stored = _found(place, state)
     with named(stored):
-        manifest, _ = read_manifest(stored)
+        manifest, _ = read_channels(engine, stored)
         metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
     return Side(stored, manifest, metadata, state)
 
@@ -162,7 +162,10 @@ class _Refs(NamedTuple):
 
 def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
     channels = sorted({*a.manifest.entries, *b.manifest.entries})
-    a_deltas, b_deltas = (yield from _deltas(a, channels)), (yield from _deltas(b, channels))
+    a_deltas, b_deltas = (
+        (yield from _deltas(engine, a, channels)),
+        (yield from _deltas(engine, b, channels)),
+    )
     deltas = a_deltas.keys() | b_deltas.keys()
     one_thread = a.stored.thread == b.stored.thread
     a_refs = {c: _refs(a.entry(c), a_deltas.get(c), is_delta=c in deltas) for c in channels}
@@ -187,7 +190,9 @@ def _refs(entry: ChannelEntry, delta: ChannelHistory | None, *, is_delta: bool) 
     return _Refs(delta.seed, tuple([write.ref for write in delta.writes]), is_delta=True)
 
 
-def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelHistory]]:
+def _deltas(
+    engine: Engine, side: Side, channels: Iterable[str]
+) -> Operation[dict[str, ChannelHistory]]:
     """Read the histories of DeltaChannels without a value in a checkpoint.
 
     An empty channel is a DeltaChannel if the metadata counts it, or if a write to it led to a
@@ -199,7 +204,7 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
         return {}
     row = side.stored.row
     place = CheckpointRef(side.stored.thread, row.ns, row.id)
-    histories = yield from load.walk(place, dict.fromkeys(empty), side.state)
+    histories = yield from load.walk(engine, place, dict.fromkeys(empty), side.state)
     counted = side.metadata.get(DELTA_COUNTERS)
     known = counted if isinstance(counted, dict) else {}
     return {c: one for c, one in histories.items() if one.writes or c in known}
@@ -316,7 +321,7 @@ def versions(
     def read(states: list[ThreadState]) -> Operation[list[_Since]]:
         (state,) = states
         start = place._replace(id=_found(place, state).row.id)
-        return (yield from _trace(start, name, most, state.generation))
+        return (yield from _trace(engine, start, name, most, state.generation))
 
     found = yield from _read_stable((place,), read)
     return [_version(engine, since) for since in found[:most]]
@@ -333,7 +338,8 @@ class _Since(NamedTuple):
 class _Trace:
     """Versions found on the way up. If `is_open`, the last one may have begun earlier."""
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, engine: Engine, channel: str) -> None:
+        self._engine = engine
         self.found: list[_Since] = []
         self.is_open = False
         self._channel = channel
@@ -342,7 +348,7 @@ class _Trace:
     def add(self, stored: StoredCheckpoint) -> None:
         """Add the next ancestor."""
         with named(stored):
-            entry = read_manifest(stored, self._known)[0].entries.get(self._channel)
+            entry = read_channels(self._engine, stored, self._known)[0].entries.get(self._channel)
         hidden = bool(stored.row.flags & HIDDEN)
         if entry is None or entry.version is None:
             self.is_open = False
@@ -367,9 +373,9 @@ class _Trace:
 
 
 def _trace(
-    place: CheckpointRef, channel: str, limit: int | None, generation: int
+    engine: Engine, place: CheckpointRef, channel: str, limit: int | None, generation: int
 ) -> Operation[list[_Since]]:
-    trace, met = _Trace(channel), set[str]()
+    trace, met = _Trace(engine, channel), set[str]()
     at, size = place.id, FIRST_STRETCH
     while at is not None and not trace.has(limit):
         rows, state = yield from stretch(place, at, size)

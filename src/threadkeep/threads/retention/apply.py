@@ -374,6 +374,6 @@ def _without_writes(
         unpacked = unpack_writes(row)
         stay = [(w.idx, w.channel, w.ref) for w in unpacked if w.channel not in channels]
         if len(stay) != len(unpacked):
-            row = with_body(row, pack_writes(stay))  # noqa: PLW2901 - the same row
+            row = with_body(row, pack_writes(stay, unpacked[0].shape))  # noqa: PLW2901 - the same row
         found.append(row)
     return tuple(found)

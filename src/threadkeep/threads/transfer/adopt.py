@@ -130,7 +130,8 @@ def adopt(
                     hint="The source has no checkpoint of this thread: correct the id.", thread=name
                 )
         wanted = {name: counts[name] for name in (counts if names is None else names)}
-        engine = engine._replace(conflicts="fork")  # the source is copied in any order
+        # the source is copied in any order, and a program of before wrote its channels
+        engine = engine._replace(conflicts="fork", shapes=None)
         total = sum(wanted.values())
         run = _Adoption(store, engine, opened, progress or no_progress, total, **flags)
         for name in wanted:
