@@ -114,19 +114,20 @@ def read_channels(
 ) -> tuple[Manifest, Keyframe]:
     """Return a checkpoint's manifest with the channels that the program knows."""
     read, key = read_manifest(stored, known)
-    shapes = engine.shapes_in(stored.row.ns)
-    return (read if shapes is None else shapes.manifest(read)), key
+    if engine.shapes is None or (shapes := engine.shapes_in(stored.row.ns)) is None:
+        return read, key
+    return shapes.manifest(read), key
 
 
 def read_writes(
     engine: Engine, ns: str, rows: Sequence[WriteRow], child: Child | None
 ) -> list[Write]:
     """Return the writes that count, with the channels that the program knows."""
-    writes, shapes = counting(rows, child), engine.shapes_in(ns)
-    if shapes is not None:
-        return shapes.writes(writes)
-    refuse_marked(writes)
-    return writes
+    writes = counting(rows, child)
+    if engine.shapes is None or (shapes := engine.shapes_in(ns)) is None:
+        refuse_marked(writes)
+        return writes
+    return shapes.writes(writes)
 
 
 def to_store(engine: Engine, ns: str, manifest: Manifest) -> Manifest:
@@ -232,7 +233,7 @@ def keyframe_of(
     ):
         manifest_of(row)  # (checks it)
         return state.manifest, state.keyframe
-    return read_channels(engine, stored)
+    return read_manifest(stored) if engine.shapes is None else read_channels(engine, stored)
 
 
 @quick

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import zstandard
 
@@ -158,8 +158,10 @@ class Elements:
             return self._codec.decode(ref.data, self._each_once())
         if isinstance(ref, Cell):
             return self._codec.decode(self.raw(ref.log, ref.pos), self._each_once())
-        if isinstance(ref, Changed):
-            return reduce(lambda value, change: change(value), ref.functions, self.value(ref.ref))
+        kind: Any = ref.__class__
+        if kind is Changed:
+            ref, functions = cast("Changed", ref)
+            return reduce(lambda value, change: change(value), functions, self.value(ref))
         items = self._items(ref)
         if ref.kind == refs.DICT:
             return {key: value for key, value in items}  # noqa: C416 - dict() takes pairs of any kind

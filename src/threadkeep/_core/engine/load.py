@@ -34,9 +34,9 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Ref
-from threadkeep._core.engine.rows import Write, unpack_metadata, unpack_time
+from threadkeep._core.engine.rows import Write, counting, unpack_metadata, unpack_time
 from threadkeep._core.engine.shadow import Shadow, disjoint
-from threadkeep._core.engine.shapes import settled
+from threadkeep._core.engine.shapes import refuse_marked, settled
 from threadkeep._core.engine.snapshots import (
     LOADS,
     CellValue,
@@ -132,7 +132,8 @@ def _read(
     read, key = keyframe_of(engine, stored, state)
     current = state is not None and state.manifest is read
     lent = _lendable(engine, state) if call.run and current and state is not None else {}
-    writes = read_writes(engine, stored.row.ns, stored.writes, stored.child)
+    own = stored.writes, stored.child
+    writes = counting(*own) if engine.shapes is None else read_writes(engine, ns, *own)
     spans = [span for write in writes for span in write.ref.needs]
     for name, entry in read.entries.items():
         if entry.ref is not None and name not in lent:
@@ -236,6 +237,8 @@ def assemble(
 
 
 def _written(found: Elements, write: Write) -> tuple[str, str, Any]:
+    if write.shape != 1:
+        refuse_marked((write,))
     found.reader = write  # (its value may be changed when the write is applied)
     return write.task_id, write.channel, _decoded(found, write.ref, write.channel)
 

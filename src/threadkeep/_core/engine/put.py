@@ -306,7 +306,8 @@ def _put_batch(
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
-    key, data = _encoded(parent, written, to_store(engine, ns, written), appender)
+    stored = written if engine.shapes is None else to_store(engine, ns, written)
+    key, data = _encoded(parent, written, stored, appender)
     if join:
         appender.seal()
     segments = appender.segments()
@@ -453,7 +454,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     # (the columns of the row that the checksum covers, in order)
     fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
-    shapes = engine.shapes_in(ns)
+    shapes = engine.shapes and engine.shapes_in(ns)
     body = pack_writes([one[:3] for one in made], 1 if shapes is None else shapes.shape)
     row = model.WriteRow(*fields, seal(body, fields))
     waits = False  # a task of the thread's head

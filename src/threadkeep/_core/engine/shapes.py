@@ -70,15 +70,15 @@ class ChannelShapes(NamedTuple):
         return Manifest(stored.v, entries, seen, updated, extra)
 
     def writes(self, stored: Iterable[Write]) -> list[Write]:
-        """Return pending writes with the channels that the program knows."""
+        """Return pending writes with the channels that the program knows, as of shape 1."""
         return [self._write(write) for write in stored]
 
     def _write(self, write: Write) -> Write:
         steps = self._after(write.shape)
         if not steps:
-            return write
+            return write if write.shape == 1 else write._replace(shape=1)
         ref = _changed(steps, write.channel, write.ref)
-        return write._replace(channel=_renamed(steps, write.channel), ref=ref, shape=self.shape)
+        return write._replace(channel=_renamed(steps, write.channel), ref=ref, shape=1)
 
     def _after(self, shape: int) -> tuple[ChannelStep, ...]:
         """Return the steps after a stored shape."""
