@@ -42,6 +42,18 @@ def unpack_text(stored: str) -> str:
     return stored.replace("\1\1", "\0").replace("\1\2", "\1")
 
 
+def beyond(prefix: str) -> str | None:
+    """Return the first text after all that begin with `prefix`, or None if there is none."""
+    rest = prefix.rstrip(chr(_LAST))
+    if not rest:
+        return None
+    code = ord(rest[-1]) + 1
+    return rest[:-1] + chr(_AFTER_SURROGATES if code == _FIRST_SURROGATE else code)
+
+
+_LAST, _FIRST_SURROGATE, _AFTER_SURROGATES = 0x10FFFF, 0xD800, 0xE000
+
+
 # -- refusals ------------------------------------------------------------------------
 
 
@@ -187,6 +199,7 @@ def matches(entry: ThreadEntry, query: ThreadQuery) -> bool:
         and (query.size is None or entry.size >= query.size)
         and (query.origin is None or (entry.origin or ("",))[0] == query.origin)
         and (query.rested is None or _has_rested(entry, query.rested))
+        and entry.thread.startswith(query.prefix)
     )
 
 

@@ -17,12 +17,13 @@ docs/writing-a-backend.md.
 
 import pytest
 
-_PARTS = ("batches", "forks", "groups", "reads", "records", "registry", "threads")
+_PARTS = ("batches", "forks", "groups", "prefixes", "reads", "records", "registry", "threads")
 pytest.register_assert_rewrite(*(f"threadkeep.testing.{name}" for name in _PARTS))
 
 from threadkeep.testing.batches import BatchContract, FenceContract
 from threadkeep.testing.forks import ForkContract
 from threadkeep.testing.groups import ConcurrencyContract, GroupContract
+from threadkeep.testing.prefixes import PrefixContract
 from threadkeep.testing.reads import ReadContract, SegmentContract
 from threadkeep.testing.records import BlockingBackend
 from threadkeep.testing.registry import RegistryContract
@@ -34,6 +35,7 @@ __all__ = ["BackendContract", "BlockingBackend"]
 class BackendContract(
     ReadContract,
     ScanContract,
+    PrefixContract,
     SegmentContract,
     BatchContract,
     FenceContract,

@@ -182,8 +182,8 @@ class ScanCheckpoints(NamedTuple):
     int, float, bool or None: a backend may use it to return fewer rows, but must never drop a match
     (the engine checks each row again), and a row that has `exact` is always a possible match.
     `after` continues after the last row of the previous page: its `(id, thread, ns)`. The order is
-    by id descending, then thread, then ns, both ascending. Reply: at most `limit`
-    `StoredCheckpoint`s with their writes.
+    by id descending, then thread, then ns, both ascending. With a `prefix`, only threads whose ids
+    begin with it. Reply: at most `limit` `StoredCheckpoint`s with their writes.
     """
 
     thread: str | None
@@ -193,6 +193,7 @@ class ScanCheckpoints(NamedTuple):
     filter: Mapping[str, Any]
     after: tuple[str, str, str] | None
     limit: int
+    prefix: str = ""
 
 
 class ReadThread(NamedTuple):
@@ -254,24 +255,27 @@ class FindThreads(NamedTuple):
 
     With `run_ids`, only threads with a checkpoint whose metadata has one of them as `run_id`. With
     `empty` (and no `run_ids`), all threads that the store knows, including empty ones; their rows,
-    which may be damaged, are not read. `after` continues after that thread id. Reply: at most
-    `limit` `str`s.
+    which may be damaged, are not read. `after` continues after that thread id. With a `prefix`,
+    only ids that begin with it. Reply: at most `limit` `str`s.
     """
 
     after: str | None
     limit: int
     run_ids: tuple[str, ...] = ()
     empty: bool = False
+    prefix: str = ""
 
 
 class ReadSizes(NamedTuple):
     """The sizes of threads that hold any row, orphans included.
 
-    Reply: one `Sizes` with at most `limit` threads after `after`, in ascending order.
+    Reply: one `Sizes` with at most `limit` threads after `after`, in ascending order. With a
+    `prefix`, only threads whose ids begin with it, and the total may be 0.
     """
 
     after: str | None
     limit: int
+    prefix: str = ""
 
 
 class StoredThreadSize(NamedTuple):

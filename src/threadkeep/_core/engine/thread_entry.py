@@ -97,6 +97,7 @@ class ThreadQuery(NamedTuple):
     size: int | None = None  # least bytes
     origin: str | None = None  # forked from this thread
     rested: int | None = None  # at this time, its ttl has passed since the last write
+    prefix: str = ""  # its thread's id begins with this
 
     @property
     def states_alone(self) -> frozenset[str] | None:

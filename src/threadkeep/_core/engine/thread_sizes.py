@@ -110,6 +110,7 @@ def all_sizes() -> Operation[Sizes]:
         found += page.threads
         total = max(total, page.total)
         if len(page.threads) < _PAGE:
+            total = max(total, sum([one.row_bytes + one.segment_bytes for one in found]))
             others = [one for one in found if not one.thread.startswith(OWN_NS)]
             return Sizes(total, tuple(others))
 

@@ -160,7 +160,7 @@ def _path(threads: MemoryThreads, read: model.ReadPath) -> list[model.StoredChec
 def _scan(threads: MemoryThreads, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
     # Equal ids keep the order of the iterators merged: thread, then namespace.
     found: list[Iterator[tuple[str, model.CheckpointRow]]] = []
-    for name in sorted(threads) if read.thread is None else [read.thread]:
+    for name in _names(threads, read.prefix) if read.thread is None else [read.thread]:
         spaces = threads.get(name, EMPTY).namespaces
         names = sorted(spaces) if read.ns is None else [read.ns]
         found += [_visible(name, spaces.get(ns, EMPTY_NAMESPACE), read) for ns in names]
@@ -204,18 +204,19 @@ def _find(threads: MemoryThreads, read: model.FindThreads) -> list[str]:
             return read.empty or any(thread.rows())
         return any(run_id(row) in read.run_ids for row in thread.rows())
 
-    found = (name for name in _names_after(threads, read.after) if is_wanted(threads[name]))
-    return list(islice(found, read.limit))
+    names = _names(threads, read.prefix, read.after)
+    return list(islice((name for name in names if is_wanted(threads[name])), read.limit))
 
 
-def _names_after(threads: MemoryThreads, after: str | None) -> list[str]:
-    return sorted(name for name in threads if after is None or name > after)
+def _names(threads: MemoryThreads, prefix: str, after: str | None = None) -> list[str]:
+    found = [name for name in threads if name.startswith(prefix)] if prefix else threads
+    return sorted(name for name in found if after is None or name > after)
 
 
 def _sizes(threads: MemoryThreads, read: model.ReadSizes) -> model.Sizes:
     sizes = {name: _size(name, thread) for name, thread in threads.items() if thread.holds_rows()}
     total = sum(size.row_bytes + size.segment_bytes for size in sizes.values())
-    page = [sizes[name] for name in _names_after(threads, read.after) if name in sizes]
+    page = [sizes[name] for name in _names(threads, read.prefix, read.after) if name in sizes]
     return model.Sizes(total, tuple(page[: read.limit]))
 
 

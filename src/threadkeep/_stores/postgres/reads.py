@@ -265,6 +265,9 @@ def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]
         if value is not None:
             conditions.append(term)
             values.append(pack_text(value))
+    for term, limits in threads.begins_with("c.thread_id", read.prefix):
+        conditions.append(term)
+        values += limits
     if read.after is not None:
         key, thread, ns = map(pack_text, read.after)
         conditions.append(_AFTER)

@@ -32,7 +32,7 @@ from threadkeep._core.engine.usage import (
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import ONE_STATE, PostgresDatabase
 from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
-from threadkeep._stores.records import pack_text, unpack_text
+from threadkeep._stores.records import beyond, pack_text, unpack_text
 
 MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
     WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""
@@ -146,7 +146,16 @@ def _where(query: ThreadQuery) -> tuple[list[str], list[Any]]:
     return [term for term, _ in terms], [value for _, values in terms for value in values]
 
 
+def begins_with(column: str, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield conditions, which a B-tree finds, for a column that begins with `prefix`."""
+    packed = pack_text(prefix)
+    for sign, limit in ((">=", packed), ("<", beyond(packed))):
+        if limit:
+            yield f"{column} {sign} %s", (limit,)
+
+
 def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    yield from begins_with("t.thread_id", query.prefix)
     if query.states:
         yield "t.state = ANY(%s)", (list(query.states),)
     else:
@@ -197,18 +206,25 @@ SELECT DISTINCT t.thread_id, NULL FROM found t WHERE {conditions} ORDER BY t.thr
 """
 
 
-def _page(text: str, condition: str, after: str | None) -> tuple[str, list[str]]:
+def _page(
+    text: str, condition: str, read: model.FindThreads | model.ReadSizes
+) -> tuple[str, list[str]]:
     # (a cursor that may be NULL cannot use an index)
-    if after is None:
-        return text.replace("{conditions}", condition), []
-    return text.replace("{conditions}", f"t.thread_id > %s AND ({condition})"), [pack_text(after)]
+    terms, values = [f"({condition})"], list[str]()
+    if read.after is not None:
+        terms.insert(0, "t.thread_id > %s")
+        values.append(pack_text(read.after))
+    for term, (limit,) in begins_with("t.thread_id", read.prefix):
+        terms.insert(len(values), term)
+        values.append(limit)
+    return text.replace("{conditions}", " AND ".join(terms)), values
 
 
 def find(read: model.FindThreads) -> Query:
     """Answer a `FindThreads`."""
     runs = [[pack_text(run) for run in read.run_ids]] if read.run_ids else []
     condition = "true" if runs or read.empty else _HOLDS_CHECKPOINTS
-    text, behind = _page(_THREADS_OF_RUNS if runs else _PAGE, condition, read.after)
+    text, behind = _page(_THREADS_OF_RUNS if runs else _PAGE, condition, read)
     statement = Statement(text, (*runs, *behind, Int8(read.limit)))
     return Query((statement,), lambda results: [unpack_text(thread) for thread, _ in results[0]])
 
@@ -246,7 +262,7 @@ WHERE relnamespace = $name${schema}$name$::regnamespace AND relkind = 'r'
 
 def sizes(read: model.ReadSizes) -> Query:
     """Answer a `ReadSizes`."""
-    threads, behind = _page(_PAGE, _HOLDS_ANY, read.after)
+    threads, behind = _page(_PAGE, _HOLDS_ANY, read)
 
     def reply(results: Sequence[Rows]) -> model.Sizes:
         ((total,),), rows = results

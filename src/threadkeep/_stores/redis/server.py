@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 from redis import exceptions
 
 from threadkeep._stores.base import Meaning, ScrubReport, store_error
+from threadkeep._stores.records import beyond
 from threadkeep._stores.redis.clients import ClientSource, RedisSettings
-from threadkeep._stores.redis.rows import index_of, keys_of, unpack_text
+from threadkeep._stores.redis.rows import Word, index_of, keys_of, unpack_text
 from threadkeep._stores.redis.scripts import USES, Question, RedisCommand, call
 from threadkeep._stores.servers import REFUSALS, Retrying
 from threadkeep.errors import (
@@ -291,17 +292,23 @@ class Server(Retrying[ClientSource]):
         words = [word for q in questions for word in (q.name, len(q.words), *q.words)]
         return call("read", keys_of(self.prefix, thread), (refresh, *words))
 
-    async def threads(self, after: str | None, limit: int) -> list[str]:
-        """Return ids in the index after `after`, in order."""
-        begin = "-" if after is None else b"(" + after.encode()
-        words = ("ZRANGEBYLEX", self.index, begin, "+", "LIMIT", 0, limit)
+    async def threads(self, after: str | None, limit: int, prefix: str = "") -> list[str]:
+        """Return ids in the index after `after` that begin with `prefix`, in order."""
+        begin: Word = "-" if after is None else b"(" + after.encode()
+        if prefix > (after or ""):
+            begin = b"[" + prefix.encode()
+        end = beyond(prefix)
+        highest: Word = "+" if end is None else b"(" + end.encode()
+        words = ("ZRANGEBYLEX", self.index, begin, highest, "LIMIT", 0, limit)
         (found,) = await self.sent([RedisCommand(words)])
         return [member.decode() for member in found]
 
-    async def pages(self, size: int, after: str | None = None) -> AsyncIterator[list[str]]:
-        """Yield pages of the ids in the index after `after`."""
+    async def pages(
+        self, size: int, after: str | None = None, prefix: str = ""
+    ) -> AsyncIterator[list[str]]:
+        """Yield pages of the ids in the index after `after` that begin with `prefix`."""
         while True:
-            names = await self.threads(after, size)
+            names = await self.threads(after, size, prefix)
             yield names
             if len(names) < size:
                 return

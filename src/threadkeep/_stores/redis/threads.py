@@ -131,7 +131,7 @@ def afterwards(change: model.Change, answer: Sequence[bytes], prefix: str) -> li
 
 async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     pages = await _few(read.query, server)
-    if pages is None and read.order != "size":
+    if pages is None and read.order != "size" and not read.query.prefix:
         return await _in_order(read, server)
     best: list[ThreadEntry] = []
     async for found in pages or _all(read.query, server):
@@ -163,7 +163,8 @@ async def _count_states(states: frozenset[str], query: ThreadQuery, server: Serv
 async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]] | None:
     """Return all matches, if a term of the query is rare enough to read all its threads."""
     choices = [[f"label:{label}"] for label in query.labels]
-    choices += [[f"state:{state}" for state in query.states]] if query.states else []
+    if query.states and not query.prefix:
+        choices.append([f"state:{state}" for state in query.states])
     choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
     terms = [term for choice in choices for term in choice]
     counts = await server.sent(
@@ -228,7 +229,7 @@ def _matching(entries: Iterable[ThreadEntry | None], query: ThreadQuery) -> list
 
 
 async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]]:
-    async for names in server.pages(_MANY_ENTRIES):
+    async for names in server.pages(_MANY_ENTRIES, prefix=query.prefix):
         yield _matching(await _entries(names, server), query)
 
 
@@ -284,10 +285,10 @@ async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | N
 
 
 async def _ask_all(
-    server: Server, *questions: str, after: str | None = None
+    server: Server, *questions: str, after: str | None = None, prefix: str = ""
 ) -> AsyncIterator[tuple[str, list[Any]]]:
-    """Yield each thread after `after`, and its answers."""
-    async for names in server.pages(_MANY, after):
+    """Yield each thread after `after` that begins with `prefix`, and its answers."""
+    async for names in server.pages(_MANY, after, prefix):
         asked = [(name, Question(question)) for name in names for question in questions]
         answers = iter(await server.ask(asked))
         for name in names:
@@ -297,7 +298,8 @@ async def _ask_all(
 async def _find(read: model.FindThreads, server: Server) -> list[str]:
     found: list[str] = []
     question = "runs" if read.run_ids else "counts"
-    async for name, ((there, rows, *_),) in _ask_all(server, question, after=read.after):
+    pages = _ask_all(server, question, after=read.after, prefix=read.prefix)
+    async for name, ((there, rows, *_),) in pages:
         if len(found) == read.limit:
             break
         if not there:
@@ -311,10 +313,10 @@ async def _find(read: model.FindThreads, server: Server) -> list[str]:
 
 
 async def _sizes(read: model.ReadSizes, server: Server) -> model.Sizes:
-    total = await usage.memory(server) if read.after is None else 0
+    total = await usage.memory(server) if read.after is None and not read.prefix else 0
     found: list[model.StoredThreadSize] = []
-    questions = ("counts", "bytes")
-    async for name, ((_, *counts), sizes) in _ask_all(server, *questions, after=read.after):
+    pages = _ask_all(server, "counts", "bytes", after=read.after, prefix=read.prefix)
+    async for name, ((_, *counts), sizes) in pages:
         if len(found) == read.limit:
             break
         if any(counts):
@@ -360,7 +362,9 @@ async def _newest(
     best: list[_Place] = []
     last: str | None = None
     while True:
-        names = [read.thread] if read.thread is not None else await server.threads(last, _MANY)
+        names = [read.thread or ""]
+        if read.thread is None:
+            names = await server.threads(last, _MANY, read.prefix)
         # (in each namespace, one row at most has the id of `after`, and may be left out)
         words = (which, upper, lower, limit + 1, *filter_texts(read.filter))
         answers = await server.ask([(name, Question("places", words)) for name in names])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.model import HIDDEN
 from threadkeep._core.engine.usage import ReadUsage
-from threadkeep._stores.records import with_writes
+from threadkeep._stores.records import beyond, with_writes
 from threadkeep._stores.sqlite import damage, records, threads
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
 from threadkeep.errors import CorruptionError
@@ -304,6 +304,8 @@ def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]
         ("c.ns = ?", read.ns),
         ("c.id = ?", None if read.id is None else pack_id(read.id)),
         ("c.id < ?", None if read.before is None else pack_id(read.before)),
+        ("t.thread >= ?", read.prefix or None),
+        ("t.thread < ?", beyond(read.prefix)),
     ):
         if value is not None:
             conditions.append(term)
@@ -380,7 +382,7 @@ def _rows(
 # A page of the threads that fulfil a condition, in order.
 _FIND = """
 SELECT {columns} FROM tk_threads t
-WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ? AND typeof(t.thread) = 'text' AND {which}
+WHERE t.thread >= ? AND t.thread IS NOT ? AND typeof(t.thread) = 'text' AND {which}
 ORDER BY t.thread LIMIT ?
 """
 _OF_RUNS = """
@@ -396,18 +398,23 @@ def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
         which, values = _OF_RUNS, [json.dumps(read.run_ids)]
     elif read.empty:
         which = "true"
-    sql = _FIND.format(columns="t.thread", which=which)
-    rows = db.execute(sql, (read.after, read.after, *values, read.limit))
+    end, last = threads.before_end_of(read.prefix)
+    sql = _FIND.format(columns="t.thread", which=f"{which}{end}")
+    rows = db.execute(sql, (*_first(read), *values, *last, read.limit))
     names = [thread for (thread,) in rows]
     if not all(type(name) is str for name in names):
         raise records.wrong_types("tk_threads")
     return names
 
 
+def _first(read: model.FindThreads | model.ReadSizes) -> tuple[str, str | None]:
+    return max(read.after or "", read.prefix), read.after
+
+
 _FIND_ANY = _FIND.format(
     columns="t.thread, t.number, coalesce(t.heap, t.number), t.heap IS NULL"
     " OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)",
-    which=threads.HOLDS_ROWS,
+    which=f"{threads.HOLDS_ROWS}{{end}}",
 )
 _CHECKPOINT_SIZES = """
 SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
@@ -428,9 +435,11 @@ _TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size
 
 def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
     (total,) = db.execute(_TOTAL).fetchone()
-    threads = []
+    found = []
+    end, last = threads.before_end_of(read.prefix)
+    sql = _FIND_ANY.format(end=end)
     for thread, number, heap, is_first in db.execute(
-        _FIND_ANY, (read.after, read.after, read.limit)
+        sql, (*_first(read), *last, read.limit)
     ).fetchall():
         rows, row_bytes = db.execute(_CHECKPOINT_SIZES, (number,)).fetchone()
         writes, write_bytes = db.execute(_WRITE_SIZES, (number,)).fetchone()
@@ -440,8 +449,8 @@ def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
         size = model.StoredThreadSize(
             thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes
         )
-        threads.append(size)
-    return model.Sizes(total, tuple(threads))
+        found.append(size)
+    return model.Sizes(total, tuple(found))
 
 
 _REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {

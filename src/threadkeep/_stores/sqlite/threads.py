@@ -27,6 +27,7 @@ from threadkeep._core.engine.usage import (
     ThreadUsage,
     hours_of,
 )
+from threadkeep._stores.records import beyond
 from threadkeep._stores.sqlite.records import pack_id, unpack_any, wrong_types
 
 if TYPE_CHECKING:
@@ -115,10 +116,18 @@ def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
     return None if row is None else _entry(db, row)
 
 
+def before_end_of(prefix: str) -> tuple[str, tuple[str, ...]]:
+    """Return a further condition that ends the threads that begin with `prefix`, and its value."""
+    end = beyond(prefix)
+    return ("", ()) if end is None else (" AND t.thread < ?", (end,))
+
+
 def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
     """Answer a `SearchThreads`."""
     source, conditions, values = _where(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
+    if read.query.prefix and read.order != "thread":
+        order = f"+{order}"  # (an index of times would walk through all threads)
     # (a damaged value has no place in the order)
     kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
     conditions += ["typeof(t.thread) = 'text'", f"typeof({order}) IN {kinds}"]
@@ -185,8 +194,12 @@ def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
 
 
 def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    if query.prefix:
+        end, last = before_end_of(query.prefix)
+        yield f"t.thread >= ?{end}", (query.prefix, *last)
     if query.states:
-        yield f"t.state IN ({', '.join('?' * len(query.states))})", query.states
+        column = "+t.state" if query.prefix else "t.state"
+        yield f"{column} IN ({', '.join('?' * len(query.states))})", query.states
     else:
         yield f"t.state <> '{ThreadStatus.DELETED}'", ()
     for column, (first, last) in (("created_at", query.created), ("updated_at", query.updated)):
