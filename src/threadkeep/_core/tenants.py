@@ -1,45 +1,39 @@
 """Names of tenants' threads and items, as stores see them.
 
-A thread of a tenant is stored as `threadkeep$tenant NAME ID`, an item under a first label
-`threadkeep$tenant NAME`. NAME is percent-encoded, so it holds no space and no dot, and no name of
-one tenant begins with a name of another.
+A thread of a tenant is stored as `threadkeep@tenant NAME ID`, an item under a first label
+`threadkeep@tenant NAME`. NAME is percent-encoded, so it holds no space and no dot, and no name of
+one tenant begins with a name of another. Unlike names that begin with `OWN_NS`, these are listed,
+counted and collected by a saver without a tenant.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import quote, unquote
 
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import invalid
 
-_TENANT = f"{OWN_NS}tenant "
-_LABEL = f'["{OWN_NS}tenant",'
+_TENANT = "threadkeep@tenant "
 FAMILY = f"{OWN_NS}family"
 STORE = f"{OWN_NS}store"
 KEY = f"{OWN_NS}key"
 FIRST = _TENANT
 """Sorts before the threads of all tenants."""
-LONGEST = 200  # characters of a tenant's name
+LONGEST = 200  # bytes of a tenant's name
 
 
 def checked(tenant: object) -> str:
     """Return a tenant's name.
 
     Raises:
-        InvalidArgumentError: it is no text of 1 to 200 characters that UTF-8 can encode.
+        InvalidArgumentError: it is no text of 1 to 200 bytes in UTF-8.
     """
-    if isinstance(tenant, str) and 0 < len(tenant) <= LONGEST:
-        try:
-            tenant.encode()
-        except UnicodeEncodeError:
-            pass
-        else:
-            return tenant
-    raise InvalidArgumentError(
-        f"Invalid tenant: {tenant!r:.60}.", hint=f"Use a text of 1 to {LONGEST} characters."
-    )
+    if isinstance(tenant, str):
+        with suppress(UnicodeEncodeError):
+            if 0 < len(tenant.encode()) <= LONGEST:
+                return tenant
+    raise invalid("tenant", tenant, f"Use a text of 1 to {LONGEST} bytes in UTF-8.")
 
 
 def label(tenant: str) -> str:
@@ -65,11 +59,6 @@ def tenant_of(name: str) -> str:
     return unquote(name[len(_TENANT) :].partition(" ")[0])
 
 
-def labelled(labels: Iterable[str]) -> str:
-    """Return the tenant that a label names; "" without one."""
-    return next((str(json.loads(one)[1]) for one in labels if is_tenant_label(one)), "")
-
-
 def family_thread(thread: str) -> str:
     """Return the name of the hidden thread whose pending writes are a thread's family.
 
@@ -84,13 +73,3 @@ def is_hidden(name: str) -> bool:
     Nothing above the sealed store sees them, and they never expire.
     """
     return name == STORE or name.startswith((FAMILY, KEY))
-
-
-def tenant_label(tenant: str) -> str:
-    """Return the label of entries that names a tenant; only faces of tenants see it."""
-    return f"{_LABEL}{json.dumps(tenant, ensure_ascii=False)}]"
-
-
-def is_tenant_label(label: str) -> bool:
-    """Return True for the label of an entry that names the thread's tenant."""
-    return label.startswith(_LABEL)

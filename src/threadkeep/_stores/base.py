@@ -258,11 +258,11 @@ class AsyncBackend(_Supports, ABC):
         return _unknown_remains(self)
 
 
-def no_room(backend: object, what: str) -> InvalidArgumentError:
+def no_room(backend: object, what: str, hint: str = "") -> InvalidArgumentError:
     """Return the error for a backend that stores only threads."""
     return InvalidArgumentError(
         f"{type(backend).__name__} {what}.",
-        hint="Use the `backend` of a saver that `threadkeep.open_saver` opened.",
+        hint=hint or "Use the `backend` of a saver that `threadkeep.open_saver` opened.",
     )
 
 

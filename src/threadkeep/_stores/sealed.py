@@ -82,19 +82,19 @@ class SealedFace(AsyncBackend):
     async def _read(self, read: model.Read) -> tuple[model.Read, tuple[str, ...]]:
         """Return a read that the store can answer, and labels that only opened entries have."""
         if isinstance(read, model.FindThreads) and read.run_ids:
-            words = await self._searchable(tenants.tenant_of(read.after or ""))
+            words = await self._searchable(tenants.tenant_of(read.prefix))
             return read._replace(run_ids=tuple(map(words.run, read.run_ids))), ()
         if isinstance(read, model.ScanCheckpoints) and read.filter:
-            if read.thread is None and await self._has_tenants():
+            name = read.thread or read.prefix
+            if not name and await self._has_tenants():
                 return read._replace(filter={}), ()
-            words = await self._searchable(tenants.tenant_of(read.thread or ""))
+            words = await self._searchable(tenants.tenant_of(name))
             return read._replace(filter=words.metadata(read.filter)), ()
         if isinstance(read, SearchThreads | CountThreads) and read.query.labels:
-            labels = read.query.labels
-            tenant = tenants.labelled(labels)
-            if not tenant and await self._has_tenants():
+            labels, prefix = read.query.labels, read.query.prefix
+            if not prefix and await self._has_tenants():
                 return read._replace(query=read.query._replace(labels=())), labels
-            words = await self._searchable(tenant)
+            words = await self._searchable(tenants.tenant_of(prefix))
             found = [one for one in map(words.label, labels) if one is not None]
             left = tuple([one for one in labels if words.label(one) is None])
             return read._replace(query=read.query._replace(labels=tuple(found))), left

@@ -69,7 +69,9 @@ class PrefixContract(Contract):
                 after = (page[-1].row.id, page[-1].thread, page[-1].row.ns)
             assert found == expected
             some = self.one(scan._replace(ns="child", id=uid(1)))
-            assert some == [one for one in expected if (one.row.ns, one.row.id) == ("child", uid(1))]
+            assert some == [
+                one for one in expected if (one.row.ns, one.row.id) == ("child", uid(1))
+            ]
 
     def test_a_prefix_limits_searches(self) -> None:
         """`SearchThreads` and `CountThreads` find the entries that begin with `prefix`."""

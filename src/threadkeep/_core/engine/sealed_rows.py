@@ -21,7 +21,7 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._core.engine.thread_entry import ThreadEntry, label_prefix
 from threadkeep._core.sealing import Sealer, place
-from threadkeep._core.tenants import FAMILY, is_tenant_label, tenant_of
+from threadkeep._core.tenants import FAMILY, tenant_of
 from threadkeep.errors import CodecError, TamperedDataError, WrongKeyError
 
 _ABSENT = b""  # in a place, where it differs from an empty text
@@ -80,8 +80,6 @@ class Searchable(NamedTuple):
 
     def label(self, label: str) -> str | None:
         """Return the indexed label that stands for a label; None if searches do not find it."""
-        if is_tenant_label(label):
-            return label
         if label.startswith("[") and json.loads(label)[0] not in self.keys:
             return None
         return self.indexed(label)
@@ -193,10 +191,9 @@ class RowSealer:
     def _labels(self, labels: Iterable[str]) -> Iterable[str]:
         """Yield a record for each label, and a label for the index if searches find it."""
         for label in labels:
-            if not is_tenant_label(label):
-                clue = self._clues.of(label_prefix(label))
-                sealed = self._sealer.seal(label.encode(), place("label", clue), self._group)
-                yield _JSON.encode({clue: _text(sealed)})
+            clue = self._clues.of(label_prefix(label))
+            sealed = self._sealer.seal(label.encode(), place("label", clue), self._group)
+            yield _JSON.encode({clue: _text(sealed)})
             if indexed := self._clues.label(label):
                 yield indexed
 
@@ -205,7 +202,7 @@ class RowSealer:
         opened = [self._opened_label(label) for label in entry.labels if label.startswith("{")]
         indexed = {self._clues.indexed(label) for label in opened}
         others = [one for one in entry.labels if one not in indexed and not one.startswith("{")]
-        if not (self._takes_plain or all(map(is_tenant_label, others))):
+        if others and not self._takes_plain:
             raise TamperedDataError(thread=self._thread)
         return entry._replace(labels=tuple(sorted([*opened, *others])))
 

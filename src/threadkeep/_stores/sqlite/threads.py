@@ -178,6 +178,9 @@ def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], 
     labels = list(query.labels)
     rarest = _rare(db, labels)
     source, terms = "tk_threads t", list(_conditions(query))
+    if query.prefix:
+        end, last = before_end_of(query.prefix)
+        terms.insert(0, (f"t.thread >= ?{end}", (query.prefix, *last)))
     if rarest is not None:
         labels.remove(rarest)
         source = "tk_labels f CROSS JOIN tk_threads t"
@@ -194,12 +197,9 @@ def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
 
 
 def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    if query.prefix:
-        end, last = before_end_of(query.prefix)
-        yield f"t.thread >= ?{end}", (query.prefix, *last)
-    if query.states:
-        column = "+t.state" if query.prefix else "t.state"
-        yield f"{column} IN ({', '.join('?' * len(query.states))})", query.states
+    if query.states:  # (an index of states would walk through all threads)
+        places = ", ".join("?" * len(query.states))
+        yield f"{'+' * bool(query.prefix)}t.state IN ({places})", query.states
     else:
         yield f"t.state <> '{ThreadStatus.DELETED}'", ()
     for column, (first, last) in (("created_at", query.created), ("updated_at", query.updated)):

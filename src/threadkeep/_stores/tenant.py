@@ -1,0 +1,328 @@
+"""A backend in front of another one, which shows the threads of one tenant (design note 0028).
+
+Names of threads get the tenant's prefix on the way down and lose it on the way up. Reads of many
+threads ask for the prefix, so a store never returns a row of another tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from threadkeep._core import tenants
+from threadkeep._core.engine import model
+from threadkeep._core.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+)
+from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport, no_room
+from threadkeep._stores.sync_bridge import BlockingFace, result
+from threadkeep.errors import StateError, ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep._stores.items.records import SearchOptions
+    from threadkeep._stores.message_index import ArchiveIndex
+
+C = TypeVar("C", bound=model.Change)
+
+
+class Names:
+    """Names of a tenant's threads, as its callers see them (plain) and as stores do.
+
+    Args:
+        tenant: the tenant's name.
+
+    Raises:
+        InvalidArgumentError: the name is invalid.
+    """
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenants.checked(tenant)
+        self.prefix = tenants.prefix(self.tenant)
+
+    def stored(self, thread: str) -> str:
+        """Return the stored name of a thread."""
+        return self.prefix + thread
+
+    def plain(self, name: str) -> str:
+        """Return the plain name of a stored one of this tenant."""
+        return name[len(self.prefix) :]
+
+    # -- reads ---------------------------------------------------------------------------
+
+    def asked(self, read: model.Read) -> model.Read:
+        """Return a read of stored names."""
+        return _READS[type(read)](self, read)
+
+    def told(self, read: model.Read, reply: Any) -> Any:
+        """Return the reply to a read, given the reply to `asked(read)`."""
+        tell = _REPLIES.get(type(read))
+        return reply if tell is None else tell(self, read, reply)
+
+    def _one(self, read: Any) -> Any:
+        return read._replace(thread=self.prefix + read.thread)
+
+    def _page(self, read: Any) -> Any:
+        after = None if read.after is None else self.prefix + read.after
+        return read._replace(after=after, prefix=self.prefix + read.prefix)
+
+    def _scan(self, read: model.ScanCheckpoints) -> model.ScanCheckpoints:
+        thread = None if read.thread is None else self.stored(read.thread)
+        if read.after is not None:
+            key, name, ns = read.after
+            read = read._replace(after=(key, self.stored(name), ns))
+        return read._replace(thread=thread, prefix=self.stored(read.prefix))
+
+    def _query(self, query: ThreadQuery) -> ThreadQuery:
+        origin = None if query.origin is None else self.stored(query.origin)
+        return query._replace(prefix=self.stored(query.prefix), origin=origin)
+
+    def _count(self, read: CountThreads) -> CountThreads:
+        return CountThreads(self._query(read.query))
+
+    def _search(self, read: SearchThreads) -> SearchThreads:
+        after = read.after
+        if after is not None:
+            place = after[0]
+            after = (
+                self.stored(place) if isinstance(place, str) else place,
+                self.stored(after[1]),
+            )
+        return read._replace(query=self._query(read.query), after=after)
+
+    def _damage(self, _read: model.ReadDamage) -> ReadEntry:
+        """Ask for nothing: findings about the store's files may name all threads."""
+        return ReadEntry(self.prefix)
+
+    def _no_damage(self, _read: model.ReadDamage, _reply: Any) -> list[str]:
+        return []
+
+    def _state(self, read: model.ReadCheckpoint, state: model.ThreadState) -> model.ThreadState:
+        found = state.found
+        return state if found is None else state._replace(found=found._replace(thread=read.thread))
+
+    def _rows(self, read: model.ReadThread, rows: model.ThreadRows) -> model.ThreadRows:
+        if not all(name.startswith(self.prefix) for name in rows.family):
+            raise StateError(
+                "The thread shares values with a thread of another tenant.",
+                hint="Use the saver without a tenant.",
+                thread=read.thread,
+            )
+        return rows._replace(
+            checkpoints=tuple([one._replace(thread=read.thread) for one in rows.checkpoints]),
+            family=tuple(map(self.plain, rows.family)),
+        )
+
+    def _stored_rows(
+        self, _read: model.Read, rows: Sequence[model.StoredCheckpoint]
+    ) -> list[model.StoredCheckpoint]:
+        return [one._replace(thread=self.plain(one.thread)) for one in rows]
+
+    def _names(self, _read: model.FindThreads, names: Sequence[str]) -> list[str]:
+        return [*map(self.plain, names)]
+
+    def _sizes(self, _read: model.ReadSizes, sizes: model.Sizes) -> model.Sizes:
+        threads = tuple([one._replace(thread=self.plain(one.thread)) for one in sizes.threads])
+        return model.Sizes(sum([one.row_bytes + one.segment_bytes for one in threads]), threads)
+
+    def _entry(self, _read: ReadEntry, entry: ThreadEntry | None) -> ThreadEntry | None:
+        return None if entry is None else self._plain_entry(entry)
+
+    def _entries(self, _read: SearchThreads, found: Sequence[ThreadEntry]) -> list[ThreadEntry]:
+        return [*map(self._plain_entry, found)]
+
+    def _plain_entry(self, entry: ThreadEntry) -> ThreadEntry:
+        entry = entry._replace(thread=self.plain(entry.thread))
+        if entry.origin is None:
+            return entry
+        name, checkpoint = entry.origin
+        is_own = name.startswith(self.prefix)
+        return entry._replace(origin=(self.plain(name), checkpoint) if is_own else None)
+
+    # -- changes -------------------------------------------------------------------------
+
+    def change(self, change: C) -> C:
+        """Return a change of stored names."""
+        made: Any = change
+        if isinstance(change, model.Batch):
+            made = self._batch(change)
+        elif isinstance(change, model.DropThread):
+            rows = None if change.rows is None else self._batch(change.rows)
+            entry = None if change.entry is None else self._stored_entry(change.entry)
+            made = change._replace(thread=self.stored(change.thread), entry=entry, rows=rows)
+        else:
+            made = made._replace(source=self.stored(made.source), target=self.stored(made.target))
+            if isinstance(made, model.ForkThread):
+                made = made._replace(entry=self._stored_entry(made.entry))
+        return cast("C", made)
+
+    def _batch(self, batch: model.Batch) -> model.Batch:
+        if batch.entry is None:
+            return batch._replace(thread=self.prefix + batch.thread)
+        entry = self._stored_entry(batch.entry)
+        return batch._replace(thread=self.prefix + batch.thread, entry=entry)
+
+    def _stored_entry(self, entry: ThreadEntry) -> ThreadEntry:
+        entry = entry._replace(thread=self.stored(entry.thread))
+        if entry.origin is None:
+            return entry
+        name, checkpoint = entry.origin
+        return entry._replace(origin=(self.stored(name), checkpoint))
+
+    # -- errors --------------------------------------------------------------------------
+
+    def named(self, error: ThreadkeepError) -> ThreadkeepError:
+        """Take stored names out of an error, and return it."""
+        if error.thread is not None:
+            is_own = error.thread.startswith(self.prefix)
+            error.thread = self.plain(error.thread) if is_own else None
+        error.message = error.message.replace(self.prefix, "")
+        error.hint = error.hint.replace(self.prefix, "")
+        return error
+
+
+_READS: dict[type[model.Read], Callable[[Names, Any], model.Read]] = {
+    **dict.fromkeys(
+        (
+            model.ReadCheckpoint,
+            model.ReadSegments,
+            model.ReadPath,
+            model.ReadThread,
+            ReadEntry,
+        ),
+        Names._one,  # noqa: SLF001 - its own
+    ),
+    **dict.fromkeys((model.FindThreads, model.ReadSizes), Names._page),  # noqa: SLF001
+    model.ScanCheckpoints: Names._scan,  # noqa: SLF001
+    SearchThreads: Names._search,  # noqa: SLF001
+    CountThreads: Names._count,  # noqa: SLF001
+    model.ReadDamage: Names._damage,  # noqa: SLF001
+}
+_REPLIES: dict[type[model.Read], Callable[[Names, Any, Any], Any]] = {
+    model.ReadCheckpoint: Names._state,  # noqa: SLF001
+    model.ReadPath: Names._stored_rows,  # noqa: SLF001
+    model.ScanCheckpoints: Names._stored_rows,  # noqa: SLF001
+    model.ReadThread: Names._rows,  # noqa: SLF001
+    model.FindThreads: Names._names,  # noqa: SLF001
+    model.ReadSizes: Names._sizes,  # noqa: SLF001
+    ReadEntry: Names._entry,  # noqa: SLF001
+    SearchThreads: Names._entries,  # noqa: SLF001
+    model.ReadDamage: Names._no_damage,  # noqa: SLF001
+}
+
+
+class TenantFace(AsyncBackend):
+    """The async face; over a blocking backend it never suspends.
+
+    It does not count usage: a store counts that of all tenants together.
+    """
+
+    def __init__(self, below: Backend | AsyncBackend, names: Names) -> None:
+        self.below = below
+        self.names = names
+        self.instant = below.instant
+        self.commits_groups = below.commits_groups
+        self.has_identity = below.has_identity
+        self.counts_for_all = below.counts_for_all
+        self.keys = below.keys
+
+    async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        asked = [*map(self.names.asked, reads)]
+        try:
+            replies = await result(self.below.fetch(asked))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+        return [*map(self.names.told, reads, replies)]
+
+    async def commit(self, change: model.Change) -> None:
+        """See `Backend.commit`."""
+        try:
+            await result(self.below.commit(self.names.change(change)))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+
+    async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
+        """See `Backend.commit_many`."""
+        refusals = await result(self.below.commit_many([*map(self.names.change, changes)]))
+        return [None if one is None else self.names.named(one) for one in refusals]
+
+    def items(self, options: SearchOptions) -> Backend | AsyncBackend:
+        """See `Backend.items`. A tenant's items have another door."""
+        del options
+        raise no_room(self, "stores no items", hint="Use the store's own `for_tenant`.")
+
+    def cache(self) -> Backend | AsyncBackend:
+        """See `Backend.cache`. A tenant's cached results have another door."""
+        raise no_room(self, "has no room for a cache", hint="Use the cache's own `for_tenant`.")
+
+    def message_index(self) -> ArchiveIndex | None:
+        """See `Backend.message_index`."""
+        index = self.below.message_index()
+        if index is None:
+            return None
+        from threadkeep._stores.message_index import PrefixedIndex  # noqa: PLC0415 - seldom needed
+
+        return PrefixedIndex(index, self.names.prefix)
+
+    async def migrate(self) -> None:
+        """See `Backend.migrate`."""
+        await result(self.below.migrate())
+
+    async def identity(self) -> str:
+        """See `Backend.identity`."""
+        return cast("str", await result(self.below.identity()))
+
+    async def item_usage(self, now: int) -> ItemUsage:
+        """Return no counts: see `Backend.item_usage`, which counts those of all tenants."""
+        del now
+        return ItemUsage()
+
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
+        """See `Backend.scrub`."""
+        return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
+
+    async def close(self) -> None:
+        """Close nothing: the other tenants use the same connections."""
+
+
+class TenantBackend(BlockingFace[TenantFace]):
+    """The blocking face of a tenant's threads."""
+
+    def __init__(self, below: Backend, names: Names) -> None:
+        beside = below.asynchronous
+        super().__init__(
+            TenantFace(below, names), None if beside is None else TenantFace(beside, names)
+        )
+        self.below = below
+        self.instant = below.instant
+
+    @property
+    def retries(self) -> int:
+        """Return 0: the store counts the retries of all tenants together."""
+        return 0
+
+    def at_hand(self, read: model.Read) -> Any:
+        """See `Backend.at_hand`."""
+        names = self.face.names
+        reply = self.below.at_hand(names.asked(read))
+        return None if reply is None else names.told(read, reply)
+
+    def message_index(self) -> ArchiveIndex | None:
+        """See `Backend.message_index`."""
+        return self.face.message_index()
+
+    def open(self) -> None:
+        """See `Backend.open`."""
+        self.below.open()
+
+
+def for_tenant(below: Backend | AsyncBackend, names: Names) -> Backend | AsyncBackend:
+    """Return a backend that shows the threads of one tenant."""
+    return TenantBackend(below, names) if isinstance(below, Backend) else TenantFace(below, names)
