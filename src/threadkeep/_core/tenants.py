@@ -73,3 +73,8 @@ def is_hidden(name: str) -> bool:
     Nothing above the sealed store sees them, and they never expire.
     """
     return name == STORE or name.startswith((FAMILY, KEY))
+
+
+def prefix_of(name: str) -> str:
+    """Return the beginning of a thread's stored name that names its tenant; "" without one."""
+    return name[: name.find(" ", len(_TENANT)) + 1] if name.startswith(_TENANT) else ""

@@ -18,6 +18,7 @@ from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
 from threadkeep._run.lazy_values import is_lazy, loaded
+from threadkeep.errors import InvalidArgumentError
 
 _BASE: Any = BaseCheckpointSaver
 
@@ -232,6 +233,18 @@ class Delegate(BaseCheckpointSaver[Any]):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """See `BaseCheckpointSaver`."""
         return self._inner.get_next_version(current, channel)
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Refuse: this wrapper's own memory of threads would be shared by all tenants.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
+        name = type(self).__name__
+        raise InvalidArgumentError(
+            f"{name} keeps data of threads in memory, under their ids.",
+            hint=f"Wrap the tenant's saver: {name}(saver.for_tenant({tenant!r}), ...).",
+        )
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """Return the same wrapper around the saver's clone."""

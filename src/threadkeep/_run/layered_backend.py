@@ -380,11 +380,14 @@ class LayeredBackend:
             return None
         return self.cold.of((yield from on(self, call("identity"))))
 
-    def clear_cache(self, thread: str | None) -> Operation[None]:
-        """Evict a thread, or all threads (None), from working set, cache and hot store."""
-        self.working_set.forget(thread)
+    def clear_cache(self, thread: str | None, prefix: str = "") -> Operation[None]:
+        """Evict a thread, or all threads (None) that begin with `prefix`.
+
+        They are evicted from the working set, the cache and the hot store.
+        """
+        self.working_set.forget(thread, prefix)
         if self._cache is not None:
-            yield from self._cache.clear(thread)
+            yield from self._cache.clear(thread, prefix)
 
     def scrub(self, *, rewrite: bool) -> Operation[ScrubReport]:
         """Remove the bytes of deleted rows from the backend's files; see `Backend.scrub`."""
@@ -421,12 +424,14 @@ class LayeredBackend:
         if self._blocking is not None and self._awaited is None and not self.backend.instant:
             yield from external(self._blocking.open)
 
-    def flush(self) -> Operation[None]:
-        """Store all queued saves. See `Saver.flush`."""
+    def flush(self, prefix: str = "") -> Operation[None]:
+        """Store all queued saves of threads that begin with `prefix`. See `Saver.flush`."""
         if self._write_behind is not None:
             queue = self._write_behind.queue
-            if not queue.is_settled(None):
-                yield from sync_or_async(queue.flush, partial(queue.in_turn, queue.flush))
+            threads = queue.under(prefix) if prefix else None
+            if not queue.is_settled(threads):
+                flush = partial(queue.flush, threads)
+                yield from sync_or_async(flush, partial(queue.in_turn, flush))
 
     def closing(self) -> Operation[None]:
         """Store all queued saves, and close the backend and the hot store."""

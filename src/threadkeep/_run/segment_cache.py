@@ -97,15 +97,22 @@ class SegmentCache(ResetInChild):
                 gone += cached.logs.setdefault(segment.log, Log()).replace(segment)
             self._threads.weigh(thread, _size(segments) - _size(gone))
 
-    def clear(self, thread: str | None = None) -> None:
-        """Evict a thread, or all threads (None)."""
+    def clear(self, thread: str | None = None, prefix: str = "") -> None:
+        """Evict a thread, or all threads (None) that begin with `prefix`."""
         with self._lock:
-            self._threads.drop(thread)
+            _drop(self._threads, thread, prefix)
 
     @property
     def size(self) -> int:
         """Approximate number of cached bytes."""
         return self._threads.size
+
+
+def _drop(cached: Lru[str, Any], thread: str | None, prefix: str) -> None:
+    """Drop a thread, or all threads (None) that begin with `prefix`."""
+    for name in [*cached] if thread is None else [thread]:
+        if name.startswith(prefix):
+            cached.drop(name)
 
 
 def _size(segments: Iterable[Segment]) -> int:
@@ -216,14 +223,17 @@ class CacheLayer:
         if self._hot is not None:
             yield from self._hot.evict(thread)
 
-    def clear(self, thread: str | None = None) -> Operation[None]:
-        """Evict a thread, or all threads (None). Raises if the hot store fails."""
+    def clear(self, thread: str | None = None, prefix: str = "") -> Operation[None]:
+        """Evict a thread, or all threads (None) that begin with `prefix`.
+
+        Raises if the hot store fails.
+        """
         if self._admission is not None:
-            self._admission.forget(thread)
+            self._admission.forget(thread, prefix)
         if self._memory is not None:
-            self._memory.clear(thread)
+            self._memory.clear(thread, prefix)
         if self._hot is not None:
-            yield from self._hot.clear(thread)
+            yield from self._hot.clear(thread, prefix)
 
     def scrub_hot(self) -> Operation[ScrubReport]:
         """Scrub the hot store, if configured. Raises if the hot store fails."""
@@ -298,9 +308,9 @@ class Hot:
         """Evict a thread if the server is reachable; if not, its mark makes it stale."""
         yield from self._reply(self.clear(thread))
 
-    def clear(self, thread: str | None = None) -> Operation[None]:
-        """Evict a thread, or all threads (None)."""
-        name = yield from self._name(thread or "")
+    def clear(self, thread: str | None = None, prefix: str = "") -> Operation[None]:
+        """Evict a thread, or all threads (None) that begin with `prefix`."""
+        name = yield from self._name(prefix if thread is None else thread)
         if thread is None:
             yield self._store.external("clear", name)
         else:
@@ -409,10 +419,10 @@ class Admission(ResetInChild):
             if known is not None:
                 known.size, known.is_cached = 0, False
 
-    def forget(self, thread: str | None) -> None:
-        """Drop the statistics of a thread, or of all threads (None)."""
+    def forget(self, thread: str | None, prefix: str = "") -> None:
+        """Drop the statistics of a thread, or of all threads (None) that begin with `prefix`."""
         with self._lock:
-            self._threads.drop(thread)
+            _drop(self._threads, thread, prefix)
 
     def may_be_shared(self, thread: str) -> bool:
         """Return True if another process with the same statistics may cache the thread."""

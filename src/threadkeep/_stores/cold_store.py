@@ -55,6 +55,7 @@ class ColdStore:
         folder = getattr(self._store, "prefix", None) if scheme == "file" else None
         self._folder = None if folder is None else Path(folder)
         self._owner: str | None = None
+        self._prefix = ""
 
     def of(self, owner: str) -> ColdStore:
         """Return the same cold store for a store of this identity, whose objects it may remove."""
@@ -62,10 +63,16 @@ class ColdStore:
         mine._owner = owner  # noqa: SLF001 - it is one of ours
         return mine
 
+    def under(self, prefix: str) -> ColdStore:
+        """Return the same cold store for threads that are stored under names with a prefix."""
+        mine = copy(self)
+        mine._prefix = prefix  # noqa: SLF001 - it is one of ours
+        return mine
+
     def home(self, thread: str) -> str:
         """Return the folder of all objects that this store has put there of a thread."""
         assert self._owner is not None  # noqa: S101 - see `of`
-        return home_of(self._owner, thread)
+        return home_of(self._owner, self._prefix + thread)
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object; durable on return."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
@@ -105,6 +106,12 @@ class ObservedSaver(Observed, Delegate):
         """Async variant of `get_tuple`."""
         with Timing(self._exports, "get_tuple", config):
             return await super().aget_tuple(config, channels=channels)
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Return the tenant's saver, whose operations are measured as this one's are."""
+        clone = copy.copy(self)
+        clone._inner = self._inner.for_tenant(tenant)  # noqa: SLF001 - a clone
+        return clone
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
@@ -289,6 +296,7 @@ def backend_of(saver: object) -> str:
     """Return the database of a saver, store or cache, by the name of its class."""
     saver = behind(saver)
     store = getattr(saver, "backend", saver)
+    store = getattr(store, "below", store)  # (a tenant's)
     for cls in type(store).__mro__:
         for part, name in _BACKENDS.items():
             if part in cls.__name__.lower():

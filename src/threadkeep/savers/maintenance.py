@@ -7,12 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from threadkeep._core import validation
-from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import Operation, call
 from threadkeep._run.driver import Closing, external, on, sync_and_async
-from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import invalid
+from threadkeep.savers.tenants import ForTenants
 from threadkeep.threads import lazy
 from threadkeep.threads.retention import apply
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep.threads.partial_output import PartialStream
     from threadkeep.threads.repair.check import CheckReport
-    from threadkeep.threads.retention.background import Collector
     from threadkeep.threads.rotation import RotationReport
     from threadkeep.threads.shredding import ShredReport
     from threadkeep.threads.statistics import Stats
@@ -33,12 +31,8 @@ class Done:
         return iter(())
 
 
-class Maintenance(Closing):
+class Maintenance(ForTenants, Closing):
     """Maintenance methods of a saver."""
-
-    _store: LayeredBackend
-    _engine: Engine
-    _collector: Collector | None
 
     def _delete_thread(self, thread_id: str) -> Operation[None]:
         """Delete a thread. Later writes of runs under way are refused.
@@ -177,13 +171,13 @@ class Maintenance(Closing):
             max_age: return the last statistics of any process that passed `max_age=`, if they were
                 counted at most this long ago, as a timedelta or seconds. Otherwise they are
                 counted, and stored for the next call. `at` is the time of the count. By default,
-                always count, and store nothing.
+                and for a tenant's saver, always count, and store nothing.
 
         Raises:
             InvalidArgumentError: `max_age` is not a length of time, or is given with `exact`.
         """
         counts_usage = self._store.backend.counts_usage
-        if max_age is None:
+        if max_age is None or self.tenant is not None:
             count = lazy.statistics.count
             asked = count(self._engine.now(), counts_usage=counts_usage, exact=exact)
         else:

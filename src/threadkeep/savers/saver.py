@@ -40,6 +40,7 @@ from threadkeep.errors import ThreadkeepError
 from threadkeep.keys import sealed
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import SaverOptions, check_options
+from threadkeep.savers.tenants import ForkedRuns
 from threadkeep.threads import lazy
 from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.facade import Threads
@@ -160,7 +161,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             working_set_bytes=given["working_set_bytes"],
         )
         self._store.retention = given["retention"]
-        self._forked = _ForkedRuns()
+        self._forked: ForkedRuns = _ForkedRuns()
         self._engine = Engine(
             codec=codec,
             compression=given["compression"] or Compression(),
@@ -174,6 +175,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             shapes=ChannelShapes.of(given["migrations"]),
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
+        self._views = {}
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
         self._collector: Collector | None = None
         if gc_every is not None:
@@ -510,7 +512,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             clone = copy.copy(self)
             codec = self._engine.codec.with_allowlist(allowed)
             clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
-            clone._clones = {}  # noqa: SLF001 - a clone
+            clone._clones, clone._views = {}, {}  # noqa: SLF001 - a clone
             self._family.add(clone)
             if len(self._clones) >= _CLONES:
                 self._clones.clear()

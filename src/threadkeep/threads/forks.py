@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from threadkeep._core import validation
+from threadkeep._core import tenants, validation
 from threadkeep._core.engine import thread_entry, thread_summary
 from threadkeep._core.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep._core.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
@@ -63,7 +63,11 @@ def fork(
 ) -> Operation[ThreadInfo]:
     """See `Threads.fork`."""
     source = validation.thread_id(thread)
-    target = str(uuid.uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
+    target, own = f"{uuid.uuid4()}", tenants.prefix_of(source)
+    target = own + target if new_thread_id is None else validation.thread_id(new_thread_id)
+    if tenants.prefix_of(target) != own:  # (a tenant's saver could not collect what both share)
+        hint = "Use copy_thread, which copies all values."
+        raise InvalidArgumentError("A fork belongs to its thread's tenant.", hint=hint)
     checkpoint = validation.checkpoint_id(checkpoint_id)
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[ForkThread, ThreadEntry]]:

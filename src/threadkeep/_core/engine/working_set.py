@@ -232,10 +232,13 @@ class WorkingSet:
             self._threads.move_to_end(thread)
             return memory
 
-    def forget(self, thread: str | None) -> None:
-        """Forget the thread, or (None) all threads."""
+    def forget(self, thread: str | None, prefix: str = "") -> None:
+        """Forget the thread, or (None) all threads that begin with `prefix`."""
         with self._lock:
-            for name in [*self._threads] if thread is None else [thread]:
+            if thread is not None:
+                self._drop(thread)
+                return
+            for name in [one for one in self._threads if one.startswith(prefix)]:
                 self._drop(name)
 
     def settle(self, thread: str, memory: ThreadMemory) -> None:
@@ -263,6 +266,52 @@ class WorkingSet:
 
     def __len__(self) -> int:
         return len(self._threads)
+
+
+class PrefixedSet(WorkingSet):
+    """The part of a working set whose threads begin with a prefix, by their names without it.
+
+    Its counts are also part of the whole's.
+    """
+
+    def __init__(self, whole: WorkingSet, prefix: str) -> None:
+        self._whole = whole
+        self._prefix = prefix
+        self.counts = _PartCounts(whole)
+
+    def apart(self) -> WorkingSet:
+        other = self._whole.apart()
+        other.counts = self.counts
+        return other
+
+    def thread(self, thread: str) -> ThreadMemory:
+        return self._whole.thread(self._prefix + thread)
+
+    def forget(self, thread: str | None, prefix: str = "") -> None:
+        self._whole.forget(thread and self._prefix + thread, self._prefix + prefix)
+
+    def settle(self, thread: str, memory: ThreadMemory) -> None:
+        self._whole.settle(self._prefix + thread, memory)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class _PartCounts(Counts):
+    """Counts that are added to those of a whole working set too."""
+
+    __slots__ = ("_whole",)
+    _whole: WorkingSet
+
+    def __init__(self, whole: WorkingSet) -> None:
+        object.__setattr__(self, "_whole", whole)
+        for name in Counts.__slots__:
+            object.__setattr__(self, name, 0)
+
+    def __setattr__(self, name: str, value: int) -> None:
+        counts = self._whole.counts
+        setattr(counts, name, getattr(counts, name) + value - getattr(self, name))
+        object.__setattr__(self, name, value)
 
 
 _PLACED = 512  # objects remembered by identity

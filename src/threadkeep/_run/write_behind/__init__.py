@@ -43,9 +43,19 @@ class WriteThroughLayer:
         return None
 
     def _flush(self, reads: Sequence[Read]) -> Operation[None]:
-        threads = _threads_read(reads)
+        threads = self._threads_read(reads)
         if not self.queue.is_settled(threads):
             yield self._in_turn(partial(self.queue.flush, threads))
+
+    def _threads_read(self, reads: Sequence[Read]) -> ThreadIds:
+        threads: set[str] = set()
+        for read in reads:
+            thread: str | None = getattr(read, "thread", None)
+            prefix: str = getattr(getattr(read, "query", read), "prefix", "")
+            if thread is None and not prefix:
+                return None
+            threads.update([thread] if thread is not None else self.queue.under(prefix))
+        return threads
 
     def _in_turn(self, call: Callable[[], object]) -> External:
         return External(call, partial(self.queue.in_turn, call))
@@ -93,8 +103,3 @@ class WriteBehindLayer(WriteThroughLayer):
         """
         self._beneath.run(fetch(ReadCheckpoint("", "")))
         self._is_reached = True
-
-
-def _threads_read(reads: Sequence[Read]) -> ThreadIds:
-    threads = {getattr(read, "thread", None) for read in reads}
-    return None if None in threads else {str(thread) for thread in threads}

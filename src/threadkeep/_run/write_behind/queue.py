@@ -247,6 +247,11 @@ class BatchQueue(ResetInChild):
             with self._lock:
                 self._raise_failures(list(self._failures) if threads is None else threads)
 
+    def under(self, prefix: str) -> list[str]:
+        """Return the threads that begin with `prefix` and have queued saves or failures."""
+        with self._lock:
+            return [one for one in {*self._lanes, *self._failures} if one.startswith(prefix)]
+
     async def in_turn(self, call: Callable[[], T]) -> T:
         """Run a slow call in a worker thread, one at a time for each event loop.
 

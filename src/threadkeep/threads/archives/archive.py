@@ -170,7 +170,7 @@ def unpack(thread: str, data: bytes, archive: ArchiveRecord) -> WholeThread:
             thread=thread,
         )
     ((whole, _),) = read_threads(BytesIO(data), ARCHIVE)
-    return whole
+    return replace(whole, thread=thread)  # (a tenant's saver writes its own name of the thread)
 
 
 def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Operation[WholeThread]:

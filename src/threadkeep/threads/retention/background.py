@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 
 from threadkeep._core.engine.operation import Operation, Progress
 from threadkeep._core.lru import Lru
@@ -91,14 +92,22 @@ class Gained:
 
     def __init__(self, enough: int) -> None:
         self._enough = enough
+        self._prefix = ""
         self._lock = threading.Lock()
         self._counts: Lru[str, int] = Lru(_MOST_COUNTED)
 
+    def under(self, prefix: str) -> Gained:
+        """Return the same counter for threads that are stored under names with a prefix."""
+        one = copy(self)
+        one._prefix = prefix  # noqa: SLF001 - a copy
+        return one
+
     def is_enough(self, thread: str) -> bool:
         """Count one more checkpoint; if there are enough, return True and start again from 0."""
+        name = self._prefix + thread
         with self._lock:
-            count = (self._counts.get(thread) or 0) + 1
-            self._counts.put(thread, count % self._enough)
+            count = (self._counts.get(name) or 0) + 1
+            self._counts.put(name, count % self._enough)
             return count >= self._enough
 
 

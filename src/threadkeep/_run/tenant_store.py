@@ -1,0 +1,173 @@
+"""The threads of one tenant in a layered backend (design note 0028).
+
+Names are mapped above all layers: queues, caches, archives and groups of commits belong to the
+whole store, and know threads by their stored names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from threadkeep._core.engine.model import Change
+from threadkeep._core.engine.operation import (
+    Call,
+    Commit,
+    CommitMany,
+    External,
+    Fetch,
+    Operation,
+    Request,
+)
+from threadkeep._core.engine.usage import Counters
+from threadkeep._core.engine.working_set import PrefixedSet
+from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.tenant import Names, for_tenant
+from threadkeep.errors import ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep._stores.cold_store import ColdStore
+
+
+class TenantStore(LayeredBackend):
+    """A view of a layered backend, which it never closes."""
+
+    def __init__(self, whole: LayeredBackend, names: Names) -> None:
+        # (no super().__init__(): all parts are the whole's)
+        self._whole = whole
+        self.names = names
+        self.backend = for_tenant(whole.backend, names)
+        self._blocking = self.backend if isinstance(self.backend, Backend) else None
+        self._awaited: AsyncBackend | None = (
+            self.backend.asynchronous if isinstance(self.backend, Backend) else self.backend
+        )
+        self._home = whole._home  # noqa: SLF001 - the same backend's
+        self.cold, self.tiering, self.retention = whole.cold, whole.tiering, whole.retention
+        self._archives = self._writer = self._loop_writers = self._durable = None
+        self._hot = self._cache = self._write_behind = None
+        self.working_set = PrefixedSet(whole.working_set, names.prefix)
+        self._use(())
+
+    def beneath(self) -> LayeredBackend:
+        """See `LayeredBackend.beneath`."""
+        beneath = self._whole.beneath()
+        return self if beneath is self._whole else TenantStore(beneath, self.names)
+
+    # -- requests ------------------------------------------------------------------------
+
+    def _carry_out(self, request: Request) -> Any:
+        if type(request) is External:
+            return request.call()
+        if type(request) is Call:
+            return self.call(request)
+        try:
+            reply = self._whole.answer(self._mapped(request))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+        return self._told(request, reply)
+
+    async def _acarry_out(self, request: Request) -> Any:
+        if type(request) is External or type(request) is Call:
+            return await super()._acarry_out(request)
+        try:
+            reply = await self._whole.aanswer(self._mapped(request))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+        return self._told(request, reply)
+
+    def _mapped(self, request: Request) -> Request:
+        if type(request) is Fetch:
+            return Fetch([self.names.asked(read) for read in request.reads], request.hot)
+        if type(request) is Commit:
+            return Commit(self.names.change(request.change))
+        assert type(request) is CommitMany  # noqa: S101 - the last kind
+        return CommitMany([self.names.change(change) for change in request.changes])
+
+    def _told(self, request: Request, reply: Any) -> Any:
+        if type(request) is Fetch:
+            return [*map(self.names.told, request.reads, reply)]
+        if type(request) is CommitMany:
+            return [None if error is None else self.names.named(error) for error in reply]
+        return reply
+
+    def commit(self, change: Change) -> None:
+        """See `LayeredBackend.commit`."""
+        if type(change) in self._routes:
+            self.answer(Commit(change))
+            return
+        try:
+            self._whole.commit(self.names.change(change))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+
+    def submit(self, change: Change) -> Awaitable[None] | None:
+        """See `LayeredBackend.submit`."""
+        if type(change) in self._routes:
+            return self.aanswer(Commit(change))
+        try:
+            waiting = self._whole.submit(self.names.change(change))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+        return None if waiting is None else self._submitted(waiting)
+
+    async def _submitted(self, waiting: Awaitable[None]) -> None:
+        try:
+            await waiting
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+
+    # -- parts of the whole --------------------------------------------------------------
+
+    def own_cold(self) -> Operation[ColdStore | None]:
+        """See `LayeredBackend.own_cold`. Folders have the stored names of threads."""
+        cold = yield from super().own_cold()
+        return None if cold is None else cold.under(self.names.prefix)
+
+    def clear_cache(self, thread: str | None, prefix: str = "") -> Operation[None]:
+        """See `LayeredBackend.clear_cache`."""
+        name = None if thread is None else self.names.stored(thread)
+        return self._whole.clear_cache(name, self.names.stored(prefix))
+
+    def scrub_hot(self) -> Operation[ScrubReport]:
+        """See `LayeredBackend.scrub_hot`."""
+        return self._whole.scrub_hot()
+
+    def counters(self, forked_runs: int) -> Counters:
+        """Return the counters of this view alone; those of layers are the whole's."""
+        counts = self.working_set.counts
+        return Counters(
+            written_bytes=counts.written,
+            saved_bytes=counts.saved,
+            working_set_hits=counts.hits,
+            working_set_misses=counts.loads - counts.hits,
+            conflicts=forked_runs + counts.conflicts,
+            retries=counts.retries,
+        )
+
+    def opening(self) -> Operation[None]:
+        """See `LayeredBackend.opening`."""
+        return self._whole.opening()
+
+    def flush(self, prefix: str = "") -> Operation[None]:
+        """Store the queued saves of this tenant."""
+        try:
+            yield from self._whole.flush(self.names.stored(prefix))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
+
+    def closing(self) -> Operation[None]:
+        """Store the queued saves; the whole store stays open."""
+        return self.flush()
+
+    def close(self) -> None:
+        """Close nothing."""
+
+    async def aclose(self) -> None:
+        """Close nothing."""

@@ -1,0 +1,106 @@
+"""`saver.for_tenant`: savers that show the threads of one tenant."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from threadkeep._core.engine.context import Engine
+from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._run.tenant_store import TenantStore
+from threadkeep._stores.tenant import Names
+from threadkeep.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from weakref import WeakSet
+
+    from threadkeep.threads.retention.background import Collector, Gained
+
+_VIEWS = 1000  # tenants' savers that are kept for the next call
+
+
+class ForkedRuns(Protocol):
+    """Counter of concurrent runs that forked a thread."""
+
+    count: int
+
+    def note(self, thread: str, head: str, checkpoint: str) -> None:
+        """Count a run."""
+
+
+class _TenantRuns:
+    """Counter of one tenant, which is part of the saver's."""
+
+    def __init__(self, whole: ForkedRuns, names: Names) -> None:
+        self.count = 0
+        self._whole = whole
+        self._names = names
+
+    def note(self, thread: str, head: str, checkpoint: str) -> None:
+        self.count += 1
+        self._whole.note(self._names.stored(thread), head, checkpoint)
+
+
+class ForTenants:
+    """A saver whose threads may belong to tenants."""
+
+    _store: LayeredBackend
+    _engine: Engine
+    _forked: ForkedRuns
+    _gained: Gained | None
+    _collector: Collector | None
+    _family: WeakSet[Any]
+    _clones: dict[Any, Any]
+    _views: dict[str, Self]
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose threads this saver shows, or None for a saver that shows all threads."""
+        return self._store.names.tenant if isinstance(self._store, TenantStore) else None
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Return a saver that shows, writes and removes only the threads of one tenant.
+
+        It shares connections, options, caches and their limits, and the queue of `write_behind`
+        with this saver. Tenants may have threads of the same id. A call for the same tenant returns
+        the same saver (of the last 1,000), so you can call it for each request. Its `close` stores
+        its queued saves and leaves the store open. Its `counters` are its own, without those of the
+        shared parts.
+
+        This saver, without a tenant, is the operator's: it shows the threads of all tenants by
+        their stored names (`threadkeep@tenant NAME ID`), and `gc`, `check`, `tier`, `stats` and
+        `gc_every` cover them.
+
+        Args:
+            tenant: the tenant's name, a text of 1 to 200 bytes in UTF-8.
+
+        Raises:
+            InvalidArgumentError: the name is invalid, or this saver is a tenant's.
+        """
+        view = self._views.get(tenant) if isinstance(tenant, str) else None
+        if view is None:
+            if self.tenant is not None:
+                raise InvalidArgumentError(
+                    f"This is the saver of the tenant {self.tenant!r}.",
+                    hint="Call for_tenant of the saver without a tenant.",
+                )
+            view = self._view(Names(tenant))
+            if len(self._views) >= _VIEWS:
+                self._views.clear()
+            self._views[tenant] = view
+        return view
+
+    def _view(self, names: Names) -> Self:
+        store, forked = TenantStore(self._store, names), _TenantRuns(self._forked, names)
+        view = copy.copy(self)
+        vars(view).update(
+            _store=store,
+            _engine=self._engine._replace(working_set=store.working_set, forked=forked.note),
+            _forked=forked,
+            _gained=None if self._gained is None else self._gained.under(names.prefix),
+            _collector=None,
+            _clones={},
+            _views={},
+        )
+        self._family.add(view)
+        return view
