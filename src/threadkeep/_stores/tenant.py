@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from threadkeep._core import tenants
 from threadkeep._core.engine import model
+from threadkeep._core.engine.cold_references import without_others
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
     ReadEntry,
@@ -136,12 +137,11 @@ class Names:
         return [*map(self._plain_entry, found)]
 
     def _plain_entry(self, entry: ThreadEntry) -> ThreadEntry:
-        entry = entry._replace(thread=self.plain(entry.thread))
-        if entry.origin is None:
-            return entry
-        name, checkpoint = entry.origin
-        is_own = name.startswith(self.prefix)
-        return entry._replace(origin=(self.plain(name), checkpoint) if is_own else None)
+        entry, origin = without_others(entry), entry.origin
+        if origin is not None:
+            name, checkpoint = origin
+            origin = (self.plain(name), checkpoint) if name.startswith(self.prefix) else None
+        return entry._replace(thread=self.plain(entry.thread), origin=origin)
 
     # -- changes -------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple, TypeGuard
 
 import ormsgpack
@@ -17,6 +18,7 @@ from threadkeep._core.codec.frame import ELSEWHERE, MAGIC, VERSION, elsewhere, p
 from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.model import Segment
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadEntry, is_archived
+from threadkeep._core.tenants import prefix_of
 from threadkeep.errors import CorruptionError
 
 STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))  # first bytes of a stub's data
@@ -73,6 +75,17 @@ def archive_of(entry: ThreadEntry | None) -> ArchiveRecord | None:
         ) from error
 
 
+def without_others(entry: ThreadEntry) -> ThreadEntry:
+    """Return the entry without an archive of another thread."""
+    if thread_entry.find_record(entry.labels, thread_entry.ARCHIVE_RECORD) is None:
+        return entry
+    with suppress(CorruptionError):  # (a damaged record stays)
+        if archive_of(entry) is None:
+            labels = thread_entry.without_record(entry.labels, thread_entry.ARCHIVE_RECORD)
+            return entry._replace(labels=labels)
+    return entry
+
+
 def lost_archive(entry: ThreadEntry | None) -> str:
     """Describe an archived thread whose entry does not name its archive; else ""."""
     if not is_archived(entry):
@@ -115,8 +128,13 @@ def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
 
 
 def home_of(store: str, thread: str) -> str:
-    """Return the folder of a thread's objects, given the identity of the store that wrote them."""
-    return f"threads/{store}/{_name(thread)}/"
+    """Return the folder of a thread's objects, given the identity of the store that wrote them.
+
+    It has both names of a tenant's thread, so that both find it in the thread's entry.
+    """
+    prefix = prefix_of(thread)
+    own = f"{_name(thread.removeprefix(prefix))}/" if prefix else ""
+    return f"threads/{store}/{_name(thread)}/{own}"
 
 
 def _name(thread: str) -> str:
