@@ -1,7 +1,7 @@
 """The published conformance suite of LangGraph's checkpointers, each test a case of its own.
 
 It calls the async methods only, so each backend runs it twice: with its own async API,
-and through `SyncFace`, whose async methods call the sync API.
+and through `SyncFace`, whose async methods call the sync API. A tenant's saver runs it too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 if TYPE_CHECKING:
     from pathlib import Path
 
+WITH_TENANTS = {**FACES, "tenant": lambda saver: saver.for_tenant("acme")}
 SUITE = "langgraph.checkpoint.conformance.spec.test_"
 
 
@@ -41,11 +42,11 @@ CASES = [
 @asynccontextmanager
 async def opened(backend: str, face: str, folder: Path) -> AsyncIterator[BaseCheckpointSaver[Any]]:
     async with open_backend(backend, folder) as saver:
-        yield FACES[face](saver)
+        yield WITH_TENANTS[face](saver)
 
 
 @pytest.mark.drawn(90)
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", WITH_TENANTS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)
 async def test_case(case: Any, backend: str, face: str, tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ async def test_case(case: Any, backend: str, face: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", WITH_TENANTS)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_every_capability_is_detected_and_passes(
     backend: str, face: str, tmp_path: Path

@@ -80,11 +80,11 @@ class TenantStore(LayeredBackend):
 
     def _mapped(self, request: Request) -> Request:
         if type(request) is Fetch:
-            return Fetch([self.names.asked(read) for read in request.reads], request.hot)
+            return Fetch([*map(self.names.asked, request.reads)], request.hot)
         if type(request) is Commit:
             return Commit(self.names.change(request.change))
         assert type(request) is CommitMany  # noqa: S101 - the last kind
-        return CommitMany([self.names.change(change) for change in request.changes])
+        return CommitMany([*map(self.names.change, request.changes)])
 
     def _told(self, request: Request, reply: Any) -> Any:
         if type(request) is Fetch:

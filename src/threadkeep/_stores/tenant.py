@@ -65,7 +65,8 @@ class Names:
         return reply if tell is None else tell(self, read, reply)
 
     def _one(self, read: Any) -> Any:
-        return read._replace(thread=self.prefix + read.thread)
+        # (`_replace` takes three times as long)
+        return tuple.__new__(type(read), (self.prefix + read[0], *read[1:]))
 
     def _page(self, read: Any) -> Any:
         after = None if read.after is None else self.prefix + read.after
@@ -103,8 +104,10 @@ class Names:
         return []
 
     def _state(self, read: model.ReadCheckpoint, state: model.ThreadState) -> model.ThreadState:
-        found = state.found
-        return state if found is None else state._replace(found=found._replace(thread=read.thread))
+        if state.found is None:
+            return state
+        found = model.StoredCheckpoint(read.thread, *state.found[1:])
+        return model.ThreadState(state.generation, state.deleted_at, found)
 
     def _rows(self, read: model.ReadThread, rows: model.ThreadRows) -> model.ThreadRows:
         if not all(name.startswith(self.prefix) for name in rows.family):
@@ -161,10 +164,9 @@ class Names:
         return cast("C", made)
 
     def _batch(self, batch: model.Batch) -> model.Batch:
-        if batch.entry is None:
-            return batch._replace(thread=self.prefix + batch.thread)
-        entry = self._stored_entry(batch.entry)
-        return batch._replace(thread=self.prefix + batch.thread, entry=entry)
+        stored = model.Batch(self.prefix + batch.thread, *batch[1:])
+        entry = batch.entry
+        return stored if entry is None else stored._replace(entry=self._stored_entry(entry))
 
     def _stored_entry(self, entry: ThreadEntry) -> ThreadEntry:
         entry = entry._replace(thread=self.stored(entry.thread))

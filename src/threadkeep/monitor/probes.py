@@ -305,6 +305,6 @@ def _sizes() -> Operation[dict[str | None, int]]:
     query = SearchThreads(ALL, "size", descending=True, after=None, limit=_LARGEST)
     found, sizes = yield Fetch((query, ReadSizes(None, 1)))
     threads = [one for one in cast("list[ThreadEntry]", found) if not one.thread.startswith(OWN_NS)]
-    largest = {one.thread: max(one.size, 0) for one in threads}
+    largest: dict[str | None, int] = {one.thread: max(one.size, 0) for one in threads}
     # (a tenant's store has no total)
     return {None: max(cast("Sizes", sizes).total, sum(largest.values())), **largest}
