@@ -1,4 +1,4 @@
-"""Savers of tenants on one store: what they share, and that no call of one reaches another."""
+"""Savers of tenants on one store: their shared parts, and calls that stay with their tenant."""
 
 from __future__ import annotations
 
