@@ -17,6 +17,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import (
+    KeyRing,
     LayeredCheckpointSaver,
     Layers,
     MemorySaver,
@@ -63,6 +64,11 @@ def said(saver: Any, thread: str = "t") -> list[str]:
     found = saver.get_tuple(config(thread))
     words = [] if found is None else found.checkpoint["channel_values"]["said"]
     return [word.split()[0] for word in words]
+
+
+@pytest.fixture(params=["plain", "sealed"])
+def saver_options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"keys": KeyRing([b"k" * 32])} if request.param == "sealed" else {}
 
 
 @pytest.fixture
@@ -219,6 +225,8 @@ def test_the_saver_without_a_tenant_has_all_threads(saver: Any, pair: tuple[Any,
     assert [len([*each.list(config())]) for each in (*pair, saver)] == [1, 1, 1]
     saver.threads.erase(f"{prefix('one')}t")
     assert [said(each) for each in (*pair, saver)] == [[], ["yours", "yours-2"], ["ours", "ours-2"]]
+    saver.delete_for_runs(["r"])
+    assert everything(saver) == {}
 
 
 def test_a_fork_stays_with_its_tenant(saver: Any, pair: tuple[Any, Any]) -> None:
