@@ -26,6 +26,7 @@ from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 
+import ormsgpack
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -55,15 +56,8 @@ def key_id(root: bytes) -> bytes:
 
 
 def place(*parts: str | bytes | int) -> bytes:
-    """Return bytes that no other parts give: each part with its type and length."""
-    out = bytearray()
-    for part in parts:
-        if isinstance(part, int):
-            out += b"i" + part.to_bytes(8, "big", signed=True)
-        else:
-            kind, data = (b"t", part.encode()) if isinstance(part, str) else (b"b", part)
-            out += kind + len(data).to_bytes(8, "big") + data
-    return bytes(out)
+    """Return bytes that no other parts give: MessagePack."""
+    return ormsgpack.packb(parts)
 
 
 def group_cipher(key: bytes, group: bytes) -> AESGCM:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from operator import attrgetter, call
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -133,12 +134,12 @@ class SealedFace(AsyncBackend):
             await self.keys.of(name, is_thread=True)
         skip = isinstance(read, model.ReadThread) and read.skip
         try:
-            return _opened(read, reply, self._rows)
+            return _opened(read, reply, cache(self._rows))
         except TamperedDataError:
             families = [await self.read_family(name) for name in names]
             if not any(family.relatives for family in families) and not skip:
                 raise
-        return _opened(read, reply, self._rows, _or_same if skip else call)
+        return _opened(read, reply, cache(self._rows), _or_same if skip else call)
 
     async def _entries(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
         """Open entries. Labels that do not open are damage."""

@@ -119,6 +119,7 @@ class RowSealer:
         self._others = others
         self._clues = Searchable(own.sealer, tenant_of(thread), searchable)
         self._takes_plain = plain
+        self._keyframe: tuple[Segment, Segment] | None = None  # the last one, sealed and opened
 
     # -- segments ----------------------------------------------------------------------
 
@@ -163,12 +164,19 @@ class RowSealer:
 
     def opened(self, stored: StoredCheckpoint) -> StoredCheckpoint:
         """Open a checkpoint as read, with its keyframe and writes."""
-        keyframe = stored.keyframe
         return stored._replace(
             row=self.opened_checkpoint(stored.row),
-            keyframe=None if keyframe is None else self.opened_segment(keyframe),
+            keyframe=self._opened_keyframe(stored.keyframe),
             writes=tuple([self.opened_write(row) for row in stored.writes]),
         )
+
+    def _opened_keyframe(self, sealed: Segment | None) -> Segment | None:
+        """Open a keyframe, which neighbouring checkpoints have in common."""
+        if sealed is None:
+            return None
+        if self._keyframe is None or self._keyframe[0] != sealed:
+            self._keyframe = sealed, self.opened_segment(sealed)
+        return self._keyframe[1]
 
     def batch(self, batch: Batch) -> Batch:
         """Seal the rows of a batch."""
