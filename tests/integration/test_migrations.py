@@ -6,19 +6,30 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.engine import Chain
 from kit.generations import release, withdraw
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from threadkeep import Migrations, open_all, open_saver
+from threadkeep import (
+    KeyRing,
+    LayeredCheckpointSaver,
+    Layers,
+    Migrations,
+    ReadCache,
+    WriteBehind,
+    open_all,
+    open_saver,
+)
 from threadkeep.errors import (
     InvalidArgumentError,
     NewerShapeError,
     StateMigrationError,
     UnknownTypeError,
 )
+from threadkeep.sessions import CheckpointManager
 from threadkeep.threads.diff import plain
 
 CONFIG = {"configurable": {"thread_id": "1"}}
@@ -426,3 +437,114 @@ def test_a_channel_s_migration_that_fails_is_named(opened):
             saver.get_tuple(CONFIG)
         assert (info.value.thread, info.value.channel) == ("1", "total")
         assert saver.raw(CONFIG).checkpoint["channel_values"]["total"] == 1
+
+
+# -- beside other options ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"write_behind": WriteBehind()},
+        {"conflicts": "raise"},
+        {"cache": ReadCache(threads=5)},
+        {"validate": "strict"},
+        {"working_set_bytes": 0},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_runs_go_on_with_other_options(opened, options):
+    with opened() as saver:
+        before_graph(saver).invoke({"msgs": ["hi"]}, CONFIG)
+    with opened(migrations=renames(), **options) as saver:
+        graph = after_graph(saver)
+        for count in range(3):
+            graph.invoke(Command(resume=f"yes {count}"), CONFIG)
+            graph.invoke({"messages": ["again"]}, CONFIG)
+        values = graph.get_state(CONFIG).values
+        assert len(values["messages"]) == 2 + 3 * 3
+        assert values["total"] == "4 times"
+    with opened(migrations=renames()) as saver:
+        assert after_graph(saver).get_state(CONFIG).values == values
+        assert saver.check().ok
+
+
+def test_forks_of_two_shapes_are_merged(opened):
+    with opened() as saver:
+        before_graph(saver).invoke({"msgs": ["hi"]}, CONFIG)
+        saver.threads.fork("1", None, "fork")
+    fork = {"configurable": {"thread_id": "fork"}}
+    with opened(migrations=renames()) as saver:
+        graph = after_graph(saver)
+        graph.invoke(Command(resume="in the fork"), fork)
+        report = saver.threads.merge_fork("fork", "1")
+        assert report.channels == ("messages",)
+        assert graph.get_state(CONFIG).values["messages"] == ["hi", "thought 1", "in the fork"]
+        graph.invoke({"messages": ["again"]}, fork)
+        graph.invoke({"messages": ["too"]}, CONFIG)
+        merged = saver.threads.merge_fork("fork", "1", graph)
+        assert {conflict.channel for conflict in merged.conflicts} == {"messages", "total"}
+        assert "again" in graph.get_state(CONFIG).values["messages"]
+
+
+def test_the_history_of_a_renamed_delta_channel(opened):
+    with opened() as saver:
+        chain = Chain(saver, "1")
+        chain.put(log=["seed"])
+        for number in range(3):
+            saver.put_writes(chain.at, [("log", [f"write {number}"])], f"task {number}")
+            chain.values.pop("log", None)
+            chain.versions["log"] += 1
+            chain.put(n=number)
+        expected = saver.get_delta_channel_history(config=chain.at, channels=["log"])["log"]
+        assert (expected["seed"], len(expected["writes"])) == (["seed"], 3)
+    migrations = Migrations()
+    migrations.channel("log", "lines", version=2)
+    with opened(migrations=migrations) as saver:
+        for _ in range(2):
+            found = saver.get_delta_channel_history(config=chain.at, channels=["lines"])["lines"]
+            assert found["seed"] == expected["seed"]
+            assert found["writes"] == [(t, "lines", v) for t, _, v in expected["writes"]]
+            saver.threads.upgrade()
+
+
+def test_layered_memory_and_sessions_migrate_objects(opened, monkeypatch):
+    shop = release(monkeypatch, ORDERS)
+
+    def said(order):
+        return [HumanMessage(f"{n}", additional_kwargs={"order": order}) for n in range(30)]
+
+    with opened() as saver:
+        LayeredCheckpointSaver(saver, Layers(full_window=4)).save("1", said(shop.Order("a", 100)))
+        sessions = CheckpointManager(saver=saver)
+        sessions.create_checkpoint("s", "w", {"order": shop.Order("b", 200)})
+    shop = release(monkeypatch, NEW_ORDERS)
+    with opened(migrations=euros()) as saver:
+        messages = LayeredCheckpointSaver(saver, Layers(full_window=4)).full_messages("1")
+        orders = [message.additional_kwargs["order"] for message in messages]
+        assert orders == [shop.Order("a", 1.0)] * 30
+        assert saver.threads.upgrade().ok
+        again = LayeredCheckpointSaver(saver, Layers(full_window=4)).full_messages("1")
+        assert again == messages
+        assert saver.threads.upgrade().upgraded == ()
+        latest = CheckpointManager(saver=saver).get_latest_checkpoint("s")
+        assert latest.state_data == {"order": shop.Order("b", 2.0)}
+
+
+def test_an_encrypted_store_is_upgraded(tmp_path, monkeypatch):
+    url, keys = f"sqlite:///{tmp_path}/threads.db", KeyRing([b"k" * 32])
+    shop = release(monkeypatch, ORDERS)
+    with open_saver(url, keys=keys) as saver:
+        graph = orders_graph(saver, lambda name: shop.Order(name + "x" * 100, 250))
+        graph.invoke({"orders": [shop.Order("first", 100)]}, CONFIG)
+        saver.threads.fork("1", None, "fork")
+    release(monkeypatch, NEW_ORDERS)
+    migrations = euros()
+    migrations.channel("orders", "basket", version=2)
+    with open_saver(url, keys=keys, migrations=migrations) as saver:
+        before = [saver.get_tuple(CONFIG).checkpoint, [*saver.list(None)]]
+        assert saver.threads.upgrade().ok
+        assert [saver.get_tuple(CONFIG).checkpoint, [*saver.list(None)]] == before
+        assert saver.threads.upgrade().upgraded == ()
+        assert saver.check().ok
+    assert b"euros" not in (tmp_path / "threads.db").read_bytes()
