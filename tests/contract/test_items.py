@@ -20,6 +20,7 @@ from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
     EmbedItems,
+    FindEveryVersion,
     FindItems,
     FindNamespaces,
     FindNearest,
@@ -30,6 +31,7 @@ from threadkeep._stores.items.records import (
     ItemPut,
     PutItems,
     RefreshItems,
+    ReplacePatches,
     SearchOptions,
     Vector,
     VersionRow,
@@ -419,6 +421,31 @@ def test_earlier_versions(items):
     assert ask(items, FindVersions(A, "x")) == rows[:0:-1]
     assert ask(items, FindVersions(A, "y")) == []
     assert ask(items, FindVersions(("no",), "x")) == []
+
+
+def test_versions_of_all_items_get_other_patches(indexed):
+    items = indexed
+    rows = [VersionRow(n, n, n + 1, n == 4, b"%d" % n) for n in range(1, 5)]
+    names = [(A, "x"), (A, "\0y\1"), (B, "x"), (("ä b",), "日本")]
+    for namespace, key in names:
+        for row in rows:
+            put(
+                items,
+                ItemPut(namespace, key, None if row.deleted else "{}", earlier=Earlier(row, 9)),
+            )
+    every, page = [], ask(items, FindEveryVersion(3))
+    while page:
+        every += page
+        page = ask(items, FindEveryVersion(3, page[-1].place))
+    assert sorted((one.namespace, one.key, one.row) for one in every) == sorted(
+        (*name, row) for name in names for row in rows
+    )
+    assert items.erase(("ä b",)) == 0
+    items.commit(ReplacePatches(tuple((one, b"new" + one.row.patch) for one in every)))
+    for namespace, key in names[:-1]:
+        new = [row._replace(patch=b"new" + row.patch) for row in rows]
+        assert ask(items, FindVersions(namespace, key)) == new[::-1]
+    assert ask(items, FindVersions(*names[-1])) == []
 
 
 def test_a_put_that_expects_another_version_changes_nothing(items):

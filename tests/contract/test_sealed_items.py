@@ -1,15 +1,22 @@
 """Sealed items and cached results whose rows were changed beside the program."""
 
+import asyncio
 import logging
 import sqlite3
 from contextlib import closing
 
 import pytest
+from kit.backends import SHARED, url_of
 
+import threadkeep
 from threadkeep._core import tenants
+from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.resealing_items import reseal_items
 from threadkeep._stores.sealed import SealedBackend
+from threadkeep._stores.sealed_items import SealedItems
 from threadkeep._stores.sqlite.backend import SqliteBackend
+from threadkeep._stores.sqlite.items import SqliteItems
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.cache import NodeCache
 from threadkeep.errors import (
@@ -225,9 +232,13 @@ class Asked(StoreKeys):
         super().__init__(ring)
         self.names = []
 
-    async def of(self, name=""):
+    async def of(self, name="", **options):
         self.names.append(name)
-        return await super().of(name)
+        return await super().of(name, **options)
+
+    async def writing(self, name="", **options):
+        self.names.append(name)
+        return await super().writing(name, **options)
 
 
 def test_rows_of_a_tenant_have_its_own_keys():
@@ -244,6 +255,89 @@ def test_rows_of_a_tenant_have_its_own_keys():
         assert set(keys.names) == {tenants.label("acme")}
         cache.set({A: (1, None)})
         assert keys.names[-1] == ""
+
+
+# -- rotation ----------------------------------------------------------------------------
+
+
+def many(store):
+    """Put items with a history, one of them deleted, and one of a tenant."""
+    for view in (store, store.for_tenant("acme")):
+        for n in range(3):
+            view.put(NS, "x", {"n": n, "tuple": (n,)}, ttl=60)
+            view.put(NS, "gone", {"n": n})
+        view.delete(NS, "gone")
+    for n in range(250):
+        store.put(("many",), str(n), {"n": n})
+
+
+def everything(store):
+    histories = [
+        [one.value for one in view.versions(NS, key)]
+        for view in (store, store.for_tenant("acme"))
+        for key in ("x", "gone")
+    ]
+    found = store.search((), limit=999)
+    return histories, {(*item.namespace, item.key): (item.value, item.updated_at) for item in found}
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("was_plain", [False, True])
+def test_a_rotation_gives_all_items_the_current_key(name, was_plain, tmp_path):
+    old, url = KeyRing.generate(), url_of(name, tmp_path)
+    options = {} if was_plain else {"keys": old}
+    with threadkeep.open_saver(url) as saver:
+        saver.setup()
+    with threadkeep.open_store(url, history=9, **options) as store:
+        many(store)
+        before = everything(store)
+    new = old.rotated()
+    with threadkeep.open_saver(url, keys=new, allow_plaintext="migrate") as saver:
+        counted = saver.rotate_keys(dry_run=True)
+        assert counted.changed >= 250 + 2 * (1 + 2 + 3)
+        assert counted.key_bytes["" if was_plain else old.current] > 0
+        assert saver.rotate_keys().changed >= counted.changed
+        again = saver.rotate_keys(dry_run=True)
+        assert (again.changed, list(again.key_bytes)) == (0, [new.current])
+    with threadkeep.open_store(url, history=9, keys=new.without(old.current)) as store:
+        assert everything(store) == before
+        version = store.get(NS, "x").version
+        store.put(NS, "x", {"n": 3}, if_version=version)
+        assert [one.value["n"] for one in store.versions(NS, "x")] == [3, 2, 1, 0]
+
+
+def test_a_rotation_leaves_an_item_that_was_put_meanwhile(path, open_as, store):
+    store.put(NS, "x", {"n": 1})
+    new = RING.rotated()
+    backend = open_as(new)
+
+    class Late(SqliteItems):
+        def commit_many(self, changes):
+            with Store(open_as(new)) as other:
+                other.put(NS, "x", {"n": 2})
+            return super().commit_many(changes)
+
+    below = backend.face.below
+    items = SealedItems(Late(below._connections, SearchOptions()), backend.face.keys)
+    use, after = asyncio.run(reseal_items(items, None, dry_run=False))
+    assert (use.changed, after) == (1, (False, None))
+    with Store(backend) as again:
+        assert again.get(NS, "x").value == {"n": 2}
+
+
+def test_a_rotation_stops_at_an_item_that_does_not_open(path, store):
+    store.put(NS, "x", {"n": 1})
+    sql(path, "UPDATE tk_items SET updated = updated + 1")
+    saver = threadkeep.SqliteSaver(path, keys=RING.rotated())
+    with saver, pytest.raises(TamperedDataError, match=r"Item 'x' in \('users', 'ann'\)"):
+        saver.rotate_keys()
+
+
+def test_a_rotation_makes_no_tables_for_items(tmp_path):
+    with threadkeep.SqliteSaver(tmp_path / "threads.db", keys=RING) as saver:
+        assert saver.rotate_keys().changed == 0
+    with closing(sqlite3.connect(tmp_path / "threads.db")) as db:
+        assert "tk_items" not in "\n".join(db.iterdump())
 
 
 # -- files -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -30,7 +31,7 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import OVERHEAD, Sealer
-from threadkeep._stores import resealing
+from threadkeep._stores import resealing, resealing_items
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.caches import AsyncCacheBackend
 from threadkeep._stores.items import AsyncItemBackend
@@ -344,6 +345,17 @@ class SealedFace(AsyncBackend):
         """See `resealing.reseal`."""
         return await resealing.reseal(self, thread, dry_run=dry_run)
 
+    async def reseal_items(
+        self, after: resealing_items.After, *, dry_run: bool
+    ) -> tuple[resealing.KeyUse, resealing_items.After]:
+        """See `resealing_items.reseal_items`. A store without items gets no tables for them."""
+        if after is None:
+            usage = await self.item_usage(0)
+            if not (usage.items or usage.item_bytes or usage.items_sampled):
+                return resealing.KeyUse(Counter()), None
+        items = SealedItems(self.below.items(SearchOptions()), self.keys)
+        return await resealing_items.reseal_items(items, after, dry_run=dry_run)
+
     async def finish_rotation(self) -> None:
         """See `StoreKeys.finish_rotation`."""
         await self.keys.finish_rotation()
@@ -470,6 +482,11 @@ class SealedBackend(BlockingFace[SealedFace]):
 
     def stored_names(self, after: str | None) -> list[str]:
         return finish(self.face.stored_names(after))
+
+    def reseal_items(
+        self, after: resealing_items.After, *, dry_run: bool
+    ) -> tuple[resealing.KeyUse, resealing_items.After]:
+        return finish(self.face.reseal_items(after, dry_run=dry_run))
 
     def reseal(self, thread: str, *, dry_run: bool) -> resealing.KeyUse:
         return finish(self.face.reseal(thread, dry_run=dry_run))

@@ -90,15 +90,18 @@ class _ItemSealer(_ValueSealer):
             kind, data = (_JSON, value.encode()) if isinstance(value, str) else (_BYTES, value)
             value = self.seal(kind + pack([data], _COMPRESSION), where)
         if earlier is not None:
-            where = _place("version", put.namespace, put.key, *earlier.row[:-1])
-            row = earlier.row._replace(patch=self.seal(earlier.row.patch, where))
-            earlier = earlier._replace(row=row)
+            earlier = earlier._replace(row=self.version(put.namespace, put.key, earlier.row))
         return put._replace(value=value, earlier=earlier)
 
     def opened_item(self, row: ItemRow) -> ItemRow:
         where = _place("item", row.namespace, row.key, row.updated_at, row.ttl)
         value = self.opened(row.value, where)
         return row if value is row.value else row._replace(value=_unpacked(value))
+
+    def version(self, namespace: Namespace, key: str, row: VersionRow) -> VersionRow:
+        """Seal an earlier version."""
+        where = _place("version", namespace, key, *row[:-1])
+        return row._replace(patch=self.seal(row.patch, where))
 
     def opened_version(self, namespace: Namespace, key: str, row: VersionRow) -> VersionRow:
         return row._replace(
@@ -127,9 +130,10 @@ class SealedItems(AsyncItemBackend):
         self.keys = keys
         self.commits_groups = below.commits_groups
 
-    async def _sealers(
+    async def sealers(
         self, namespaces: Iterable[Namespace], *, to_write: bool = False
     ) -> dict[Namespace, _ItemSealer]:
+        """Return the sealers of namespaces."""
         found: dict[Namespace, _ItemSealer] = {}
         of = self.keys.writing if to_write else self.keys.of
         for namespace in namespaces:
@@ -147,10 +151,10 @@ class SealedItems(AsyncItemBackend):
     async def _reply(self, read: records.ItemRead, reply: Any) -> Any:
         match read:
             case records.GetItems() | records.FindItems():
-                of = await self._sealers([row.namespace for row in reply if row])
+                of = await self.sealers([row.namespace for row in reply if row])
                 return [row and of[row.namespace].opened_item(row) for row in reply]
             case records.FindVersions(namespace, key) if reply:
-                of = await self._sealers([namespace])
+                of = await self.sealers([namespace])
                 return [of[namespace].opened_version(namespace, key, row) for row in reply]
             case _:
                 return reply
@@ -172,7 +176,7 @@ class SealedItems(AsyncItemBackend):
         if isinstance(change, _INDEXED):
             raise no_index()
         if isinstance(change, records.PutItems):
-            of = await self._sealers([put.namespace for put in change.puts], to_write=True)
+            of = await self.sealers([put.namespace for put in change.puts], to_write=True)
             puts = [of[put.namespace].put(put, change.now) for put in change.puts]
             return change._replace(puts=tuple(puts))
         return change

@@ -207,7 +207,8 @@ class Maintenance(ForTenants, Closing):
         Programs may keep running, if all of them have the current key. An interrupted rotation
         continues where it ended. Afterwards the older keys can be removed from the ring, except for
         backups. Also encrypts plain values, with `allow_plaintext="migrate"`, and makes metadata of
-        existing threads `searchable`.
+        existing threads `searchable`. Items of stores get new versions (`item.version`). Cached
+        results stay as they are: a result whose key is removed is a miss.
 
         Args:
             dry_run: only count.

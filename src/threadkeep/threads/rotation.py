@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation, Progress, call
@@ -71,4 +71,11 @@ def _pass(
             if progress is not None:
                 progress("rotate", threads, 0)
         after = names[-1]
+    place: Any = None
+    while True:
+        use, place = yield from on(store, call("reseal_items", place, dry_run=dry_run))
+        sizes += use.bytes
+        changed += use.changed
+        if place is None:
+            break
     return RotationReport(threads, changed, dict(sizes), dry_run)

@@ -102,6 +102,15 @@ class VersionRow(NamedTuple):
     patch: bytes
 
 
+class StoredVersion(NamedTuple):
+    """An earlier version and its item, which may be deleted; `place` is the database's own."""
+
+    namespace: Namespace
+    key: str
+    row: VersionRow
+    place: Any
+
+
 class Condition(NamedTuple):
     """A test of one field: `path` leads to it, `operator` is `$eq`, `$gt`, `$gte`, `$lt`, `$lte`.
 
@@ -190,6 +199,16 @@ class FindVersions(NamedTuple):
     key: str
 
 
+class FindEveryVersion(NamedTuple):
+    """Read the earlier versions of all items, in some order. Reply: a list of `StoredVersion`.
+
+    With `after`, only versions after that place.
+    """
+
+    limit: int
+    after: Any = None
+
+
 # -- changes -----------------------------------------------------------------------------
 
 
@@ -258,10 +277,26 @@ class EmbedItems(NamedTuple):
     items: tuple[EmbedItem, ...]
 
 
+class ReplacePatches(NamedTuple):
+    """Replace the patches of the versions at these places, unless they were removed.
+
+    Each is given as it was read, with its new patch.
+    """
+
+    versions: tuple[tuple[StoredVersion, bytes], ...]
+
+
 ItemRead: TypeAlias = (
-    GetItems | FindItems | FindNamespaces | FindNearest | FindText | FindPending | FindVersions
+    GetItems
+    | FindItems
+    | FindNamespaces
+    | FindNearest
+    | FindText
+    | FindPending
+    | FindVersions
+    | FindEveryVersion
 )
-ItemChange: TypeAlias = PutItems | RefreshItems | EmbedItems
+ItemChange: TypeAlias = PutItems | RefreshItems | EmbedItems | ReplacePatches
 
 
 # -- items as bytes ------------------------------------------------------------------

@@ -13,6 +13,7 @@ from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
     EmbedItem,
     EmbedItems,
+    FindEveryVersion,
     FindItems,
     FindNamespaces,
     FindNearest,
@@ -30,8 +31,10 @@ from threadkeep._stores.items.records import (
     Packed,
     PutItems,
     RefreshItems,
+    ReplacePatches,
     Scored,
     SearchOptions,
+    StoredVersion,
     Vector,
     VersionRow,
 )
@@ -104,6 +107,16 @@ class MemoryItems(ItemBackend, ResetInChild):
                 return [(one.row, one.pending) for one in islice(waiting, read.limit)]
             case FindVersions():
                 return self._versions.get((read.namespace, read.key), [])[::-1]
+            case FindEveryVersion():
+                return self._every_version(read)
+
+    def _every_version(self, read: FindEveryVersion) -> list[StoredVersion]:
+        every = [
+            StoredVersion(*item, row, (item, row.version))
+            for item in sorted(self._versions)
+            for row in self._versions[item]
+        ]
+        return [one for one in every if read.after is None or one.place > read.after][: read.limit]
 
     def _get(self, key: ItemKey, now: int | None) -> ItemRow | None:
         one = self._items.get(key[0], {}).get(key[1])
@@ -139,6 +152,15 @@ class MemoryItems(ItemBackend, ResetInChild):
             case EmbedItems():
                 for each in change.items:
                     self._embed(each)
+            case ReplacePatches(versions):
+                self._repatch(versions)
+
+    def _repatch(self, versions: Sequence[tuple[StoredVersion, bytes]]) -> None:
+        for one, patch in versions:
+            rows = self._versions.get((one.namespace, one.key), [])
+            rows[:] = [
+                row._replace(patch=patch) if row.version == one.row.version else row for row in rows
+            ]
 
     def _check(self, put: ItemPut) -> None:
         row = self._get((put.namespace, put.key), None)

@@ -236,6 +236,32 @@ def _versions(read: records.FindVersions) -> Query:
     return Query((statement,), lambda answers: [records.VersionRow(*row) for row in answers[0]])
 
 
+_EVERY_VERSION = """
+SELECT n.path, v.namespace, v.key, v.version, v.updated_at, v.replaced_at, v.deleted, v.patch
+FROM {schema}.store_item_versions v JOIN {schema}.store_namespaces n ON n.number = v.namespace
+WHERE (v.namespace, v.key, v.version) > (%s, %s::text, %s)
+ORDER BY v.namespace, v.key, v.version LIMIT %s
+"""
+
+
+def _every_version(read: records.FindEveryVersion) -> Query:
+    number, key, version = read.after or (0, "", 0)
+    values = (Int8(number), key, Int8(version), Int8(read.limit))
+
+    def reply(answers: Sequence[Rows]) -> list[records.StoredVersion]:
+        return [
+            records.StoredVersion(
+                _namespace(path),
+                unpack_text(key),
+                records.VersionRow(version, *rest),
+                (number, key, version),
+            )
+            for path, number, key, version, *rest in answers[0]
+        ]
+
+    return Query((Statement(_EVERY_VERSION, values),), reply)
+
+
 def _pending(read: records.FindPending) -> Query:
     text = f"""
         SELECT {_COLUMNS}, i.pending FROM {_ITEMS}
@@ -351,4 +377,5 @@ _QUERIES: dict[type, Callable[[Any], Query]] = {
     records.FindText: _text,
     records.FindPending: _pending,
     records.FindVersions: _versions,
+    records.FindEveryVersion: _every_version,
 }

@@ -270,10 +270,25 @@ def _embed(change: records.EmbedItems) -> Statement:
     return Statement(f"{text}{_VECTORS})", (*values, *vectors))
 
 
+_REPLACE = """
+UPDATE {schema}.store_item_versions v SET patch = p.patch
+FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bytea[]) p (namespace, key, version, patch)
+WHERE (v.namespace, v.key, v.version) = (p.namespace, p.key, p.version)
+"""
+
+
+def _replace(change: records.ReplacePatches) -> Statement:
+    numbers, keys, versions = zip(*[one.place for one, _ in change.versions], strict=True)
+    patches = array("bytea", [patch for _, patch in change.versions])
+    places = (array("bigint", numbers), array("text", keys), array("bigint", versions))
+    return Statement(_REPLACE, (*places, patches))
+
+
 _CHANGES: dict[type, Callable[[Any], Statement]] = {
     records.PutItems: _put,
     records.RefreshItems: _refresh,
     records.EmbedItems: _embed,
+    records.ReplacePatches: _replace,
 }
 
 # -- indexes for searches ------------------------------------------------------------------

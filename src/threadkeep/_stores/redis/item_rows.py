@@ -120,6 +120,22 @@ def change_words(change: records.ItemChange) -> list[Word]:
                 for each in change.items
             ]
             return ["embed", "", *items]
+        case records.ReplacePatches():
+            return ["repatch", "", *[_repatched(*one) for one in change.versions]]
+
+
+def unpack_stored(member: bytes) -> records.StoredVersion:
+    """Unpack a member of the versions."""
+    path, _, rest = member.partition(b"\0\0")
+    key, _, version = rest.partition(b"\0")
+    namespace = namespace_of(path + b"\0")
+    return records.StoredVersion(namespace, unpack_text(key), unpack_version(version), member)
+
+
+def _repatched(one: records.StoredVersion, patch: bytes) -> bytes:
+    version, *rest = one.row._replace(patch=patch)
+    field = field_of(one.namespace, one.key)
+    return _joined(one.place, field + b"\0" + pack_number(version) + packb(rest))
 
 
 def _joined(*parts: bytes) -> bytes:

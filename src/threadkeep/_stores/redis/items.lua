@@ -196,6 +196,18 @@ function CHANGES.embed()
     return #items
 end
 
+function CHANGES.repatch()
+    local pairs_of = parts_of('>I4c0I4c0')
+    for _, one in ipairs(pairs_of) do
+        local old, new = one[1], one[2]
+        if old ~= new and call('ZSCORE', VERSIONS, old) then
+            call('ZADD', VERSIONS, 0, new)
+            call('ZREM', VERSIONS, old)
+        end
+    end
+    return #pairs_of
+end
+
 local function remove_wholly(field, row)
     local path, number = sub(field, 1, (string.find(field, '\0\0', 1, true))), sub(row, 1, 8)
     remove(field, row)

@@ -111,6 +111,8 @@ class AsyncRedisItems(AsyncItemBackend):
                 return self._pending(read)
             case records.FindVersions():
                 return self._versions(read)
+            case records.FindEveryVersion():
+                return self._every_version(read)
 
     def _get(self, read: records.GetItems) -> _Steps[list[ItemRow | None]]:
         if not read.keys:
@@ -265,6 +267,12 @@ class AsyncRedisItems(AsyncItemBackend):
         high, low = b"(" + field + b"\1", b"[" + field + b"\0"
         (members,) = yield [RedisCommand(("ZREVRANGEBYLEX", self._keys["versions"], high, low))]
         return [item_rows.unpack_version(member[len(field) + 1 :]) for member in members]
+
+    def _every_version(self, read: records.FindEveryVersion) -> _Steps[list[records.StoredVersion]]:
+        low = b"-" if read.after is None else b"(" + read.after
+        words = ("ZRANGEBYLEX", self._keys["versions"], low, "+", "LIMIT", 0, read.limit)
+        (members,) = yield [RedisCommand(words)]
+        return [item_rows.unpack_stored(member) for member in members]
 
     # -- changes -------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from threadkeep._stores.items.records import (
     Condition,
+    FindEveryVersion,
     FindItems,
     FindNamespaces,
     FindNearest,
@@ -20,6 +21,8 @@ from threadkeep._stores.items.records import (
     ItemRow,
     Namespace,
     Scored,
+    StoredVersion,
+    VersionRow,
 )
 
 _log = logging.getLogger("threadkeep")
@@ -129,6 +132,24 @@ def find_namespaces(db: sqlite3.Connection, read: FindNamespaces) -> list[Namesp
     values = (*bounds_of(read.prefix), *(() if read.now is None else (read.now,)))
     paths = [path for (path,) in db.execute(query, values) if type(path) is str]
     return [tuple(path[:-1].split(".")) for path in paths]
+
+
+def every_version(db: sqlite3.Connection, read: FindEveryVersion) -> list[StoredVersion]:
+    """Answer `FindEveryVersion`."""
+    query = """
+        SELECT n.path, v.ns, v.key, v.version, v.updated, v.replaced, v.deleted, v.patch
+        FROM tk_item_versions v JOIN tk_namespaces n ON n.number = v.ns
+        WHERE (v.ns, v.key, v.version) > (?, ?, ?) ORDER BY v.ns, v.key, v.version LIMIT ?"""
+    rows = db.execute(query, (*(read.after or (0, "", 0)), read.limit))
+    return [
+        StoredVersion(
+            tuple(path[:-1].split(".")),
+            key,
+            VersionRow(version, updated, replaced, bool(deleted), patch),
+            (ns, key, version),
+        )
+        for path, ns, key, version, updated, replaced, deleted, patch in rows
+    ]
 
 
 def vectors_under(read: FindNearest) -> tuple[str, list[Any]]:

@@ -16,6 +16,7 @@ from threadkeep._stores.items.filters import best, nearest
 from threadkeep._stores.items.records import (
     Earlier,
     EmbedItems,
+    FindEveryVersion,
     FindItems,
     FindNamespaces,
     FindNearest,
@@ -29,6 +30,7 @@ from threadkeep._stores.items.records import (
     Namespace,
     PutItems,
     RefreshItems,
+    ReplacePatches,
     Scored,
     SearchOptions,
     VersionRow,
@@ -38,6 +40,7 @@ from threadkeep._stores.sqlite.item_queries import (
     GET,
     UNDER,
     bounds_of,
+    every_version,
     find_items,
     find_namespaces,
     find_text,
@@ -131,6 +134,9 @@ class SqliteItems(MadeTables, ItemBackend):
                     for version, updated, replaced, deleted, patch in db.execute(query, values)
                 ]
 
+            case FindEveryVersion():
+                return every_version(db, read)
+
     def _nearest(self, db: sqlite3.Connection, read: FindNearest) -> list[Scored]:
         source, values = vectors_under(read)
         distance = _DISTANCES.get(self._options.metric)
@@ -207,6 +213,9 @@ class SqliteItems(MadeTables, ItemBackend):
                     for ns, number in db.execute(query, values).fetchall():
                         vectors = [(ns, number, path, data) for path, data in one.vectors]
                         _add_vectors(db, vectors, self._options.dims)
+            case ReplacePatches():
+                query = "UPDATE tk_item_versions SET patch = ? WHERE (ns, key, version) = (?, ?, ?)"
+                db.executemany(query, [(patch, *one.place) for one, patch in change.versions])
 
     def _put(self, db: sqlite3.Connection, change: PutItems) -> None:
         now, puts = change.now, change.puts
