@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,12 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open_saver
-from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    TamperedDataError,
+    UnknownTypeError,
+    WrongKeyError,
+)
 
 RING = KeyRing([b"k" * 32])
 
@@ -228,3 +236,56 @@ def test_the_command_line_takes_keys_from_the_environment_or_a_file(
         assert (code, "hello" in "".join(out)) == (0, True)
     code, _, errors = threadkeep("show", "t", "--url", url)
     assert (code, RING.current in "".join(errors)) == (2, True)
+
+
+MODULE = """
+from dataclasses import dataclass
+
+@dataclass
+class Order:
+    number: int
+
+class Other:
+    pass
+"""
+
+
+def test_authenticated_types_import_data_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only values that programs with the keys have encoded, and only data classes."""
+    (tmp_path / "orders_of_a_test.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    orders = importlib.import_module("orders_of_a_test")
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        point = empty_checkpoint()
+        point["channel_values"] = {"order": orders.Order(7)}
+        point["channel_versions"] = {"order": 1}
+        saver.put(config, point, {"source": "loop", "step": 1, "parents": {}}, {"order": 1})
+
+    def loaded(**options: Any) -> Any:
+        sys.modules.pop("orders_of_a_test", None)
+        gc.collect()
+        with open_backend("sqlite", tmp_path, keys=RING, **options) as saver:
+            return saver.get_tuple(config).checkpoint["channel_values"]["order"]
+
+    del orders
+    with pytest.raises(UnknownTypeError, match="has not imported"):
+        loaded()
+    assert loaded(types="authenticated").number == 7
+    # After bytes that are not authentic have come in, nothing is imported.
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        saver.backend.note_plain()
+    with pytest.raises(UnknownTypeError, match="has not imported"):
+        loaded(types="authenticated")
+    (tmp_path / "orders_of_a_test.py").unlink()
+    with pytest.raises(UnknownTypeError):
+        loaded(types="authenticated")
+
+
+def test_authenticated_types_need_keys() -> None:
+    for options in ({}, {"keys": RING, "allow_plaintext": "migrate"}):
+        given: Any = options
+        with pytest.raises(InvalidArgumentError, match="needs keys="):
+            MemorySaver(types="authenticated", **given)

@@ -360,6 +360,10 @@ class SealedFace(AsyncBackend):
         """See `StoreKeys.finish_rotation`."""
         await self.keys.finish_rotation()
 
+    async def note_plain(self) -> None:
+        """See `StoreKeys.note_plain`."""
+        await self.keys.note_plain()
+
     async def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
         """Destroy the key of a "tenant" or "thread", and what late writers have sealed with it."""
         destroyed = await self.keys.destroy(f"{kind} {name}")
@@ -493,6 +497,9 @@ class SealedBackend(BlockingFace[SealedFace]):
 
     def finish_rotation(self) -> None:
         finish(self.face.finish_rotation())
+
+    def note_plain(self) -> None:
+        finish(self.face.note_plain())
 
     def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
         return finish(self.face.destroy_key(kind, name))

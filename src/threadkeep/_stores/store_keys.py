@@ -59,6 +59,7 @@ class KeyRecord(NamedTuple):
     clues: bytes  # secret of digests for searches
     keys: list[str]  # ids of keys that may have sealed rows
     searchable: list[str]  # keys of metadata whose digests all rows have
+    plain: bool = False  # True if bytes of values came from elsewhere without authentication
 
 
 class StoreKeys:
@@ -120,6 +121,26 @@ class StoreKeys:
         """Return the sealer of a thread if it is in memory."""
         known = self._known.sealer(self._name(thread, is_thread=True))
         return known[0] if known else None
+
+    @property
+    def is_authentic(self) -> bool:
+        """True if all values that can be opened were encoded by programs with these keys."""
+        record = self._known.record
+        return record is not None and not (record.plain or self.allow_plaintext)
+
+    async def note_plain(self) -> None:
+        """Note that bytes of values come from elsewhere, before they are stored."""
+        await self.writing()
+        while not self.has_plain:
+            rows = await self._stored()
+            record = self._opened(rows)
+            if record is not None and not record.plain:
+                await self._put(rows, record._replace(plain=True))
+
+    @property
+    def has_plain(self) -> bool:
+        """True if bytes of values came from elsewhere."""
+        return self._known.record is not None and self._known.record.plain
 
     @property
     def none(self) -> Sealer:
@@ -225,7 +246,8 @@ class StoreKeys:
                 await self._check_is_empty()
                 declared = [] if self.allow_plaintext else sorted(self._declared)
                 clues = secrets.token_bytes(_SECRET)
-                record = KeyRecord(secrets.token_bytes(16), clues, [], declared)
+                store = secrets.token_bytes(16)
+                record = KeyRecord(store, clues, [], declared, self.allow_plaintext)
             if self.ring.ids[0] not in record.keys:
                 await self._put(rows, record._replace(keys=[self.ring.ids[0], *record.keys]))
 

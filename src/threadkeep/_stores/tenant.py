@@ -21,7 +21,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport, no_room
-from threadkeep._stores.sync_bridge import BlockingFace, result
+from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import StateError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -290,6 +290,19 @@ class TenantFace(AsyncBackend):
         """See `Backend.scrub`."""
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
 
+    async def note_plain(self) -> None:
+        """See `StoreKeys.note_plain`."""
+        below: Any = self.below
+        await result(below.note_plain())
+
+    async def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+        """See `SealedFace.destroy_key`."""
+        below: Any = self.below
+        found: tuple[str, ScrubReport] = await result(
+            below.destroy_key(kind, self.names.stored(name))
+        )
+        return found
+
     async def close(self) -> None:
         """Close nothing: the other tenants use the same connections."""
 
@@ -315,6 +328,14 @@ class TenantBackend(BlockingFace[TenantFace]):
         names = self.face.names
         reply = self.below.at_hand(names.asked(read))
         return None if reply is None else names.told(read, reply)
+
+    def note_plain(self) -> None:
+        """See `StoreKeys.note_plain`."""
+        finish(self.face.note_plain())
+
+    def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+        """See `SealedFace.destroy_key`."""
+        return finish(self.face.destroy_key(kind, name))
 
     def message_index(self) -> ArchiveIndex | None:
         """See `Backend.message_index`."""

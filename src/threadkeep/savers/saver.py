@@ -37,7 +37,7 @@ from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
-from threadkeep.keys import sealed
+from threadkeep.keys import sealed, trusting
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import SaverOptions, check_options
 from threadkeep.savers.tenants import ForkedRuns
@@ -150,6 +150,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         self._migrations = given["migrations"]
         fallback = given["pickle_fallback"]
         codec = codec_of(given["migrations"], serde, pickle_fallback=fallback)
+        if given["types"] == "authenticated":
+            codec = trusting(codec, backend)
         self._store = LayeredBackend(
             backend,
             _tier(given["cold"]),

@@ -85,6 +85,10 @@ def shred_tenant(
     name = tenants.checked(tenant)
     if store.backend.keys is None:
         raise InvalidArgumentError("The saver has no keys.", hint="Open it with keys=.")
+    if not hasattr(store.backend, "reseal"):
+        raise InvalidArgumentError(
+            "A tenant's saver cannot shred tenants.", hint="Use the saver without a tenant."
+        )
     threads = yield from on(store.beneath(), _threads_of(tenants.prefix(name)))
     erased = yield from erase_all(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
@@ -118,10 +122,10 @@ def _end(
 def _threads_of(prefix: str) -> Operation[list[str]]:
     found: list[str] = []
     while True:
-        after = found[-1] if found else prefix
-        page = yield from fetch(FindThreads(after, _PAGE, empty=True))
-        found += [name for name in page if name.startswith(prefix)]
-        if len(page) < _PAGE or not page[-1].startswith(prefix):
+        after = found[-1] if found else None
+        page = yield from fetch(FindThreads(after, _PAGE, empty=True, prefix=prefix))
+        found += page
+        if len(page) < _PAGE:
             return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, ClassVar, TypeAlias
 
 from langgraph.checkpoint.serde.base import (
@@ -97,8 +98,16 @@ class NativeCodec:
         return True
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
-        allowed = self.finder.allowed.union(extra)
-        return type(self)(self.registry, self.pickle_fallback, allowed)
+        return self._with(allowed=self.finder.allowed.union(extra))
+
+    def trusting(self, authentic: Callable[[], bool]) -> NativeCodec:
+        """Return a codec that loads all data classes while `authentic` returns True."""
+        return self._with(authentic=authentic)
+
+    def _with(self, **changes: Any) -> NativeCodec:
+        other = copy(self)
+        other.finder = self.finder._replace(**changes)
+        return other
 
 
 _MARK = bytes((OBJECT, Tag.SERDE))

@@ -1,8 +1,9 @@
 """Registry of the classes that a program can store and load, and lookup by name.
 
-A lookup never imports, and never calls what data names. A class is found if it is in the built-in
-table, or was registered, or if all of these hold: its module is imported or this process has stored
-instances of it, it is a data class, and it is allowed or LangGraph's strict mode is off.
+A lookup never calls what data names. A class is found if it is in the built-in table, or was
+registered, or if all of these hold: its module is imported or this process has stored instances of
+it, it is a data class, and it is allowed or LangGraph's strict mode is off. Only from data that is
+known to come from programs with the store's keys, other data classes are found, too, and imported.
 """
 
 from __future__ import annotations
@@ -104,10 +105,14 @@ def _weak(table: Table, key: str, cls: type) -> ref[type]:
 
 
 class Finder(NamedTuple):
-    """Class lookup of one codec; `allowed` holds (module, name) pairs."""
+    """Class lookup of one codec; `allowed` holds (module, name) pairs.
+
+    `authentic` returns whether all data comes from programs with the store's keys.
+    """
 
     registry: Registry
     allowed: frozenset[tuple[str, ...]] = frozenset()
+    authentic: Callable[[], bool] = bool  # (returns False)
 
     def find(self, reference: ClassReference, tag: Tag) -> type:
         """Return the class that data refers to. It must still be of the stored kind."""
@@ -126,18 +131,16 @@ class Finder(NamedTuple):
         if name is None:
             raise newer(f"The class number {code} of the stored value is unknown to this release.")
         if code is not None:
-            cls = imported(name)
-            if cls is None:
-                raise UnknownTypeError(
-                    f"The stored value is a {name.replace(':', '.')}, which is not imported.",
-                    hint=f"Add to your program: import {name.partition(':')[0]}",
-                )
+            cls = self._built_in(name)
         elif (registered := self.registry.named.get(name)) is not None:
             return registered, kind_of(registered) or Tag.PLAIN
         else:
-            if _langgraph.STRICT_MSGPACK_ENABLED and not self._is_listed(name):
+            trusts = self.authentic()
+            if _langgraph.STRICT_MSGPACK_ENABLED and not (trusts or self._is_listed(name)):
                 raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
             cls = imported(name) or self.registry.local.find(name)
+            if cls is None and trusts:
+                cls = _after_import(name)
             if cls is None:
                 if (plain := name.partition("#")[0]) != name:
                     return self.look_up(plain)
@@ -146,6 +149,17 @@ class Finder(NamedTuple):
         if kind is None:
             raise unknown(name, "is not a data class")
         return cls, kind
+
+    def _built_in(self, name: str) -> type:
+        cls = imported(name)
+        if cls is None and self.authentic():
+            cls = _after_import(name)
+        if cls is None:
+            raise UnknownTypeError(
+                f"The stored value is a {name.replace(':', '.')}, which is not imported.",
+                hint=f"Add to your program: import {name.partition(':')[0]}",
+            )
+        return cls
 
     def foreign(self, reference: str) -> Foreign:
         """Return the registered `encode=` and `decode=` of a class."""
@@ -182,6 +196,16 @@ def newer_shape(what: str, stored: int, known: int) -> NewerShapeError:
         hint="A newer release of your program stored it. Update this one, and open the saver or"
         " store with its migrations=.",
     )
+
+
+def _after_import(name: str) -> type | None:
+    """Return the class of this name after importing its module."""
+    module = name.partition(":")[0]
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise unknown(name, f"cannot be imported ({type(error).__name__})") from error
+    return imported(name)
 
 
 def unknown(name: str, why: str) -> UnknownTypeError | NewerShapeError:
