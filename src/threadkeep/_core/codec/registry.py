@@ -131,7 +131,7 @@ class Finder(NamedTuple):
         if name is None:
             raise newer(f"The class number {code} of the stored value is unknown to this release.")
         if code is not None:
-            cls = self._built_in(name)
+            cls: type | None = self._built_in(name)
         elif (registered := self.registry.named.get(name)) is not None:
             return registered, kind_of(registered) or Tag.PLAIN
         else:
