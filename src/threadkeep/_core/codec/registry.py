@@ -131,20 +131,21 @@ class Finder(NamedTuple):
         if name is None:
             raise newer(f"The class number {code} of the stored value is unknown to this release.")
         if code is not None:
-            cls: type | None = self._built_in(name)
+            cls = self._built_in(name)
         elif (registered := self.registry.named.get(name)) is not None:
             return registered, kind_of(registered) or Tag.PLAIN
         else:
             trusts = self.authentic()
             if _langgraph.STRICT_MSGPACK_ENABLED and not (trusts or self._is_listed(name)):
                 raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
-            cls = imported(name) or self.registry.local.find(name)
-            if cls is None and trusts:
-                cls = _after_import(name)
-            if cls is None:
+            found = imported(name) or self.registry.local.find(name)
+            if found is None and trusts:
+                found = _after_import(name)
+            if found is None:
                 if (plain := name.partition("#")[0]) != name:
                     return self.look_up(plain)
                 raise unknown(name, "this program has not imported")
+            cls = found
         kind = kind_of(cls)
         if kind is None:
             raise unknown(name, "is not a data class")
