@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import make_golden
 import orjson
 import ormsgpack
-from codec_golden_values import FILES, ROWS
+from codec_golden_values import FILES, ROWS, SHAPED, in_shapes
 from kit.engine import Chain, memory_saver
 from kit.runs import Plain, story
 from langchain_core.load import dumpd
@@ -29,6 +29,7 @@ from langgraph.types import Send
 from fuzz.targets import BASE
 from threadkeep import MemorySaver
 from threadkeep._core.codec import Compression, NativeCodec, pack, unpack
+from threadkeep._core.codec.format import MARKED
 from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.elements import make_patch
 from threadkeep._core.engine.model import ReadThread
@@ -69,7 +70,10 @@ def _values() -> Files:
         for number, element in enumerate(unpack(make_golden.encoded(name))):
             if len(element) < 600:
                 found[f"{name[3:]}-{number}"] = element
-    return found
+    codec = in_shapes()
+    for number, value in enumerate(SHAPED):
+        found[f"shapes-{number}"] = codec.encode(value)
+    return {**found, "mark": MARKED + b"\x03"}
 
 
 def _langgraph() -> Files:
@@ -199,7 +203,14 @@ def _corpus() -> Iterator[tuple[str, Files]]:
     yield "langgraph", _langgraph()
     yield "manifest", _manifests()
     refs = [(0, "a", Inline(b"\1")), (-1, "__error__", Run(2, ((1, 0, 3), (1, 4, 5))))]
-    yield "writes", {"some": pack_writes(refs), "one": pack_writes(refs[:1])}  # type: ignore[arg-type]
+    yield (
+        "writes",
+        {
+            "some": pack_writes(refs),
+            "one": pack_writes(refs[:1]),
+            "shape": pack_writes(refs, 3),
+        },
+    )  # type: ignore[arg-type]
     yield (
         "metadata",
         {

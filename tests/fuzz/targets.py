@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import ormsgpack
-from codec_golden_values import ROWS
+from codec_golden_values import ROWS, in_shapes
 from kit.places import at
 
 from threadkeep import MemorySaver, SqliteSaver
 from threadkeep._core.codec import NativeCodec
-from threadkeep._core.codec.codecs import RawCodec
+from threadkeep._core.codec.codecs import PlainCodec, RawCodec
 from threadkeep._core.codec.frame import (
     MAGIC,
     elsewhere,
@@ -42,6 +42,7 @@ from threadkeep._core.engine.rows import (
     with_body,
     with_manifest,
 )
+from threadkeep._core.engine.shapes import divided
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep._stores.items.records import ItemPacker, patched, unseal
 from threadkeep._stores.open import DATABASES, check_is_path, database_of
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 CODEC = NativeCodec()
 RAW = RawCodec()
+PLAIN = PlainCodec()
+SHAPED = in_shapes()
 HERE = Path(__file__).parent
 _KINDS = ("msgpack", "json", "bytes", "null", "pickle", "other")
 _ROW = ROWS[0].checkpoints[0]
@@ -108,6 +111,9 @@ def value(data: bytes) -> None:
     each(
         lambda: CODEC.decode(data),
         lambda: RAW.decode(data),
+        lambda: PLAIN.decode(data),
+        lambda: SHAPED.renewed(data),
+        lambda: divided(data),
         lambda: CODEC.decode_many([data, data], lambda log, position: (log, position)),
     )
 

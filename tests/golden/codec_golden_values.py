@@ -41,7 +41,8 @@ from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
 from threadkeep import Migrations
-from threadkeep._core.codec import Codec, codec_of
+from threadkeep._core.codec import codec_of
+from threadkeep._core.codec.shapes import ShapedCodec
 from threadkeep._core.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
@@ -292,12 +293,14 @@ SHAPED = [
 """The values of `v1-shapes.bin`, stored in these shapes."""
 
 
-def in_shapes() -> Codec:
+def in_shapes() -> ShapedCodec:
     """The codec of a program that has changed each of these classes once."""
     migrations = Migrations()
     for number, cls in enumerate((Colour, Tagged, Point, Task, Wheel, Person, Frozen), 2):
         migrations.type(cls, number)(lambda fields: fields)
-    return codec_of(migrations)
+    codec = codec_of(migrations)
+    assert isinstance(codec, ShapedCodec)
+    return codec
 
 
 ROWS = [

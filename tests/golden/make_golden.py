@@ -16,7 +16,7 @@ from pathlib import Path
 from codec_golden_values import FILES, ROWS, SHAPED, in_shapes
 from kit.engine import Chain, memory_saver
 
-from threadkeep import SqliteSaver
+from threadkeep import MemorySaver, Migrations, SqliteSaver
 from threadkeep._core.codec import Compression, NativeCodec, pack
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.transfer.bundle_format import BundleWriter
@@ -56,6 +56,23 @@ def _rows(path: Path) -> None:
         writer.end()
 
 
+def renamed() -> Migrations:
+    """The migrations of a program that has renamed and changed channels."""
+    migrations = Migrations()
+    migrations.channel("n", "number", version=2)
+    migrations.channel("m", version=3)(lambda value: value)
+    return migrations
+
+
+def _shaped_bundle(path: Path) -> None:
+    with MemorySaver(migrations=renamed()) as saver:
+        chain = Chain(saver, "real")
+        for n in range(5):
+            chain.put(number=n, m=[f"{i} {'x' * 90}" for i in range(n + 1)])
+        saver.put_writes(chain.at, [("number", 4), ("m", ["w" * 100])], "task")
+        saver.threads.export_bundle("real", path)
+
+
 def _bundle(path: Path) -> None:
     with memory_saver() as saver:
         fill(saver)
@@ -72,6 +89,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "codec/v1-shapes.bin": _shapes,
     "bundles/v1-rows.tkb": _rows,
     "bundles/v1-thread.tkb": _bundle,
+    "bundles/v1-shapes.tkb": _shaped_bundle,
     "sqlite/v1.sqlite": _sqlite,
 }
 """Golden file -> the function that writes it."""

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from codec_golden_values import ROWS
 from kit.engine import Chain, config, memory_saver
-from make_golden import FOLDER
+from make_golden import FOLDER, renamed
 
-from threadkeep import SqliteSaver
+from threadkeep import MemorySaver, SqliteSaver
+from threadkeep.errors import NewerShapeError
 from threadkeep.threads.transfer.bundle_format import read_bundle
 
 
@@ -34,6 +35,21 @@ def test_a_bundle_is_imported() -> None:
     with memory_saver() as saver:
         assert saver.threads.import_bundle(FOLDER / "bundles" / "v1-thread.tkb").added == ("real",)
         check_thread(saver)
+
+
+def test_a_bundle_with_channels_of_a_newer_shape_is_imported() -> None:
+    file = FOLDER / "bundles" / "v1-shapes.tkb"
+    with MemorySaver(migrations=renamed()) as saver:
+        saver.threads.import_bundle(file)
+        found = saver.get_tuple(config("real"))
+        assert found.checkpoint["channel_values"]["number"] == 4
+        assert found.pending_writes == [("task", "number", 4), ("task", "m", ["w" * 100])]
+        assert saver.check().ok
+    with memory_saver() as saver:
+        saver.threads.import_bundle(file)
+        with pytest.raises(NewerShapeError, match="shape 3 of the channels"):
+            saver.get_tuple(config("real"))
+        assert saver.check().ok
 
 
 def test_digests_are_the_same_in_every_release() -> None:

@@ -243,21 +243,17 @@ def pack_writes(writes: Iterable[tuple[int, str, Ref]], shape: int = 1) -> bytes
 
 def unpack_writes(row: WriteRow) -> list[Write]:
     """Return the writes of one row, in the order in which they were packed."""
-    packed: Any = None
     try:
         packed = ormsgpack.unpackb(body_of(row))
+        shape = packed.pop(0) if packed and packed[0].__class__ is int else 1
         if not all(type(idx) is int and type(channel) is str for idx, channel, _ in packed):
             raise TypeError("a write without a number and a channel")  # noqa: TRY301 - as any damage
         return [
-            Write(row.task_id, row.task_path, idx, channel, ref)
+            Write(row.task_id, row.task_path, idx, channel, ref, shape)
             for idx, channel, wire in packed
             if (ref := from_wire(wire)) is not None
         ]
-    except (ValueError, TypeError, IndexError) as exc:
-        marked = type(packed) is list and len(packed) > 1 and type(packed[0]) is int
-        if marked and type(packed[1]) is list:
-            rest = row._replace(body=seal(ormsgpack.packb(packed[1:]), write_fields(row)))
-            return [write._replace(shape=packed[0]) for write in unpack_writes(rest)]
+    except (ValueError, TypeError, LookupError, AttributeError) as exc:
         raise CorruptionError(
             "A pending write is damaged.", namespace=row.ns, checkpoint=row.checkpoint_id
         ) from exc
