@@ -178,7 +178,7 @@ class NodeCache(BaseCache[Any], Closing):
         its `clear()` removes those of all.
 
         Args:
-            tenant: the tenant's name, 1 to 200 characters, case-sensitive.
+            tenant: the tenant's name, a text of 1 to 200 bytes in UTF-8.
 
         Raises:
             InvalidArgumentError: the name is invalid, or this is already a tenant's cache.

@@ -138,6 +138,12 @@ class _Front(Observed, Closing):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
+    def for_tenant(self, tenant: str) -> Self:
+        """Return the view of a tenant, whose operations are measured as this one's are."""
+        clone = copy.copy(self)
+        clone._inner = self._inner.for_tenant(tenant)  # noqa: SLF001 - a clone
+        return clone
+
     def _close(self) -> Operation[None]:
         """Close the inner store or cache, if it can be closed."""
         return closing(self._inner)

@@ -143,7 +143,7 @@ class Store(BaseStore, driver.Closing):
         names the tenant.
 
         Args:
-            tenant: the tenant's name, 1 to 200 characters, case-sensitive.
+            tenant: the tenant's name, a text of 1 to 200 bytes in UTF-8.
 
         Raises:
             InvalidArgumentError: the name is invalid, or this is already a tenant's store.

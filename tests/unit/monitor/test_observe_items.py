@@ -85,6 +85,19 @@ def test_metrics_of_a_graph_with_all_three() -> None:
         assert scraped("embedding_failures_total") == counters.embedding_failures > 0
 
 
+def test_views_of_tenants_are_measured_too() -> None:
+    sink = Recorder()
+    with open_all("memory://") as (_, store, cache):
+        items = observe(store, sinks=[sink]).for_tenant("acme")
+        results = observe(cache, sinks=[sink]).for_tenant("acme")
+        items.put(NS, "k", {"n": 1})
+        results.set({KEY: (1, None)})
+        assert results.get([KEY]) == {KEY: 1}
+        assert (store.get(NS, "k"), cache.get([KEY])) == (None, {})
+        assert store.for_tenant("acme").search(())[0].value == {"n": 1}
+    assert sink.told == ["store.put", "cache.set", "cache.get"]
+
+
 async def test_every_method_has_its_name_sync_and_async() -> None:
     sink = Recorder()
     with structlog.testing.capture_logs() as events:
