@@ -81,7 +81,11 @@ def open_all(
         "migrations": options.get("migrations"),
         **(store or {}),
     }
-    results: CacheOptions = {"serde": options.get("serde"), **(cache or {})}
+    results: CacheOptions = {
+        "migrations": options.get("migrations"),
+        "serde": options.get("serde"),
+        **(cache or {}),
+    }
     with ExitStack() as stack:
         stack.callback(saver.close)
         beside = Store(saver.backend, **items)

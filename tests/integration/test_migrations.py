@@ -19,6 +19,7 @@ from threadkeep import (
     Layers,
     Migrations,
     ReadCache,
+    StreamingCheckpointSaver,
     WriteBehind,
     open_all,
     open_saver,
@@ -225,6 +226,27 @@ def test_items_are_migrated(tmp_path, monkeypatch):
         opened.store.put(("orders",), "1", {"order": shop.Order("tea", 2.5)})
     with open_all(url) as opened, pytest.raises(NewerShapeError):
         opened.store.get(("orders",), "1")
+
+
+def test_results_of_nodes_are_migrated(tmp_path, monkeypatch):
+    shop = release(monkeypatch, ORDERS)
+    url, key = f"sqlite:///{tmp_path}/threads.db", (("n",), "1")
+    with open_all(url) as opened:
+        opened.cache.set({key: ({"order": shop.Order("tea", 250)}, None)})
+    shop = release(monkeypatch, NEW_ORDERS)
+    with open_all(url, migrations=euros()) as opened:
+        assert opened.cache.get([key]) == {key: {"order": shop.Order("tea", 2.5)}}
+        opened.cache.set({key: ({"order": shop.Order("tea", 2.5)}, None)})
+    with open_all(url) as opened:
+        assert opened.cache.get([key]) == {}
+
+
+def test_decorators_read_raw_too(opened, monkeypatch):
+    with opened() as saver:
+        run_old(monkeypatch, saver)
+        for outer in (StreamingCheckpointSaver(saver), LayeredCheckpointSaver(saver)):
+            raw = outer.raw(CONFIG).checkpoint["channel_values"]
+            assert raw["last"]["cents"] == 250
 
 
 def test_migrations_need_our_codec(opened):

@@ -11,9 +11,10 @@ from kit.generations import release
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import Migrations, Retention, open_saver
+from threadkeep import Migrations, Retention, WriteBehind, open_saver
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.operation import fetch
+from threadkeep._core.engine.registration import read_snapshot
 from threadkeep.errors import (
     InvalidArgumentError,
     NewerShapeError,
@@ -160,6 +161,7 @@ def test_an_upgrade_changes_shapes_and_nothing_else(opened, monkeypatch, channel
         assert everything(saver) == before
         after = saver.threads.get("1")
         assert (after.state, after.updated_at) == (entry.state, entry.updated_at)
+        assert after.bytes == saver._store.run(read_snapshot("1")).size
         assert saver.threads.upgrade().upgraded == ()
         assert saver.check().ok
     with opened(migrations=without_functions(channels=channels)) as saver:
@@ -272,12 +274,14 @@ def test_a_thread_that_cannot_be_migrated_stays_as_it_is_and_is_named(opened, mo
         assert [one.thread for one in saver.threads.upgrade().upgraded] == ["bad"]
 
 
-def test_a_run_goes_on_while_its_thread_is_upgraded(opened, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"write_behind": WriteBehind()}], ids=["", "behind"])
+def test_a_run_goes_on_while_its_thread_is_upgraded(opened, monkeypatch, options):
     with opened() as saver:
         fill(saver, release(monkeypatch, OLD))
     shop = release(monkeypatch, NEW)
     config = {"configurable": {"thread_id": "1"}}
-    with opened(migrations=changes()) as saver, opened(migrations=changes()) as other:
+    both = opened(migrations=changes(), **options), opened(migrations=changes())
+    with both[0] as saver, both[1] as other:
 
         def add(state):
             assert other.threads.upgrade().ok

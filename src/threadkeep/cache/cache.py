@@ -19,7 +19,16 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core import tenants
-from threadkeep._core.codec import Codec, Compression, NativeCodec, SerdeCodec, pack, unpack
+from threadkeep._core.codec import (
+    Codec,
+    Compression,
+    Migrations,
+    SerdeCodec,
+    check_migrations,
+    codec_of,
+    pack,
+    unpack,
+)
 from threadkeep._core.engine.operation import Call, Fetch, Operation
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
@@ -77,6 +86,16 @@ class CacheOptions(KeyOptions, total=False):
             "A LangGraph serializer for the values, which may encrypt them, instead of the codec.",
             lambda value: value is None or bool(SerdeCodec(value)),
             "Use a serializer of LangGraph.",
+            None,
+        ),
+    ]
+    migrations: Annotated[
+        Migrations | None,
+        Option(
+            None,
+            "How to read the results of older releases of your program, as for a saver.",
+            lambda value: value is None or isinstance(value, Migrations),
+            "Use a threadkeep.Migrations.",
             None,
         ),
     ]
@@ -147,11 +166,12 @@ class NodeCache(BaseCache[Any], Closing):
         try:
             given = complete("NodeCache", CacheOptions, options)
             serde, lease = given["serde"], given["lease"]
+            check_migrations(given)
             backend = sealed(backend, given)
             max_bytes, max_entries = given["max_bytes"], given["max_entries"]
             self._serde = serde or BaseCache.serde
             lifetime = micros(None if lease is None else duration("lease", lease))
-            self._codec: Codec = NativeCodec() if serde is None else SerdeCodec(serde)
+            self._codec: Codec = codec_of(given["migrations"], serde)
             if not isinstance(backend, Backend | AsyncBackend):
                 raise no_room(backend, "has no room for a cache")
             entries = backend.cache()
