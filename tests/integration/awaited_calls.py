@@ -17,7 +17,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import Retention, Tiering, WarmTier
-from threadkeep.errors import ThreadNotFoundError
+from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 
 
 class Noting:
@@ -72,6 +72,7 @@ async def call_savers(opened: Any) -> None:
     head = await saver.aget_tuple(at("a"))
     await saver.aget_delta_channel_history(config=head.config, channels=["items"])
     await graph.aupdate_state(at("a"), {"items": ["y"]})
+    await saver.araw(at("a"))
     await saver.aput_writes(head.config, [("items", ["z"])], "task")
     await saver.aput(head.config, {**head.checkpoint, "id": "1f"}, head.metadata, {})
     await saver.aput_many([(head.config, {**head.checkpoint, "id": "2f"}, head.metadata, {})])
@@ -87,7 +88,24 @@ async def call_savers(opened: Any) -> None:
     await saver.aflush()
     await saver.adelete_thread("a")
     await saver.aclose()
-    assert not saver.missing()
+    assert saver.missing() == {"arotate_keys", "ashred", "ashred_tenant"}
+
+
+async def call_keys(opened: Any) -> None:
+    """Call the async methods of a saver whose threads have keys of their own."""
+    tenant = opened.for_tenant("acme")
+    for saver in (opened, tenant):
+        for thread in ("a", "a", "b"):
+            await graph_on(saver).ainvoke({"items": ["x"]}, at(thread))
+        await saver.threads.atag("a", "t")
+        await saver.threads.afork("a", None, "fork")
+        assert [one.id for one in (await saver.threads.asearch(tags=["t"])).threads] == ["a"]
+    await opened.arotate_keys()
+    assert len((await opened.ashred("a", forks=True)).keys) == 2
+    assert len((await tenant.ashred("b")).keys) == 1
+    assert (await opened.ashred_tenant("acme")).erased.threads
+    assert [one.id for one in (await opened.threads.asearch()).threads] == ["b"]
+    await opened.aclose()
 
 
 async def call_threads(saver: Any, other: Any, folder: Path) -> None:
@@ -128,6 +146,8 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     await threads.aimport_bundle(file, replace=True)
     await threads.amirror(other)
     await threads.aadopt(theirs, ["theirs"])
+    with pytest.raises(InvalidArgumentError, match="migrations"):
+        await threads.aupgrade()
     await threads.arepair(dry_run=True)
     await threads.arepair(file=folder / "quarantine")
     await threads.aerase("c", rewrite=True)

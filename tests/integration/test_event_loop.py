@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
 
+from threadkeep import KeyRing
 from threadkeep.cache import open_cache
 from threadkeep.memory import IntegratedCheckpointManager, LayeredCheckpointSaver, Layers
 from threadkeep.sessions import CheckpointManager
@@ -27,6 +28,7 @@ from .awaited_calls import (
     Noting,
     call_cache,
     call_cold,
+    call_keys,
     call_savers,
     call_store,
     call_threads,
@@ -72,6 +74,12 @@ def _made(name: str, tmp_path: Path) -> None:
 async def test_savers(name, tmp_path):
     with watched():
         await call_savers(open_backend(name, tmp_path))
+
+
+async def test_savers_with_keys(name, tmp_path):
+    keys: Any = {"keys": KeyRing.generate(), "key_store": f"sqlite:///{tmp_path / 'keys.db'}"}
+    with watched():
+        await call_keys(open_backend(name, tmp_path, thread_keys=True, **keys))
 
 
 async def test_a_strict_saver_reads_parents_that_it_does_not_know(name, tmp_path):

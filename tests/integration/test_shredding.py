@@ -93,6 +93,17 @@ def test_forks_share_the_key_of_their_origin(saver: Any) -> None:
     assert saver.check().ok
 
 
+def test_another_program_reads_a_fork(tmp_path: Path, options: Any) -> None:
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        put(saver, "t")
+        saver.threads.fork("t", new_thread_id="fork")
+        saver.threads.fork("fork", new_thread_id="second")
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        assert text(saver, "second") == "hello"
+        put(saver, "second", "more")
+        assert saver.check().ok
+
+
 def test_a_fork_alone_leaves_its_origin(saver: Any) -> None:
     put(saver, "t")
     saver.threads.fork("t", new_thread_id="fork")

@@ -60,7 +60,7 @@ class SealedFace(AsyncBackend):
     def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
         self.below = below
         self.keys = keys.beside(below)
-        self.instant = below.instant
+        self.instant = below.instant and keys.instant
         self.commits_groups = below.commits_groups
         self.has_identity = below.has_identity
         self.counts_for_all = below.counts_for_all
@@ -136,7 +136,7 @@ class SealedFace(AsyncBackend):
         skip = isinstance(read, model.ReadThread) and read.skip
         try:
             return _opened(read, reply, cache(self._rows))
-        except TamperedDataError:
+        except (TamperedDataError, WrongKeyError):
             families = [await self.read_family(name) for name in names]
             if not any(family.relatives for family in families) and not skip:
                 raise
@@ -378,10 +378,10 @@ class SealedFace(AsyncBackend):
     async def _threads_of(self, prefix: str) -> list[str]:
         found: list[str] = []
         while True:
-            after = found[-1] if found else prefix
-            page = await resealing.names(self, after)
-            found += [name for name in page if name.startswith(prefix)]
-            if len(found) == 0 or found[-1] != page[-1]:
+            read = model.FindThreads(found[-1] if found else None, _PAGE, empty=True, prefix=prefix)
+            (page,) = await result(self.below.fetch([read]))
+            found += page
+            if len(page) < _PAGE:
                 return found
 
     # -- the rest ----------------------------------------------------------------------
@@ -475,7 +475,7 @@ class SealedBackend(BlockingFace[SealedFace]):
             SealedFace(below, keys), None if beside is None else SealedFace(beside, keys)
         )
         self._below = below
-        self.instant = below.instant
+        self.instant = below.instant and keys.instant
 
     def open(self) -> None:
         self._below.open()

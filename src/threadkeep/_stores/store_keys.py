@@ -97,6 +97,11 @@ class StoreKeys:
         self._store: Any = None  # a backend
         self._random: KeyStore | None = None
 
+    @property
+    def instant(self) -> bool:
+        """True if no key is read from a disk or a server; see `Backend.instant`."""
+        return self._key_database is None or self._key_database.instant
+
     def beside(self, store: Any) -> StoreKeys:
         """Return the same keys, whose record is in this backend."""
         mine = copy(self)
