@@ -5,6 +5,7 @@ import logging
 import sqlite3
 from contextlib import closing
 
+import psycopg
 import pytest
 from kit.backends import SHARED, url_of
 
@@ -18,14 +19,14 @@ from threadkeep._stores.sealed_items import SealedItems
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.items import SqliteItems
 from threadkeep._stores.store_keys import StoreKeys
-from threadkeep.cache import NodeCache
+from threadkeep.cache import NodeCache, PostgresCache
 from threadkeep.errors import (
     InvalidArgumentError,
     TamperedDataError,
     WrongKeyError,
 )
 from threadkeep.keys import KeyRing
-from threadkeep.store import MemoryStore, Store
+from threadkeep.store import AsyncPostgresStore, MemoryStore, Store
 
 RING = KeyRing([b"k" * 32])
 NS = ("users", "ann")
@@ -380,3 +381,25 @@ def test_plain_files_are_imported(tmp_path, store):
         plain.export_items(tmp_path / "items")
     assert store.import_items(tmp_path / "items") == 1
     assert store.get(NS, "x").value == {"n": 1}
+
+
+# -- connections of the program's own -----------------------------------------------------
+
+
+async def test_an_async_connection_is_awaited(tmp_path):
+    with threadkeep.open_saver(url_of("postgres", tmp_path)) as saver:
+        saver.setup()
+    url, _, schema = url_of("postgres", tmp_path).partition("?schema=")
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
+        options = {"keys": RING, "schema": schema}
+        async with AsyncPostgresStore(conn, history=2, **options) as store:
+            view = store.for_tenant("acme")
+            for n in range(2):
+                await view.aput(NS, "x", {"n": n})
+            assert [one.value["n"] for one in await view.aversions(NS, "x")] == [1, 0]
+            assert await store.aget(NS, "x") is None
+            assert await asyncio.to_thread(view.get, NS, "x") is not None
+        async with PostgresCache(conn, **options) as cache:
+            await cache.for_tenant("acme").aset({A: (1, None)})
+            assert await cache.for_tenant("acme").aget([A]) == {A: 1}
+            assert await cache.aget([A]) == {}
