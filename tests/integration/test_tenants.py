@@ -38,6 +38,7 @@ from threadkeep.errors import (
     ThreadDeletedError,
     ThreadExistsError,
     ThreadNotFoundError,
+    WrongKeyError,
 )
 from threadkeep.monitor import Monitor, observe
 from threadkeep.monitor.observe import backend_of
@@ -488,3 +489,29 @@ def test_wrappers() -> None:
         assert storage is not None
         assert [each.thread for each in storage.threads] == ["t"]
         assert storage.bytes == storage.threads[0].bytes
+
+
+def test_keys_of_tenants_and_threads_are_destroyed(tmp_path: Path) -> None:
+    options = {"keys": KeyRing([b"k" * 32]), "thread_keys": True}
+    keys = f"sqlite:///{tmp_path / 'keys.db'}"
+    with open_backend("sqlite", tmp_path, key_store=keys, **options) as saver:
+        one, other = saver.for_tenant("one"), saver.for_tenant("other")
+        for each in (one, other, saver):
+            say(each, "a")
+            say(each, "b", thread="u")
+        report = one.shred("t")
+        assert (report.name, len(report.keys)) == ("t", 1)
+        assert [t.thread for t in report.erased.threads] == ["t"]
+        assert [said(each) for each in (one, other, saver)] == [[], ["a"], ["a"]]
+        with pytest.raises(WrongKeyError) as caught:
+            say(one, "again")
+        assert "threadkeep@" not in str(caught.value)
+        with pytest.raises(InvalidArgumentError, match="'one'"):
+            one.shred_tenant("other")
+        with pytest.raises(InvalidArgumentError, match="without a tenant"):
+            one.rotate_keys()
+        say(one, "b", thread="v")
+        saver.shred_tenant("one")
+        assert [t.id for t in one.threads.scan()] == []
+        assert [said(each, "u") for each in (other, saver)] == [["b"], ["b"]]
+        assert saver.check().ok

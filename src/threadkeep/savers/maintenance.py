@@ -262,10 +262,11 @@ class Maintenance(ForTenants, Closing):
             progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
-            InvalidArgumentError: the name is invalid, or tenants have no keys of their own: see
-                `key_store`.
+            InvalidArgumentError: the name is invalid, this saver is a tenant's, or tenants have no
+                keys of their own: see `key_store`.
             UnfinishedErasureError, ConflictError, BackendError: as `Threads.erase`.
         """
+        self._check_is_whole("shred_tenant")
         return lazy.shredding.shred_tenant(self._store, self._engine, tenant, progress)
 
     shred_tenant, ashred_tenant = sync_and_async(_shred_tenant)

@@ -79,16 +79,19 @@ class ForTenants:
         """
         view = self._views.get(tenant) if isinstance(tenant, str) else None
         if view is None:
-            if self.tenant is not None:
-                raise InvalidArgumentError(
-                    f"This is the saver of the tenant {self.tenant!r}.",
-                    hint="Call for_tenant of the saver without a tenant.",
-                )
+            self._check_is_whole("for_tenant")
             view = self._view(Names(tenant))
             if len(self._views) >= _VIEWS:
                 self._views.clear()
             self._views[tenant] = view
         return view
+
+    def _check_is_whole(self, method: str) -> None:
+        if self.tenant is not None:
+            raise InvalidArgumentError(
+                f"This is the saver of the tenant {self.tenant!r}.",
+                hint=f"Call {method} of the saver without a tenant.",
+            )
 
     def _view(self, names: Names) -> Self:
         store, forked = TenantStore(self._store, names), _TenantRuns(self._forked, names)
