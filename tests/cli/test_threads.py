@@ -315,3 +315,33 @@ def test_as_processes(forked):
         code, said, wrong = threadkeep(*arguments)
         assert (code, wrong) == (0, []), arguments
         assert said
+
+
+# -- tenants -----------------------------------------------------------------------------
+
+
+def test_a_command_of_a_tenant_has_its_threads_alone(told, refused, store, tmp_path, monkeypatch):
+    with SqliteSaver(store) as saver:
+        Chain(saver.for_tenant("acme"), "small").put(n=7)
+    own = ("--tenant", "acme")
+    (one,) = told("threads", *own, "--json")["threads"]
+    assert (one["id"], one["tags"]) == ("small", [])
+    assert told("state", "small", *own, "--json")["values"] == {"n": 7}
+    assert told("stats", *own, "--json")["threads"] == 1
+    told("tag", "small", "seen", *own)
+    assert refused("delete", "large", *own, "--yes")[0] == 1
+    told("export", "small", str(tmp_path / "acme.tkb"), *own)
+    told("import", str(tmp_path / "acme.tkb"), "--tenant", "other")
+    monkeypatch.setenv("THREADKEEP_TENANT", "other")
+    (found,) = told("threads", "--json")["threads"]
+    assert (found["id"], found["tags"]) == ("small", ["seen"])
+    monkeypatch.delenv("THREADKEEP_TENANT")
+    names = {one["id"] for one in told("threads", "--json")["threads"]}
+    stored = {f"threadkeep@tenant {tenant} small" for tenant in ("acme", "other")}
+    assert names == {"small", "large", "waits"} | stored
+    with SqliteSaver(store) as saver:
+        assert saver.threads.get("small").tags == ("new", "vip")
+
+
+def test_an_invalid_tenant(refused):
+    assert refused("threads", "--tenant", "x" * 300) == (2, "InvalidArgumentError")

@@ -23,6 +23,7 @@ from threadkeep.cli.parameters import (
     IMPORTS,
     MIGRATIONS,
     RAW,
+    TENANT,
     URL,
     URL_ARGUMENT,
     option,
@@ -64,6 +65,7 @@ _SHARED = {
         ("migrations", MIGRATIONS, str | None),
         ("raw", RAW, bool),
         ("cold", COLD, str | None),
+        ("tenant", TENANT, str | None),
         ("store", URL_ARGUMENT, str | None),
         ("url", URL, str | None),
         ("as_json", AS_JSON, bool),
@@ -79,6 +81,7 @@ def command(
     cold: bool = False,
     imports: bool = False,
     raw: bool = False,
+    tenant: bool = True,
     **groups: Callable[..., Any],
 ) -> Callable[[F], F]:
     """Add a command: a function of a session and of typer's parameters.
@@ -87,7 +90,7 @@ def command(
     Each of `groups` is a function of options; its result is the argument of that name.
     """
     wanted = {"imports": imports, "migrations": imports, "raw": raw}
-    wanted |= {"cold": cold, "store": store, "url": url}
+    wanted |= {"cold": cold, "tenant": tenant and url, "store": store, "url": url}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
     options["as_json"] = _SHARED["as_json"]
 

@@ -19,7 +19,7 @@ from threadkeep._core.engine.model import FindThreads
 from threadkeep._core.engine.operation import fetch
 from threadkeep._run.layered_backend import store_of
 from threadkeep._stores.open import file_of
-from threadkeep.cli.stores import open_existing, url_of
+from threadkeep.cli.stores import Session, url_of
 from threadkeep.errors import invalid
 
 _MAX_COMPLETIONS = 50
@@ -31,7 +31,8 @@ def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     with suppress(Exception):  # completion shows no errors
         url = url_of(context.params.get("url"))
         if file_of(url) is not None:
-            with open_existing(url, read_only=True) as saver:
+            tenant = context.params.get("tenant")
+            with Session(url=url, tenant=tenant, as_json=False).open(read_only=True) as saver:
                 wanted = fetch(FindThreads(incomplete or None, _MAX_COMPLETIONS))
                 found = store_of(saver).run(wanted)
     return [name for name in found if name.startswith(incomplete)]
@@ -71,6 +72,12 @@ COLD = option(
     "--cold URL",
     "Cold store: file:///folder, s3://bucket/path, gs:// or az://. Default: THREADKEEP_COLD,"
     " else cold in threadkeep.toml.",
+)
+TENANT = option(
+    "--tenant NAME",
+    "Only the threads of this tenant. Default: THREADKEEP_TENANT, else all threads.",
+    envvar="THREADKEEP_TENANT",
+    show_envvar=False,
 )
 AS_JSON = flag("--json", "Print one JSON document to stdout, and errors to stderr.")
 IMPORTS = option(

@@ -192,6 +192,7 @@ class Session(Output):
     cold: str | None = None
     raw: bool = False
     migrations: Migrations | None = None
+    tenant: str | None = None
 
     def store_url(self) -> str:
         """Return the URL of the store; see `url_of`."""
@@ -205,9 +206,18 @@ class Session(Output):
             strict=strict,
             migrations=self.migrations,
         )
+        saver = self.of_tenant(saver)
         if self.raw:
             show_raw(saver)
         return saver
+
+    def of_tenant(self, saver: Saver) -> Saver:
+        """Return the saver of `--tenant`; closing it closes the store."""
+        if self.tenant is None:
+            return saver
+        view = saver.for_tenant(self.tenant)
+        vars(view)["close"] = saver.close
+        return view
 
     def open_to_read(self) -> Saver:
         """Open the store read-only; with --cold, reading an archived thread restores it."""

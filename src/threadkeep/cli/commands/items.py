@@ -46,7 +46,7 @@ def _opened(session: Session, *, read_only: bool) -> Iterator[Store]:
             yield store
 
 
-@command("threadkeep items users.ann drink --url threads.db", imports=True, raw=True)
+@command("threadkeep items users.ann drink --url threads.db", imports=True, raw=True, tenant=False)
 def items(
     session: Session,
     namespace: str | None = argument(
@@ -152,7 +152,7 @@ def _namespaces(session: Session, store: Store, limit: int) -> None:
     )
 
 
-@command("threadkeep cache --url threads.db")
+@command("threadkeep cache --url threads.db", tenant=False)
 def cache(
     session: Session,
     *,

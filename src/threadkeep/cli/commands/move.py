@@ -102,7 +102,8 @@ def import_bundle(
     """Import the threads of a bundle. Run it again to finish an interrupted import."""
     url = session.store_url()
     check_is_bundle(file)
-    with open_target(url, dry_run=dry_run) as saver, session.progress() as progress:
+    target = session.of_tenant(open_target(url, dry_run=dry_run))
+    with target as saver, session.progress() as progress:
         done = saver.threads.import_bundle(
             file, name, replace=replace, dry_run=dry_run, progress=progress
         )
@@ -151,7 +152,8 @@ def adopt(
         session.store, *threads = threads
     url = session.store_url()
     check_exists(source)
-    with open_target(url, dry_run=dry_run) as saver, session.progress() as progress:
+    target = session.of_tenant(open_target(url, dry_run=dry_run))
+    with target as saver, session.progress() as progress:
         done = saver.threads.adopt(
             source,
             threads or None,

@@ -156,7 +156,7 @@ def _repair_summary(report: RepairReport, *, dry_run: bool) -> str:
 _NAMES = 5  # shown of the threads in the cold store
 
 
-@command("threadkeep rotate threads.db --dry-run", store=True, cold=True)
+@command("threadkeep rotate threads.db --dry-run", store=True, cold=True, tenant=False)
 def rotate(session: Session, *, dry_run: bool = DRY_RUN) -> None:
     """Encrypt all values with the current key. Programs may keep running.
 
@@ -174,7 +174,7 @@ def rotate(session: Session, *, dry_run: bool = DRY_RUN) -> None:
     session.print(document, *rows, last)
 
 
-@command("threadkeep backup sqlite:///threads.db backup.db")
+@command("threadkeep backup sqlite:///threads.db backup.db", tenant=False)
 def backup(
     session: Session,
     places: list[str] = argument(
@@ -224,7 +224,9 @@ def _missing_lines(taken: backups.BackupReport) -> Iterator[str]:
         yield f"  threadkeep restore --thread {taken.away[0]} --cold URL"
 
 
-@command("threadkeep restore backup.tkb redis://localhost:6379/0", store=True, cold=True)
+@command(
+    "threadkeep restore backup.tkb redis://localhost:6379/0", store=True, cold=True, tenant=False
+)
 def restore(
     session: Session,
     file: Path | None = argument("FILE", "Backup.", None),
@@ -254,7 +256,9 @@ def restore(
         raise InvalidArgumentError("Use either the file of a backup or --thread.")
 
 
-@command("threadkeep migrate postgresql://owner@localhost/app?schema=agents", store=True)
+@command(
+    "threadkeep migrate postgresql://owner@localhost/app?schema=agents", store=True, tenant=False
+)
 def migrate(session: Session) -> None:
     """Create or update the tables of a database."""
     url = session.store_url()
