@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from kit.engine import Chain
 from kit.generations import release, withdraw
+from kit.stores import DIMS, embed
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
@@ -23,6 +24,7 @@ from threadkeep import (
     WriteBehind,
     open_all,
     open_saver,
+    open_store,
 )
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -226,6 +228,33 @@ def test_items_are_migrated(tmp_path, monkeypatch):
         opened.store.put(("orders",), "1", {"order": shop.Order("tea", 2.5)})
     with open_all(url) as opened, pytest.raises(NewerShapeError):
         opened.store.get(("orders",), "1")
+
+
+def test_items_are_upgraded(tmp_path, monkeypatch):
+    shop = release(monkeypatch, ORDERS)
+    url = f"sqlite:///{tmp_path}/threads.db"
+    with open_store(url, history=5) as store:
+        for number in range(3):
+            store.put(("orders",), str(number), {"order": shop.Order("tea", number)}, ttl=60)
+        store.put(("orders",), "plain", {"text": "tea"})
+        with pytest.raises(InvalidArgumentError, match="without migrations="):
+            store.upgrade()
+    release(monkeypatch, NEW_ORDERS)
+    index = {"dims": DIMS, "embed": embed, "fields": ["text"]}
+    with open_store(url, migrations=euros(), history=5, index=index) as store:
+        before = store.search(("orders",))
+        assert store.upgrade(dry_run=True) == 3
+        assert store.upgrade() == 3
+        assert store.upgrade() == 0
+        after = store.search(("orders",))
+        assert [one.value for one in after] == [one.value for one in before]
+        assert [one.updated_at for one in after] == [one.updated_at for one in before]
+        versions = store.versions(("orders",), "1")
+        assert [one.value for one in versions] == [after[1].value] * 2
+    done = Migrations()
+    done.type("shop.Order", 2)
+    with open_store(url, migrations=done) as store:
+        assert store.get(("orders",), "2").value["order"].euros == 0.02
 
 
 def test_results_of_nodes_are_migrated(tmp_path, monkeypatch):

@@ -124,6 +124,12 @@ def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
         raise
 
 
+def is_older(engine: ItemEngine, row: ItemRow) -> bool:
+    """Return True if an item has a shape before that of the program's migrations."""
+    value_of(engine, row)  # (raises for a damaged item)
+    return engine.packer.is_older(engine.unseal(row.value, row.namespace, row.key))
+
+
 def is_sound(row: ItemRow) -> bool:
     """Return True if each column of an item has a valid type."""
     return (

@@ -102,6 +102,7 @@ class Store(BaseStore, driver.Closing):
     ) -> None:
         self.ttl_config = checked_ttl(ttl)
         check_migrations({"migrations": migrations, "serde": serde})
+        self._migrates = migrations is not None
         self._index = None if index is None else Index(index)
         if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
             raise InvalidArgumentError(
@@ -421,6 +422,28 @@ class Store(BaseStore, driver.Closing):
         found = source if isinstance(source, BaseStore) else Path(source)
         return transfer.import_items(self._store, self._engine, found, index=index)
 
+    def _upgrade(self, prefix: Namespace = (), *, dry_run: bool = False) -> Operation[int]:
+        """Put the items again that have an older shape than `migrations=`; return their number.
+
+        They keep their times, and are indexed by this store's `index`: open it with that of your
+        program. You can repeat an interrupted call.
+
+        Args:
+            prefix: the beginning of the items' namespaces.
+            dry_run: change nothing; return the number of items to put.
+
+        Raises:
+            InvalidArgumentError: the store was opened without `migrations=`.
+            CodecError: an item cannot be read or migrated; the message names it.
+        """
+        if not self._migrates:
+            raise InvalidArgumentError(
+                "The store was opened without migrations=.",
+                hint="Open it with the migrations of your program: migrations=.",
+            )
+        namespace = operations.checked(prefix)
+        return transfer.upgrade(self._store, self._engine, namespace, dry_run=dry_run)
+
     def _erase(self, prefix: Namespace) -> Operation[ItemEraseReport]:
         """Erase items with their versions, vectors and words.
 
@@ -436,6 +459,7 @@ class Store(BaseStore, driver.Closing):
 
     export_items, aexport_items = driver.sync_and_async(_export)
     import_items, aimport_items = driver.sync_and_async(_import)
+    upgrade, aupgrade = driver.sync_and_async(_upgrade)
     erase, aerase = driver.sync_and_async(_erase)
 
     # -- life ----------------------------------------------------------------------------

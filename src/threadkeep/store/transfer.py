@@ -35,9 +35,9 @@ from threadkeep._stores.items.records import (
     without_checksum,
 )
 from threadkeep._stores.sync_bridge import finish
-from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyError
+from threadkeep.errors import ConflictError, InvalidArgumentError, TamperedDataError, WrongKeyError
 from threadkeep.store import puts as putting
-from threadkeep.store.items import ItemEngine, readable
+from threadkeep.store.items import ItemEngine, is_older, readable
 from threadkeep.store.operations import labels
 
 if TYPE_CHECKING:
@@ -145,6 +145,28 @@ def _sealing(
             ) from None
 
     return read if opens else write
+
+
+def upgrade(
+    stack: LayeredBackend, engine: ItemEngine, prefix: Namespace, *, dry_run: bool
+) -> Operation[int]:
+    """Put the items again that have an older shape, with their times; return their number."""
+    read: Any = FindItems(prefix, _PAGE)
+    count = 0
+    while True:
+        rows: list[ItemRow] = yield from on(stack, fetch(read))
+        older = [row for row in rows if is_older(engine, row)]
+        for row in older if not dry_run else ():
+            times = (row.created_at, row.updated_at, row.expires_at)
+            value = engine.unseal(row.value, row.namespace, row.key)
+            again = ItemPut(row.namespace, row.key, value, row.ttl, times=times)
+            again = again._replace(expects=row.version)
+            with suppress(ConflictError):  # (it was put or deleted meanwhile)
+                yield from on(stack, putting.put_rows(engine, [again], index=True))
+        count += len(older)
+        if len(rows) < _PAGE:
+            return count
+        read = read._replace(after=rows[-1].place)
 
 
 def _line(row: ItemRow) -> bytes:

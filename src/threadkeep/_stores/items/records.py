@@ -17,6 +17,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec, NativeCodec, SerdeCodec
 from threadkeep._core.codec.frame import may_hold
+from threadkeep._core.codec.shapes import ShapedCodec
 from threadkeep.errors import CodecError, CorruptionError, invalid
 
 Namespace: TypeAlias = tuple[str, ...]
@@ -343,6 +344,13 @@ class ItemPacker:
             if b"\\u0000" not in data and orjson.loads(data) == plain:
                 return data.decode()
         return self._codec.encode(plain)
+
+    def is_older(self, packed: Packed) -> bool:
+        """Return True if a value has a shape before that of the program's migrations."""
+        codec = self._codec
+        if isinstance(packed, str) or not isinstance(codec, ShapedCodec):
+            return False
+        return codec.renewed(packed) is not None
 
     def unpack(self, packed: Packed) -> dict[str, Any]:
         """Return the value."""
