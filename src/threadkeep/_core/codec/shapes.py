@@ -47,8 +47,19 @@ class ShapedRegistry(Registry):
         super().__init__()
         self.plans = plans
         self.by_bytes = {name.encode(): plan for name, plan in plans.items()}
+        self.met: dict[bytes, tuple[ClassPlan, int] | None] = {}
         self.named, self.foreign, self.local = base.named, base.foreign, base.local
         base.followers.add(self)
+
+    def meet(self, reference: bytes) -> tuple[ClassPlan, int] | None:
+        """Return the plan of a class in data and the stored shape; None without migrations."""
+        name, _, number = reference.partition(_AT)
+        plan = self.by_bytes.get(name.partition(b"#")[0])
+        found = plan and (plan, int(number) if number.isdigit() else 1)
+        if len(self.met) >= _MOST:
+            self.met.clear()
+        self.met[reference] = found
+        return found
 
     def reference(self, name: str) -> str:
         """See `Registry.reference`."""
@@ -154,15 +165,16 @@ def check_migrations(options: Mapping[str, Any]) -> None:
 # -- reading ---------------------------------------------------------------------------
 
 
-_SHORT, _LONG = range(0xA0, 0xC0), {0xD9: 1, 0xDA: 2}  # msgpack's marks of text
+_LONG = {0xD9: 1, 0xDA: 2}  # msgpack's marks of longer texts: bytes of the length
 _AT = SHAPE.encode()
+_MOST = 4096  # references that are remembered
 
 
 def _name_in(data: bytes) -> bytes:
     """Return the class that a payload begins with, or no bytes if it is a code."""
     mark = data[1]
-    if mark in _SHORT:
-        return data[2 : 2 + mark - 0xA0]
+    if 0xA0 <= mark < 0xC0:  # noqa: PLR2004 - a short text
+        return data[2 : mark - 0x9E]
     width = _LONG.get(mark, 0)
     size = int.from_bytes(data[2 : 2 + width], "big")
     return data[2 + width : 2 + width + size]
@@ -172,15 +184,19 @@ def _shaped(tag: Tag, decode: Decode) -> Decode:
     """Return a decoder of values of a data class that applies its migrations."""
 
     def read(data: bytes, decoder: ShapedDecoder) -> Any:
-        full = _name_in(data)
-        name, _, number = full.partition(_AT)
         registry: Any = decoder.finder.registry
-        plan: ClassPlan | None = registry.by_bytes.get(name.partition(b"#")[0])
-        if plan is None:
+        # (for a class without migrations, this is all that they cost)
+        mark = data[1]
+        full = data[2 : mark - 0x9E] if 0xA0 <= mark < 0xC0 else _name_in(data)  # noqa: PLR2004
+        try:
+            found = registry.met[full]
+        except KeyError:
+            found = registry.meet(full)
+        if found is None:
             return decode(data, decoder)
-        shape = int(number) if number.isdigit() else 1
+        plan, shape = found
         if shape > plan.shape:
-            raise newer_shape(name.decode(), shape, plan.shape)
+            raise newer_shape(plan.name, shape, plan.shape)
         if shape == plan.shape and plan.target is None:
             return decode(data, decoder)
         decoder.changed += 1
