@@ -13,13 +13,17 @@ from threadkeep._core.engine.model import (
     ReadCheckpoint,
     ReadPath,
     ReadSegments,
+    ReadSizes,
     ReadThread,
     ScanCheckpoints,
     Span,
 )
 from threadkeep._core.engine.thread_entry import (
     Cause,
+    CountThreads,
     EntryUpdate,
+    SearchThreads,
+    ThreadQuery,
     transition,
 )
 from threadkeep._stores.postgres import changes, reads
@@ -113,6 +117,17 @@ READS = {
     "all threads behind a cursor": FindThreads("0300", 20, empty=True),
     "threads of runs": FindThreads(None, 20, ("7/3", "8/4")),
     "threads of runs behind a cursor": FindThreads("0001", 20, ("7/3", "8/4")),
+    "a page of a tenant": scan(prefix="000"),
+    "the next page of a tenant": scan(prefix="000", after=(uid(HEAD), "0007", "")),
+    "a filter in a tenant": scan(prefix="000", filter={"run_id": "7/3"}),
+    "threads of a tenant": FindThreads(None, 20, prefix="000"),
+    "threads of a tenant behind a cursor": FindThreads("0003", 20, prefix="000"),
+    "runs of a tenant": FindThreads(None, 20, ("7/3", "8/4"), prefix="000"),
+    "sizes of a tenant": ReadSizes("0003", 5, "000"),
+    "a search of a tenant": SearchThreads(
+        ThreadQuery(prefix="000"), "updated_at", descending=True, after=None, limit=20
+    ),
+    "suspended threads of a tenant": CountThreads(ThreadQuery(("suspended",), prefix="000")),
 }
 
 
@@ -140,11 +155,11 @@ def plans(db, read, mode):
         for n in range(count):
             text = text.replace("%s", f"${n + 1}", 1)
         db.execute("PREPARE asked AS " + text)
-        given = ", ".join(["%s"] * count)
-        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked({given})"
+        given = f"({', '.join(['%s'] * count)})" if count else ""
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked{given}"
         with psycopg.ClientCursor(db) as cursor:
             for _ in range(6 if mode == "auto" else 0):
-                cursor.execute(f"EXECUTE asked({given})", statement.values)
+                cursor.execute(f"EXECUTE asked{given}", statement.values)
             ((((plan,),),),) = [cursor.execute(explain, statement.values).fetchall()]
         yield plan["Plan"]
 

@@ -12,18 +12,23 @@ from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
     DropThread,
+    FindThreads,
     HeadFence,
     ReadCheckpoint,
     ReadPath,
     ReadSegments,
+    ReadSizes,
     ScanCheckpoints,
     Span,
     WritesFence,
 )
 from threadkeep._core.engine.thread_entry import (
     Cause,
+    CountThreads,
     EntryUpdate,
+    SearchThreads,
     ThreadEntry,
+    ThreadQuery,
     metadata_label,
     tag_label,
     transition,
@@ -221,4 +226,40 @@ def test_hot_statements_search_by_key(work):
         # At most one row, or the few of a path: sorting those costs nothing.
         few = "c.id = " in statement or "path" in statement
         assert few or not [step for step in plan if "TEMP B-TREE" in step], statement
+    backend.close()
+
+
+OF_A_TENANT = [
+    FindThreads(None, 9, prefix="a "),
+    FindThreads("a 3", 9, ("r",), prefix="a "),
+    ReadSizes("a 3", 9, "a "),
+    ScanCheckpoints(None, None, None, None, {"step": 3}, None, 9, "a "),
+    SearchThreads(ThreadQuery(prefix="a "), "updated_at", descending=True, after=None, limit=9),
+    SearchThreads(
+        ThreadQuery(("suspended",), prefix="a "),
+        "size",
+        descending=False,
+        after=(1, "a 3"),
+        limit=9,
+    ),
+    SearchThreads(
+        ThreadQuery(prefix="a "), "thread", descending=False, after=("a 3", "a 3"), limit=9
+    ),
+    CountThreads(ThreadQuery(("active",), created=(1, None), prefix="a ")),
+]
+
+
+@pytest.mark.parametrize("read", OF_A_TENANT, ids=lambda read: type(read).__name__)
+def test_reads_of_a_tenant_begin_with_its_names(read):
+    """Rows of other tenants are not looked at."""
+    backend = SqliteBackend(":memory:")
+    db = backend._connections.writer()
+    with sqlite.statements(backend) as told:
+        backend.fetch([read])
+    about_threads = [text for text in told if "FROM tk_threads t" in text]
+    assert about_threads
+    for statement in about_threads:
+        first = next(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}"))
+        assert first.startswith("SEARCH t USING"), (first, statement)
+        assert "(thread>? AND thread<?)" in first, (first, statement)
     backend.close()

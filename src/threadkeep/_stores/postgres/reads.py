@@ -249,8 +249,9 @@ _MAY_HAVE = "(c.exact IS NOT NULL OR {})"
 def _scan(read: model.ScanCheckpoints) -> Query:
     conditions, values = _scan_conditions(read)
     sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
-    # (the best plan depends on how many rows match the filter's values)
-    statement = Statement(sql, (*values, Int8(read.limit)), keep=not read.filter)
+    # (the best plan depends on how many rows match the filter's values, or have the prefix)
+    keep = not (read.filter or read.prefix)
+    statement = Statement(sql, (*values, Int8(read.limit)), keep=keep)
     return Query((statement,), lambda results: _page(results[0]))
 
 

@@ -265,13 +265,14 @@ def sizes(read: model.ReadSizes) -> Query:
     threads, behind = _page(_PAGE, _HOLDS_ANY, read)
 
     def reply(results: Sequence[Rows]) -> model.Sizes:
-        ((total,),), rows = results
+        *totals, rows = results
         return model.Sizes(
-            total, tuple(model.StoredThreadSize(unpack_text(t), *numbers) for t, *numbers in rows)
+            sum([total for ((total,),) in totals]),
+            tuple([model.StoredThreadSize(unpack_text(t), *numbers) for t, *numbers in rows]),
         )
 
     each = Statement(_SIZES.replace("{threads}", threads), (*behind, Int8(read.limit)))
-    return Query((TOTAL, each), reply)
+    return Query((each,) if read.prefix else (TOTAL, each), reply)
 
 
 _STRAYS = " UNION ALL ".join(
