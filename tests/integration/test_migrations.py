@@ -20,6 +20,7 @@ from threadkeep import (
     Layers,
     Migrations,
     ReadCache,
+    Retention,
     StreamingCheckpointSaver,
     WriteBehind,
     open_all,
@@ -556,6 +557,31 @@ def test_the_history_of_a_renamed_delta_channel(opened):
             found = saver.get_delta_channel_history(config=chain.at, channels=["lines"])["lines"]
             assert found["seed"] == expected["seed"]
             assert found["writes"] == [(t, "lines", v) for t, _, v in expected["writes"]]
+            saver.threads.upgrade()
+
+
+def test_retention_keeps_what_a_renamed_delta_channel_needs(opened):
+    with opened() as saver:
+        chain = Chain(saver, "1")
+        chain.put(log=["seed"])
+        saver.put_writes(chain.at, [("log", ["old"])], "task 1")
+        chain.values.pop("log")
+        chain.versions["log"] += 1
+        chain.put(n=1)
+    migrations = Migrations()
+    migrations.channel("log", "lines", version=2)
+    with opened(migrations=migrations) as saver:
+        after = Chain(saver, "1", start=chain.number).follow()
+        saver.put_writes(after.at, [("lines", ["new"])], "task 2")
+        after.versions["lines"] += 1
+        after.put(n=2)
+        before = saver.get_delta_channel_history(config=after.at, channels=["lines"])
+        assert [value for *_, value in before["lines"]["writes"]] == [["old"], ["new"]]
+        saver.threads.gc(Retention(keep_last=1))
+        assert len(list(saver.list(CONFIG))) == 1
+        for _ in range(2):
+            found = saver.get_delta_channel_history(config=after.at, channels=["lines"])
+            assert found == before
             saver.threads.upgrade()
 
 
