@@ -148,6 +148,8 @@ def test_a_rotation_gives_all_values_the_current_key(store: str, tmp_path: Path)
             "t",
         ]
         counted = saver.rotate_keys(dry_run=True)
+        assert saver.stats(exact=True).key_bytes == counted.key_bytes
+        assert f"Encrypted with key {old.current}: " in saver.stats(exact=True).report()
         assert counted.changed > 0 < counted.key_bytes[old.current]
         assert 0 < saver.rotate_keys().changed <= counted.changed  # (forks share values)
         again = saver.rotate_keys(dry_run=True)

@@ -185,7 +185,8 @@ class Maintenance(ForTenants, Closing):
             if exact:
                 raise invalid("max_age", max_age, "Leave it out with exact=True.")
             asked = lazy.last_statistics.stats(self._engine, age, counts_usage=counts_usage)
-        return on(self._store, asked)
+        found = on(self._store, asked)
+        return lazy.rotation.with_keys(self._store, self._engine, found) if exact else found
 
     stats, astats = sync_and_async(_stats)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from threadkeep._core.engine.context import Engine
@@ -10,6 +11,7 @@ from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import ConflictError, InvalidArgumentError
+from threadkeep.threads.statistics import Stats
 
 _PASSES = 3
 
@@ -54,6 +56,17 @@ def rotate(
         "Other processes still write with an older key.",
         hint="Give all of them the new keys, and run the rotation again.",
     )
+
+
+def with_keys(
+    store: LayeredBackend, engine: Engine, counting: Operation[Stats]
+) -> Operation[Stats]:
+    """Add the bytes by key to statistics, if the store is encrypted."""
+    found = yield from counting
+    if not hasattr(store.backend, "reseal"):
+        return found
+    report = yield from rotate(store, engine, None, dry_run=True)
+    return replace(found, key_bytes=report.key_bytes)
 
 
 def _pass(

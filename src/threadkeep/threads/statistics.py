@@ -85,6 +85,8 @@ class Stats:
         cache_entries: cached results of nodes in the same database.
         cache_bytes: their bytes.
         items_sampled: True if bytes of items and results are extrapolated from a sample.
+        key_bytes: with `exact`, bytes of encrypted values by the id of their key, "" for values
+            that are not encrypted; empty if the saver has no keys, or a tenant.
     """
 
     at: datetime = field(compare=False)
@@ -114,6 +116,7 @@ class Stats:
     cache_entries: int = 0
     cache_bytes: int = 0
     items_sampled: bool = False
+    key_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def growth_per_hour(self) -> int:
@@ -197,6 +200,12 @@ class Stats:
             yield f"Store: {values}{vectors}{''.join(some)}"
         if self.cache_entries:
             yield f"Cache: {plural(self.cache_entries, 'result')}, {size(self.cache_bytes)}"
+        for key, count in sorted(self.key_bytes.items()):
+            yield (
+                f"Encrypted with key {key}: {size(count)}"
+                if key
+                else (f"Not encrypted: {size(count)}")
+            )
 
 
 # -- our savers --------------------------------------------------------------------------
