@@ -185,6 +185,8 @@ async def call_store(opened: Any, file: Path) -> None:
     await store.aversions(ns, "k")
     await store.aembed_pending()
     await store.asweep_ttl()
+    with pytest.raises(InvalidArgumentError, match="migrations"):
+        await store.aupgrade()
     await store.aexport_items(file)
     await store.aimport_items(file)
     await store.adelete(ns, "k")
