@@ -80,6 +80,7 @@ def command(
     store: bool = False,
     cold: bool = False,
     imports: bool = False,
+    migrations: bool = True,
     raw: bool = False,
     tenant: bool = True,
     **groups: Callable[..., Any],
@@ -89,7 +90,7 @@ def command(
     Its docstring is the help. It returns the exit code, or None for 0. The example names it.
     Each of `groups` is a function of options; its result is the argument of that name.
     """
-    wanted = {"imports": imports, "migrations": imports, "raw": raw}
+    wanted = {"imports": imports, "migrations": imports and migrations, "raw": raw}
     wanted |= {"cold": cold, "tenant": tenant and url, "store": store, "url": url}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
     options["as_json"] = _SHARED["as_json"]
@@ -126,9 +127,7 @@ def _callback(found: _Command) -> Callable[..., int | None]:
         given = [one for one in parameters if arguments[one.name] not in (None, [])]
         shared = {name: arguments.pop(name) for name in found.options}
         try:
-            if "imports" in shared:
-                _import(shared.pop("imports"))
-                shared["migrations"] = migrations_in(shared["migrations"])
+            _import_named(shared)
             for name, make in found.groups.items():
                 own = {one.name: arguments.pop(one.name) for one in _parameters(make)}
                 arguments[name] = make(**own)
@@ -187,6 +186,14 @@ def _import(modules: Iterable[str] | None) -> None:
                 f"The module {name!r} cannot be imported: {type(error).__name__}: {error}.",
                 hint="Use its full name, in the folder where the program runs.",
             ) from error
+
+
+def _import_named(shared: dict[str, Any]) -> None:
+    """Import the modules that options name, and replace --migrations by the object."""
+    if "imports" in shared:
+        _import(shared.pop("imports"))
+    if "migrations" in shared:
+        shared["migrations"] = migrations_in(shared["migrations"])
 
 
 def migrations_in(name: str | None) -> Migrations | None:

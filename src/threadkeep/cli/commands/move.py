@@ -120,7 +120,9 @@ def import_bundle(
 _KEY = "THREADKEEP_ADOPT_KEY"
 
 
-@command("threadkeep adopt langgraph.db sqlite:///threads.db --verify", imports=True)
+@command(
+    "threadkeep adopt langgraph.db sqlite:///threads.db --verify", imports=True, migrations=False
+)
 def adopt(
     session: Session,
     source: str = argument(
