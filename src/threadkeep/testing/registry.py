@@ -191,7 +191,7 @@ class RegistryContract(Contract):
         assert self.revision() > before
 
     def test_an_entry_is_set(self) -> None:
-        """`entry=` sets all fields but times and size; `EntryFence` holds until the next change."""
+        """`entry=` sets all but times, size and name; `EntryFence` holds until the next change."""
         entry = ThreadEntry(THREAD, "created", NOW, NOW, 0, (TAG,))
         entry = entry._replace(pinned=True, ttl=60 * SECOND, origin=("origin", uid(7)))
         self.put(fences=(EntryFence(0),), entry=entry)
@@ -199,7 +199,7 @@ class RegistryContract(Contract):
         self.touch(SAVED[1], at=NOW + 1, size=9)
         assert self.told() == entry._replace(state="active", updated_at=NOW + 1, size=9)
         before = self.revision()
-        edited = ThreadEntry(THREAD, "suspended", 1, 1, 99, (USER,), waits_at=uid(3))
+        edited = ThreadEntry("another", "suspended", 1, 1, 99, (USER,), waits_at=uid(3))
         self.put(fences=(EntryFence(before),), entry=edited)
         assert self.told() == ThreadEntry(THREAD, "suspended", NOW, NOW + 1, 9, (USER,))
         assert self.revision() > before

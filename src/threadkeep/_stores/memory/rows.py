@@ -271,7 +271,7 @@ def _apply(threads: MemoryThreads, batch: model.Batch) -> None:
     if batch.bump_generation:
         _bump(threads, thread)
     if batch.entry is not None:
-        _replace_entry(thread, batch.entry)
+        _replace_entry(thread, batch.entry._replace(thread=batch.thread))
     if batch.touch is not None:
         _touch(thread, batch.thread, batch.touch, batch.now)
 
