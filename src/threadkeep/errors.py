@@ -173,7 +173,7 @@ class CorruptionError(CodecError):
 
 
 class TamperedDataError(CorruptionError):
-    """An encrypted value was changed, or moved from another place."""
+    """An encrypted value, or an object in the cold store, was changed or moved."""
 
 
 class WrongKeyError(CodecError):

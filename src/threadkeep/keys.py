@@ -18,6 +18,7 @@ from threadkeep._stores.options import Option
 from threadkeep.errors import InvalidArgumentError, WrongKeyError
 
 if TYPE_CHECKING:
+    from threadkeep._core.eax import LangGraphCipher
     from threadkeep._core.sealing import Sealer
 
 VARIABLE = "TK_KEYS"
@@ -198,6 +199,12 @@ class KeyRing:
         from threadkeep._core.sealing import Sealer  # noqa: PLC0415 - an extra
 
         return Sealer(self._keys, next(iter(self._keys)), context, clues)
+
+    def langgraph_cipher(self) -> LangGraphCipher:
+        """Return a cipher of LangGraph's `EncryptedSerializer`, which tries each key."""
+        from threadkeep._core.eax import LangGraphCipher  # noqa: PLC0415 - an extra
+
+        return LangGraphCipher([*self._keys.values()])
 
     def __repr__(self) -> str:
         """Return the ids, not the keys."""

@@ -48,6 +48,9 @@ from threadkeep import (
 from threadkeep._core.engine.logs import SEAL_BYTES
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.sealed import SealedBackend
+from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -58,6 +61,8 @@ from threadkeep.errors import (
     UnknownTypeError,
     WrongKeyError,
 )
+from threadkeep.keys import KeyRing
+from threadkeep.savers.saver import Saver
 
 from .driver import play
 from .foreign import emptied, tables
@@ -658,6 +663,40 @@ def test_encrypted(source: str, tmp_path: Path) -> None:
             assert not everything(ours)
             ours.threads.adopt(name, key=KEY.decode(), verify=True)
             assert_same(everything(ours), theirs(inner))
+
+
+@pytest.mark.parametrize("source", ["sqlite", "postgres"])
+def test_keys_of_the_saver_are_tried(source: str, tmp_path: Path) -> None:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+    with official(source, tmp_path, serde=serde) as (inner, name):
+        story(inner).invoke({"log": ["secret"]}, at("t"))
+        with sealed_saver(b"another key 1234") as ours:
+            with pytest.raises(WrongKeyError, match="checkpoint"):
+                ours.threads.adopt(name)
+            assert not everything(ours)
+        with sealed_saver(b"another key 1234", KEY) as ours:
+            done = ours.threads.adopt(name, verify=True)
+            assert (done.threads, done.plain) == (1, 0)
+            assert_same(everything(ours), theirs(inner))
+
+
+def test_values_that_are_not_encrypted_are_counted(tmp_path: Path) -> None:
+    """LangGraph's class accepts them."""
+    with official("sqlite", tmp_path) as (inner, name):
+        story(inner).invoke({"log": ["plain"]}, at("t"))
+        inner.serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+        story(inner).invoke({"log": ["secret"]}, at("u"))
+        with sealed_saver(KEY) as ours:
+            done = ours.threads.adopt(name)
+            assert (done.threads, done.plain > done.checkpoints / 2) == (2, True)
+            assert ours.threads.adopt(name, "u").plain == 0
+            assert_same(everything(ours), theirs(inner))
+        with MemorySaver() as ours:
+            assert ours.threads.adopt(name, "t").plain == 0  # (no keys were given)
+
+
+def sealed_saver(*keys: bytes) -> Saver:
+    return Saver(SealedBackend(MemoryBackend(), StoreKeys(KeyRing(keys))))
 
 
 def test_a_serializer_of_the_programs_own(tmp_path: Path) -> None:

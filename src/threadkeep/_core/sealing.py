@@ -86,6 +86,8 @@ class Sealer:
         clues: the secret of digests for searches, which stay the same with other roots.
     """
 
+    place = staticmethod(place)
+
     def __init__(
         self,
         roots: Mapping[bytes, bytes],

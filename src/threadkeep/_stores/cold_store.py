@@ -20,6 +20,8 @@ from threadkeep.errors import BackendError, CorruptionError, OpenError, Unreacha
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+    from threadkeep._stores.store_keys import StoreKeys
+
 SCHEMES = ("file", "s3", "gs", "az")
 _FORMS = "Use file:///folder, s3://bucket/path, gs://bucket/path and az://container/path."
 _PATIENCE = timedelta(seconds=60)  # with a request that fails, all of its repetitions
@@ -32,12 +34,13 @@ class ColdStore:
         url: `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
             Keys and endpoints come from the environment, as the clouds' own programs read them
             (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, ...).
+        keys: seal the objects; see `threads.archives.seals`. None: objects are stored plain.
 
     Raises:
         OpenError: the URL names no such store, or obstore is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, keys: StoreKeys | None = None) -> None:
         scheme = urlsplit(url).scheme.lower() if isinstance(url, str) else ""
         if scheme not in SCHEMES:
             raise OpenError("Invalid URL of a cold store.", hint=_FORMS)
@@ -56,6 +59,7 @@ class ColdStore:
         self._folder = None if folder is None else Path(folder)
         self._owner: str | None = None
         self._prefix = ""
+        self.keys = keys
 
     def of(self, owner: str) -> ColdStore:
         """Return the same cold store for a store of this identity, whose objects it may remove."""
@@ -69,10 +73,17 @@ class ColdStore:
         mine._prefix = prefix  # noqa: SLF001 - it is one of ours
         return mine
 
-    def home(self, thread: str) -> str:
-        """Return the folder of all objects that this store has put there of a thread."""
+    def stored(self, thread: str) -> str:
+        """Return the stored name of a thread."""
+        return self._prefix + thread
+
+    def home(self, name: str = "") -> str:
+        """Return the folder of all objects of this store, or of those of one thread.
+
+        See `home_of`.
+        """
         assert self._owner is not None  # noqa: S101 - see `of`
-        return home_of(self._owner, self._prefix + thread)
+        return home_of(self._owner, name)
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object; durable on return."""

@@ -41,6 +41,7 @@ from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import (
     CodecError,
+    CorruptionError,
     SegmentTakenError,
     TamperedDataError,
     ThreadkeepError,
@@ -462,7 +463,7 @@ def _opened(
 def _or_same(opened: Callable[[T], T], record: T) -> T:
     try:
         return opened(record)
-    except CodecError:
+    except CorruptionError:  # (a row with another key is no damage)
         return record
 
 

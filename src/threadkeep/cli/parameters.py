@@ -102,6 +102,7 @@ TTL = option(
 )
 YES = flag("--yes -y", "Do not ask for confirmation.")
 DRY_RUN = flag("--dry-run", "Show the effect, and change nothing.")
+PLAIN = flag("--plain", "Do not encrypt the file with the store's keys.")
 FULL = flag("--full", "Do not shorten the output.")
 PROGRAMS = option(
     "--pg-bin FOLDER",

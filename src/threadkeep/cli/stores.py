@@ -23,7 +23,7 @@ from threadkeep._core.codec import Migrations
 from threadkeep._stores.open import as_url, file_of, open_to_read
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
-from threadkeep.keys import VARIABLE, KeyRing
+from threadkeep.keys import VARIABLE, KeyOptions, KeyRing
 from threadkeep.savers.saver import Saver, show_as_stored, show_raw
 from threadkeep.savers.savers import MemorySaver, open_saver
 
@@ -111,7 +111,7 @@ def url_of(option: str | None, argument: str | None = None) -> str:
     return url
 
 
-def keys() -> dict[str, Any]:
+def keys() -> KeyOptions:
     """Return options for an encrypted store: the keys of TK_KEYS, else of the configured file."""
     if os.environ.get(VARIABLE):
         ring = KeyRing.from_environment()

@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 from threadkeep._core.engine.operation import Progress
 from threadkeep._run import driver
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.base import Backend
+from threadkeep._run.sealers import portable
+from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import (
     DATABASES,
@@ -28,7 +29,9 @@ from threadkeep._stores.open import (
     open_backend,
     open_to_read,
 )
+from threadkeep._stores.options import complete
 from threadkeep.errors import CorruptionError, InvalidArgumentError
+from threadkeep.keys import KeyOptions, sealed
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.transfer import bundles
@@ -70,13 +73,21 @@ class RestoreReport(NamedTuple):
 
 
 def back_up(
-    store: str, file: Path, progress: Progress, *, form: Format | None = None, programs: str = ""
+    store: str,
+    file: Path,
+    progress: Progress,
+    *,
+    form: Format | None = None,
+    programs: str = "",
+    keys: KeyOptions | None = None,
+    plain: bool = False,
 ) -> BackupReport:
     """Back up a store to a file, while programs use it. An older backup is replaced.
 
     Without a `form`, the backup is a bundle if the file's name ends in `.tkb`, or if the store has
     no format of its own. `programs` is the folder of PostgreSQL's programs; "" takes it from
-    THREADKEEP_PG_BIN, or else searches the PATH.
+    THREADKEEP_PG_BIN, or else searches the PATH. `keys` are those of an encrypted store: they
+    encrypt a bundle, unless it is `plain`. A native backup is as encrypted as the store.
     """
     check_may_be_replaced(file)
     kind, path = _kind_for(store, file, form), file_of(store)
@@ -84,32 +95,40 @@ def back_up(
         raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
     threads, skipped = None, dict[str, str]()
     if kind is BUNDLE:
-        with _readable(store, file.parent, progress) as backend:
-            threads = driver.run(
-                bundles.back_up(LayeredBackend(backend, TierLayer()), file, progress, skipped)
-            )
+        with _readable(store, file.parent, progress, keys) as backend:
+            source = LayeredBackend(backend, TierLayer())
+            threads = driver.run(bundles.back_up(source, file, progress, skipped, plain=plain))
+    elif plain:
+        raise InvalidArgumentError("Only a bundle can be plain.", hint="Use --format bundle.")
     else:
         with replacing(file) as beside:
             copied = partial(progress, "pages copied")
             threads = maintenance(kind.name).back_up(path or store, beside, copied, programs)
-    away = _away(store)
+    away = _away(store, keys)
     with file_errors(file):
         return BackupReport(kind, file.stat().st_size, threads, away, skipped)
 
 
-def _away(store: str) -> tuple[str, ...]:
+def _away(store: str, keys: KeyOptions | None) -> tuple[str, ...]:
     """Return the ids of archived threads, and of threads with offloaded values."""
-    with Saver(open_to_read(store)) as saver:
+    with Saver(open_to_read(store), **(keys or {})) as saver:
         found = saver.threads.scan()
         return tuple([t.id for t in found if t.archived_bytes is not None or t.offloaded_bytes])
 
 
 def restore(
-    file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
+    file: Path,
+    store: str,
+    progress: Progress,
+    *,
+    replace: bool = False,
+    programs: str = "",
+    keys: KeyOptions | None = None,
 ) -> RestoreReport:
     """Restore a backup to a store of its own kind, or a bundle to any store.
 
-    `replace` replaces the whole store; with a bundle, only the threads in the bundle.
+    `replace` replaces the whole store; with a bundle, only the threads in the bundle. `keys` open
+    an encrypted bundle, and encrypt the threads.
 
     Raises:
         ThreadExistsError: threads in the store would be lost.
@@ -117,19 +136,20 @@ def restore(
     """
     kind, path = kind_of(file), file_of(store)
     if kind is BUNDLE:
-        names = driver.run(bundles.verify(file, progress))
-        with closing(LayeredBackend(open_backend(as_url(store))).blocking) as backend:
+        ring = (keys or {}).get("keys")
+        options = ImportOptions(replace, sealer=None if ring is None else portable(ring))
+        names = driver.run(bundles.verify(file, progress, options.sealer))
+        opened = _sealed(open_backend(as_url(store)), keys)
+        with closing(LayeredBackend(opened).blocking) as backend:
             backend.migrate()
             # (without the cold store: restored threads may name objects there)
-            fill = bundles.fill(
-                LayeredBackend(backend, TierLayer()), file, names, ImportOptions(replace), progress
-            )
-            done = driver.run(fill)
+            target = LayeredBackend(backend, TierLayer())
+            done = driver.run(bundles.fill(target, file, names, options, progress))
         return RestoreReport(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
     if kind is _own_format(store):
         if path is not None:
-            _check_sound(file, progress)
+            _check_sound(file, progress, keys)
         restored = maintenance(kind.name).restore
         return RestoreReport(restored(file, path or store, now, replace=replace, programs=programs))
     raise InvalidArgumentError(
@@ -154,8 +174,15 @@ def _kind_for(store: str, file: Path, form: Format | None) -> BackupFormat:
     return BUNDLE if is_bundle or own is None else own
 
 
+def _sealed(backend: Backend | AsyncBackend, keys: KeyOptions | None) -> Backend | AsyncBackend:
+    found: Backend | AsyncBackend = sealed(backend, complete("", KeyOptions, keys or {}))
+    return found
+
+
 @contextmanager
-def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
+def _readable(
+    store: str, folder: Path, progress: Progress, keys: KeyOptions | None
+) -> Iterator[Backend]:
     """Open the store for reading; a SQLite file is copied first, for one state of all threads."""
     path = file_of(store)
     with ExitStack() as stack:
@@ -165,11 +192,12 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
             store = str(Path(stack.enter_context(own), "copy.db"))
             copied = partial(progress, "pages copied")
             maintenance(named(path) or "").back_up(path, Path(store), copied)
-        yield stack.enter_context(closing(LayeredBackend(open_to_read(store)).blocking))
+        opened = _sealed(open_to_read(store), keys)
+        yield stack.enter_context(closing(LayeredBackend(opened).blocking))
 
 
-def _check_sound(file: Path, progress: Progress) -> None:
-    with Saver(open_to_read(str(file))) as saver:
+def _check_sound(file: Path, progress: Progress, keys: KeyOptions | None) -> None:
+    with Saver(open_to_read(str(file)), **(keys or {})) as saver:
         report = saver.check(progress)
     if not report.ok:
         raise CorruptionError(

@@ -49,6 +49,7 @@ from threadkeep.threads.retention.background import Collector, Gained, quietly
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.usage import Counters
+    from threadkeep._stores.store_keys import StoreKeys
     from threadkeep.threads.stream import Stream
 
 
@@ -154,7 +155,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             codec = trusting(codec, backend)
         self._store = LayeredBackend(
             backend,
-            _tier(given["cold"]),
+            _tier(given["cold"], getattr(backend, "keys", None)),
             group_commit=given["group_commit"],
             write_behind=given["write_behind"],
             cache=given["cache"],
@@ -522,12 +523,12 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         return clone
 
 
-def _tier(cold: str | None) -> TierLayer:
+def _tier(cold: str | None, keys: StoreKeys | None) -> TierLayer:
     if cold is None:
         return TierLayer()
     from threadkeep._stores.cold_store import ColdStore  # noqa: PLC0415 - seldom needed
 
-    return TierLayer(ColdStore(cold))
+    return TierLayer(ColdStore(cold, keys))
 
 
 def _now() -> int:

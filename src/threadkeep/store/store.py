@@ -388,7 +388,9 @@ class Store(BaseStore, driver.Closing):
     versions, aversions = driver.in_store(_versions)
     embed_pending, aembed_pending = driver.in_store(_embed_pending)
 
-    def _export(self, path: str | PathLike[str], prefix: Namespace = ()) -> Operation[int]:
+    def _export(
+        self, path: str | PathLike[str], prefix: Namespace = (), *, plain: bool = False
+    ) -> Operation[int]:
         """Write items to a file, one line of JSON each; return their number.
 
         A store with keys encrypts the file: any store with the same keys can import it, and for the
@@ -397,9 +399,10 @@ class Store(BaseStore, driver.Closing):
         Args:
             path: the file; an existing file is replaced.
             prefix: the beginning of the items' namespaces.
+            plain: never encrypt the file, so that it can be imported without the keys.
         """
         namespace = operations.checked(prefix)
-        return transfer.export_items(self._store, self._engine, Path(path), namespace)
+        return transfer.export_items(self._store, self._engine, Path(path), namespace, plain=plain)
 
     def _import(
         self, source: str | PathLike[str] | BaseStore, *, index: bool = True

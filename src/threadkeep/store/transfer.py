@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import secrets
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -23,8 +21,10 @@ from langgraph.store.base import (
 
 from threadkeep._core.engine.operation import Operation, call, fetch
 from threadkeep._core.engine.thread_entry import is_time
+from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import external, on, sync_or_async, within
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._run.sealers import sealer_of
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.items.records import (
@@ -34,8 +34,7 @@ from threadkeep._stores.items.records import (
     Namespace,
     without_checksum,
 )
-from threadkeep._stores.sync_bridge import finish
-from threadkeep.errors import ConflictError, InvalidArgumentError, TamperedDataError, WrongKeyError
+from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.store import puts as putting
 from threadkeep.store.items import ItemEngine, is_older, readable
 from threadkeep.store.operations import labels
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from threadkeep._core.sealing import Sealer
 
 _FORMAT = {"format": "threadkeep-items", "version": 1}
-_SEALED = "sealed"  # the file's own id, if its lines are encrypted
 _PAGE = 500
 _EVERYTHING = 10**9
 
@@ -77,74 +75,51 @@ def erase(
 
 
 def export_items(
-    stack: LayeredBackend, engine: ItemEngine, path: Path, prefix: Namespace
+    stack: LayeredBackend, engine: ItemEngine, path: Path, prefix: Namespace, *, plain: bool
 ) -> Operation[int]:
-    """Write items to a file, one on each line; return their number. Log damaged items."""
+    """Write items to a file, one on each line; return their number. Log damaged items.
+
+    The store's keys encrypt the file, unless it is `plain`.
+    """
     context = ExitStack()
+    sealer = None if plain else (yield from _sealer(engine))
 
     def write() -> Operation[int]:
         part = yield from external(partial(context.enter_context, replacing(path)))
-        file = context.enter_context((yield from external(lambda: part.open("wb"))))
-        return (yield from _write(stack, engine, file, prefix))
+        opened = context.enter_context((yield from external(lambda: part.open("wb"))))
+        file = FileWriter(opened, FileKind.ITEMS, sealer)
+        exported = yield from _write(stack, engine, file, prefix)
+        yield from external(file.end)
+        return exported
 
     with file_errors(path):
         return (yield from within(context, write()))
 
 
+def _sealer(engine: ItemEngine) -> Operation[Sealer | None]:
+    if engine.keys is None:
+        return None
+    name = engine.root[0] if engine.root else ""
+    return (yield from sealer_of(engine.keys, "portable", name))
+
+
 def _write(
-    stack: LayeredBackend, engine: ItemEngine, file: BinaryIO, prefix: Namespace
+    stack: LayeredBackend, engine: ItemEngine, file: FileWriter, prefix: Namespace
 ) -> Operation[int]:
     read: Any = FindItems(prefix, _PAGE)
     exported = 0
-    head = _FORMAT if engine.keys is None else {**_FORMAT, _SEALED: secrets.token_hex(16)}
-    seal = yield from _sealing(engine, head)
-    yield from external(partial(file.write, orjson.dumps(head) + b"\n"))
+    yield from external(partial(file.write, orjson.dumps(_FORMAT) + b"\n"))
     while True:
         rows: list[ItemRow] = yield from on(stack, fetch(read))
         # (an import would stop at a damaged item)
         sound = [row for row in rows if readable(engine, row, "an export") is not None]
-        lines = [seal(number, _line(row)) for number, row in enumerate(sound, exported + 2)]
-        yield from external(partial(file.write, b"".join(lines)))
+        yield from external(partial(file.write, b"".join(map(_line, sound))))
         exported += len(sound)
         if len(rows) < _PAGE:
             break
         read = read._replace(after=rows[-1].place)
-    last = seal(exported + 2, orjson.dumps({"items": exported}))
-    yield from external(partial(file.write, last))
+    yield from external(partial(file.write, orjson.dumps({"items": exported}) + b"\n"))
     return exported
-
-
-def _sealing(
-    engine: ItemEngine, head: Mapping[str, Any], *, opens: bool = False
-) -> Operation[Callable[[int, bytes], bytes]]:
-    """Return a function of a line's number and content: the line as written, or (`opens`) read."""
-    if _SEALED not in head:
-        return (lambda _, line: line) if opens else (lambda _, data: data + b"\n")
-    keys, name = engine.keys, engine.root[0] if engine.root else ""
-    if keys is None:
-        raise WrongKeyError(
-            "The exported items are encrypted, and this store has no keys.",
-            hint="Open the store with keys=.",
-        )
-    sealer: Sealer = yield from sync_or_async(
-        lambda: finish(keys.portable(name)), partial(keys.portable, name)
-    )
-    group, file = sealer.group("items"), str(head[_SEALED]).encode()
-
-    def write(number: int, data: bytes) -> bytes:
-        where = b"items %b %d" % (file, number)
-        return base64.b64encode(sealer.seal(data, where, group)) + b"\n"
-
-    def read(number: int, line: bytes) -> bytes:
-        where = b"items %b %d" % (file, number)
-        try:
-            return sealer.open(base64.b64decode(line), where, [group])
-        except (ValueError, TamperedDataError):
-            raise TamperedDataError(
-                f"Line {number} of the exported items was changed, or is another tenant's."
-            ) from None
-
-    return read if opens else write
 
 
 def upgrade(
@@ -185,7 +160,7 @@ def _line(row: ItemRow) -> bytes:
         "ttl": row.ttl,
         "expires_at": row.expires_at,
     }
-    return orjson.dumps(data)
+    return orjson.dumps(data) + b"\n"
 
 
 def import_items(
@@ -195,16 +170,15 @@ def import_items(
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
     imported, exported = 0, None
-    with file_errors(source), (yield from external(lambda: source.open("rb"))) as file:
-        head = _parsed((yield from external(file.readline)))
-        if not isinstance(head, dict) or {**head, _SEALED: 0} != {**_FORMAT, _SEALED: 0}:
+    sealer = yield from _sealer(engine)
+    with file_errors(source), (yield from external(lambda: source.open("rb"))) as opened:
+        file = yield from external(partial(opened_file, opened, FileKind.ITEMS, sealer))
+        if _parsed((yield from external(file.readline))) != _FORMAT:
             raise InvalidArgumentError(
                 f"{source} is not a file of exported items, or a newer release wrote it.",
                 hint="Use a file that export_items wrote.",
             )
-        opened = yield from _sealing(engine, head, opens=True)
         while exported is None and (lines := (yield from external(partial(_some, file)))):
-            lines = [opened(number, line) for number, line in enumerate(lines, imported + 2)]
             exported = _count(lines[-1])
             rows = lines if exported is None else lines[:-1]
             puts = [_put(line, at, source) for at, line in enumerate(rows, imported + 2)]

@@ -220,16 +220,18 @@ class ThreadTransfers:
         thread_ids: str | Iterable[str] | None,
         file: str | os.PathLike[str],
         *,
+        plain: bool = False,
         progress: Progress | None = None,
     ) -> Operation[ExportReport]:
         """Write threads to a bundle, which you can import into any store.
 
         The bundle has each thread as one state, with a digest of every checkpoint. The file is
-        read back before it gets its name.
+        read back before it gets its name. If the saver has keys, they encrypt it.
 
         Args:
             thread_ids: one id or several; None for all threads with checkpoints.
             file: the bundle (`.tkb`). Replaces an older bundle, but no other file.
+            plain: never encrypt the bundle, so that it can be imported without the keys.
             progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:
@@ -240,7 +242,7 @@ class ThreadTransfers:
             CorruptionError: a thread that you named is damaged. With None, damaged threads are
                 `skipped`.
         """
-        return lazy.bundles.export_bundle(self._store, thread_ids, file, progress)
+        return lazy.bundles.export_bundle(self._store, thread_ids, file, progress, plain=plain)
 
     export_bundle, aexport_bundle = sync_and_async(_export_bundle)
 
@@ -268,8 +270,8 @@ class ThreadTransfers:
         Raises:
             ThreadExistsError: a thread of the same id would be lost; nothing was changed.
             InvalidArgumentError: a new id was given, and the bundle has several threads.
-            OpenError, NotOursError, NewerFormatError, CorruptionError: the bundle cannot be
-                read; nothing was changed.
+            OpenError, NotOursError, NewerFormatError, CorruptionError, WrongKeyError: the bundle
+                cannot be read; nothing was changed.
             ThreadkeepError: the store failed; a note of the error lists the imported threads.
         """
         return lazy.bundles.import_bundle(
@@ -308,8 +310,9 @@ class ThreadTransfers:
             dry_run: change nothing; report what would be done, judged by ids only.
             verify: compare every checkpoint as LangGraph's saver and this saver return it. Needs
                 the library of LangGraph's saver.
-            key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes. Not needed if
-                `source` is a saver.
+            key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes. By default,
+                the keys of this saver are tried, and a saver as `source` has its own. Values that
+                are not encrypted are read, and counted in `plain`.
             progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
 
         Raises:

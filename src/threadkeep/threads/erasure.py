@@ -59,6 +59,7 @@ from threadkeep.errors import (
     invalid,
 )
 from threadkeep.threads import last_statistics
+from threadkeep.threads.archives.seals import names_of
 from threadkeep.threads.registry import metadata_labels
 from threadkeep.threads.retention.apply import all_writes, shortened, thinning
 
@@ -253,7 +254,7 @@ def _elsewhere(
         if archive is not None and cold is None:
             hint = "Nothing was erased. Open the store with cold=, the URL of the cold store."
             raise ThreadArchivedError(hint=hint, thread=name)
-        if archive and cold and not archive.folder.startswith(cold.home(name)):
+        if archive and cold and not archive.folder.startswith(cold.home()):
             found[name] = archive.folder
     return found
 
@@ -278,7 +279,8 @@ def _clear_archives(
     if cold is None:
         return ScrubReport()
     for name in threads:
-        yield from external(partial(cold.clear, cold.home(name)))
+        for one in (yield from names_of(cold, name)):
+            yield from external(partial(cold.clear, cold.home(one)))
     others = [_ELSEWHERE.format(folder) for folder in elsewhere]
     return ScrubReport(("archives in the cold store",), (_VERSIONS, *others))
 

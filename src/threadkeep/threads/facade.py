@@ -403,7 +403,8 @@ class Threads(ThreadEntries, ThreadTransfers):
 
         A checkpoint with any unreadable part is moved as a whole. The newest readable checkpoint
         becomes the head; a thread without any becomes empty. Data is removed from the store only
-        after the file is synced to disk. Sound threads are not changed. Programs may use the
+        after the file is synced to disk. The saver's keys, if it has any, encrypt the file; read it
+        by `read_quarantine`. Sound threads are not changed. Programs may use the
         store meanwhile; after an interrupted call, repeat it with another file.
 
         Args:

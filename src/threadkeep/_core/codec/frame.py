@@ -26,6 +26,7 @@ from threadkeep._core.codec.format import newer
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
+    TamperedDataError,
     UnserializableError,
     WrongKeyError,
     invalid,
@@ -141,7 +142,7 @@ def unpack(data: bytes, count: int | None = None) -> list[bytes]:
         return [body[1:]] if body[0] == 1 and count in _ONE else _split(body, count)
     flags = _check(data)
     if flags & ELSEWHERE:
-        raise CorruptionError(
+        raise TamperedDataError(
             "A segment was moved to the cold store, which no longer holds its original bytes.",
             hint="Restore the object named in the log from a backup of the cold store.",
         )

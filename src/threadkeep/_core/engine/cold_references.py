@@ -8,9 +8,9 @@ another digest are never used for the segment: the stub remains, and fails when 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import ormsgpack
 
@@ -40,7 +40,8 @@ class ArchiveRecord(NamedTuple):
     number; all empty before the first archive. `state` is the thread's own state, restored with it.
     `offloaded` estimates the bytes of segments offloaded besides archives: 0 without stubs, -1 if
     there may soon be some. `back_at` is the last time that the thread, or offloaded bytes of it,
-    came back, in microseconds since 1970.
+    came back, in microseconds since 1970. `of` is the digest of the thread's name, empty if the
+    folder has it in its own name.
     """
 
     folder: str
@@ -50,10 +51,15 @@ class ArchiveRecord(NamedTuple):
     size: int = 0
     offloaded: int = 0
     back_at: int = 0
+    of: str = ""
 
     @property
     def key(self) -> str:
         return self.folder + self.name
+
+    def is_of(self, thread: str) -> bool:
+        """Return True if this is a record of the thread: entries are copied to other threads."""
+        return _name(thread) in (self.of or self.folder).split("/")
 
 
 def archive_of(entry: ThreadEntry | None) -> ArchiveRecord | None:
@@ -68,7 +74,7 @@ def archive_of(entry: ThreadEntry | None) -> ArchiveRecord | None:
         return None
     try:
         archive = ArchiveRecord(*record)
-        return archive if _name(entry.thread) in archive.folder.split("/") else None
+        return archive if archive.is_of(entry.thread) else None
     except (TypeError, AttributeError) as error:
         raise CorruptionError(
             "The record of a thread's archive cannot be read.", thread=entry.thread
@@ -99,7 +105,8 @@ def lost_archive(entry: ThreadEntry | None) -> str:
         return ""
     return (
         "it is archived, but its entry does not name the archive:"
-        f" look under {home_of('*', entry.thread)} in the cold store"
+        f" look under {home_of('*', name_of(entry.thread))} in the cold store, or with keys under"
+        " their digest of its id"
     )
 
 
@@ -117,7 +124,8 @@ def says_active(entry: ThreadEntry | None) -> bool:
 def with_archive(entry: ThreadEntry, archive: ArchiveRecord) -> ThreadEntry:
     """Return the entry with this archive as its only one."""
     others = thread_entry.without_record(entry.labels, thread_entry.ARCHIVE_RECORD)
-    label = thread_entry.record_label(thread_entry.ARCHIVE_RECORD, list(archive))
+    record = list(archive) if archive.of else list(archive[:-1])  # (as earlier releases read it)
+    label = thread_entry.record_label(thread_entry.ARCHIVE_RECORD, record)
     return entry._replace(labels=tuple(sorted((*others, label))))
 
 
@@ -127,18 +135,27 @@ def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
     return is_archived(entry) and archive is not None and archive.key == key
 
 
-def home_of(store: str, thread: str) -> str:
-    """Return the folder of a thread's objects, given the identity of the store that wrote them.
+def home_of(store: str, name: str = "") -> str:
+    """Return the folder of the objects that a store wrote, or of those of one thread.
+
+    Args:
+        store: the store's identity.
+        name: of the thread as part of a key; see `name_of`.
+    """
+    return f"threads/{store}/{name}/" if name else f"threads/{store}/"
+
+
+def name_of(thread: str) -> str:
+    """Return a thread's name as part of a key, which allows few characters.
 
     It has both names of a tenant's thread, so that both find it in the thread's entry.
     """
     prefix = prefix_of(thread)
-    own = f"{_name(thread.removeprefix(prefix))}/" if prefix else ""
-    return f"threads/{store}/{_name(thread)}/{own}"
+    names = [thread, thread.removeprefix(prefix)] if prefix else [thread]
+    return "/".join(map(_name, names))
 
 
 def _name(thread: str) -> str:
-    """Return a thread's name as part of a key, which allows few characters."""
     return hashlib.sha256(thread.encode()).hexdigest()[:40]
 
 
@@ -159,18 +176,29 @@ class Location(NamedTuple):
 
 
 _LOCATION = [str, int, int, bytes]
+Place: TypeAlias = tuple[str | int, ...]
 
 
-def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segment, ...]]:
-    """Return an object with the segments' bytes in a row, and their stubs."""
+def stubs_for(
+    segments: Iterable[Segment], key: str, seal: Callable[[bytes, Place], bytes]
+) -> tuple[bytes, tuple[Segment, ...]]:
+    """Return an object with the segments' bytes in a row, and their stubs.
+
+    `seal` gets the bytes and the place of each segment, and returns the bytes to store.
+    """
     stubs, data, start = [], list[bytes](), 0
     for segment in segments:
-        size = len(segment.data)
-        location = Location(key, start, size, hashlib.sha256(segment.data).digest())
+        stored = seal(segment.data, place_in(key, start, segment))
+        location = Location(key, start, len(stored), hashlib.sha256(stored).digest())
         stubs.append(segment._replace(data=pack_elsewhere(ormsgpack.packb(list(location)))))
-        data.append(segment.data)
-        start += size
+        data.append(stored)
+        start += len(stored)
     return b"".join(data), tuple(stubs)
+
+
+def place_in(key: str, start: int, segment: Segment) -> Place:
+    """Return the place of a segment in an object, with which its bytes are sealed."""
+    return ("offloaded", key, start, segment.log, segment.start, segment.count)
 
 
 def location_of(segment: Segment) -> Location | None:

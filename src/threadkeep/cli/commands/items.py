@@ -19,7 +19,7 @@ from threadkeep._run.layered_backend import store_of
 from threadkeep._stores.items.records import ItemPacker
 from threadkeep.cache import NodeCache
 from threadkeep.cli.app import command
-from threadkeep.cli.parameters import FULL, YES, argument, flag, option
+from threadkeep.cli.parameters import FULL, PLAIN, YES, argument, flag, option
 from threadkeep.cli.readable import cut
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import compact, line, moment, plural, table
@@ -57,6 +57,7 @@ def items(
     limit: int = option("--limit N", "List the first N.", 50, min=1),
     delete: bool = flag("--delete", "Delete the item."),
     export: Path | None = option("--export FILE", "Write the items to a file, for import_items."),
+    plain: bool = PLAIN,
     yes: bool = YES,
     full: bool = FULL,
 ) -> None:
@@ -68,7 +69,7 @@ def items(
         raise InvalidArgumentError("Nothing was exported.", hint="Leave out KEY.")
     with _opened(session, read_only=not delete) as store:
         if export:
-            count = store.export_items(export, labels)
+            count = store.export_items(export, labels, plain=plain)
             document = {"file": str(export), "items": count}
             session.print(document, f"Exported {plural(count, 'item')} to {export}")
         elif key is not None:

@@ -13,6 +13,7 @@ from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
     DRY_RUN,
     FULL,
+    PLAIN,
     STORE,
     WITH_METADATA,
     WITH_TAGS,
@@ -53,6 +54,7 @@ def export(
     all_threads: bool = flag("--all", "Export all threads."),
     tag: list[str] | None = WITH_TAGS,
     metadata: list[str] | None = WITH_METADATA,
+    plain: bool = PLAIN,
 ) -> int:
     """Export threads to a bundle, a file for any kind of store.
 
@@ -77,7 +79,7 @@ def export(
             archived = [one.id for one in found if one.state == ThreadStatus.ARCHIVED]
             threads = [one.id for one in found if one.state != ThreadStatus.ARCHIVED]
         ids = None if all_threads else threads
-        done = saver.threads.export_bundle(ids, file, progress=progress)
+        done = saver.threads.export_bundle(ids, file, plain=plain, progress=progress)
     archived += done.archived
     counts = f"{plural(done.checkpoints, 'checkpoint')}, {plural(done.size, 'byte')}"
     lines = [f"Exported {plural(done.threads, 'thread')} to {file} ({counts})"]
@@ -193,6 +195,8 @@ def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
     if done.conflicts:
         yield "Conflicts were not changed here. To keep both, add their ids and --as-fork."
         yield "To replace the threads here, add their ids and --replace."
+    if done.plain:
+        yield f"{plural(done.plain, 'value')} of the source were not encrypted"
     for name in done.deleted:
         yield f"Skipped {name}: it was deleted here. To adopt it again, add its id."
 

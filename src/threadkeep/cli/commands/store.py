@@ -18,13 +18,14 @@ from threadkeep.cli.app import command, in_shell
 from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
+    PLAIN,
     PROGRAMS,
     argument,
     flag,
     option,
     thread_ids,
 )
-from threadkeep.cli.stores import Session, open_target, public_name
+from threadkeep.cli.stores import Session, keys, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
 from threadkeep.savers import backup as backups
@@ -187,6 +188,7 @@ def backup(
         "native: the database's own format. bundle: a file for any kind of store."
         " Default: native if there is one, and FILE does not end in .tkb.",
     ),
+    plain: bool = PLAIN,
     pg_bin: str = PROGRAMS,
 ) -> int:
     """Back up all threads of a store to a file. Programs may keep running.
@@ -199,7 +201,9 @@ def backup(
     session.store = next(iter(store), None)
     url = session.store_url()
     with session.progress() as progress:
-        taken = backups.back_up(url, Path(file), progress, form=form, programs=pg_bin)
+        taken = backups.back_up(
+            url, Path(file), progress, form=form, programs=pg_bin, keys=keys(), plain=plain
+        )
     document = {
         "file": file,
         "kind": taken.kind.name,
@@ -243,7 +247,9 @@ def restore(
     if file is not None and thread is None:
         url = session.store_url()
         with session.progress() as progress:
-            done = backups.restore(file, url, progress, replace=replace, programs=pg_bin)
+            done = backups.restore(
+                file, url, progress, replace=replace, programs=pg_bin, keys=keys()
+            )
         what = "the store" if done.threads is None else plural(done.threads, "thread")
         unchanged = f"; {done.unchanged:,} unchanged" if done.unchanged else ""
         document = {"file": str(file), "threads": done.threads, "unchanged": done.unchanged}

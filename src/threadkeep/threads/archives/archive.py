@@ -30,7 +30,14 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
 )
 from threadkeep._run.driver import Runner, external, on
-from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
+from threadkeep.errors import (
+    CodecError,
+    CorruptionError,
+    StateError,
+    TamperedDataError,
+    ThreadNotFoundError,
+)
+from threadkeep.threads.archives.seals import ObjectSeal, names_of, seal_of
 from threadkeep.threads.transfer import digest
 from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
 from threadkeep.threads.transfer.whole_thread import (
@@ -66,7 +73,8 @@ def archive(
     """
 
     def attempt() -> Operation[ThreadEntry]:
-        announced = yield from on(store, announce(engine, thread, cold.home(thread)))
+        seal = yield from seal_of(cold, thread)
+        announced = yield from announce(store, cold, engine, thread)
         state = yield from on(store, read_state(thread))
         entry, rows = state.entry, state.rows
         if is_archived(entry):
@@ -76,7 +84,7 @@ def archive(
         if not is_due(entry, rows):
             raise StateError("The thread is in use again.", thread=thread)
         fence = yield from on(store, fence_of(state))
-        data, new = yield from external(partial(pack, state.whole, announced, entry.state))
+        data, new = yield from external(partial(pack, state.whole, announced, entry.state, seal))
         yield from external(partial(put, cold, new.key, data))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
         waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
@@ -101,41 +109,47 @@ def archive(
 
 
 def announce(
-    engine: Engine, thread: str, home: str, *, stubs: bool = False
+    store: Runner, cold: ColdStore, engine: Engine, thread: str, *, stubs: bool = False
 ) -> Operation[ArchiveRecord]:
     """Name this store's folder in the entry before anything is written there; return the record.
 
     With `stubs`, the record also notes that the thread may have stubs.
     """
-    token = secrets.token_hex(8)
+    name, *others = yield from names_of(cold, thread, writing=True)
+    folder = f"{cold.home(name)}{secrets.token_hex(8)}/"
+    of = "".join(others)
 
     def update(entry: ThreadEntry) -> ThreadEntry:
         if entry.state not in WITH_CHECKPOINTS:
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
         archive = known or ArchiveRecord("")
-        if not archive.folder.startswith(home):
-            archive = archive._replace(folder=f"{home}{token}/", name="", sha256="", size=0)
+        if not archive.folder.startswith(cold.home()):
+            archive = archive._replace(folder=folder, name="", sha256="", size=0, of=of)
         if stubs and not archive.offloaded:
             archive = archive._replace(offloaded=-1)
         return entry if archive == known else with_archive(entry, archive)
 
-    entry = yield from registration.change(engine, thread, update)
+    entry = yield from on(store, registration.change(engine, thread, update))
     return cast("ArchiveRecord", archive_of(entry))
 
 
-def pack(whole: WholeThread, announced: ArchiveRecord, state: str) -> tuple[bytes, ArchiveRecord]:
-    """Pack a thread into a bundle with digests; return its bytes and record.
+def pack(
+    whole: WholeThread, announced: ArchiveRecord, state: str, seal: ObjectSeal
+) -> tuple[bytes, ArchiveRecord]:
+    """Pack a thread into a bundle with digests; return its bytes, sealed, and its record.
 
     `announced` is the record so far, `state` the thread's state after it is restored.
     """
-    file = BytesIO()
-    bundle = BundleWriter(file, ARCHIVE)
+    file, name = BytesIO(), f"{secrets.token_hex(8)}{_SUFFIX}"
+    sealed = seal.writer(file, announced.folder + name)
+    bundle = BundleWriter(sealed, ARCHIVE)
     bundle.add(replace(whole, digests=tuple(digest.of_checkpoints(whole).values())))
     bundle.end()
-    data, name = file.getvalue(), f"{secrets.token_hex(8)}{_SUFFIX}"
+    sealed.end()
+    data = file.getvalue()
     sha256 = hashlib.sha256(data).hexdigest()
-    return data, ArchiveRecord(announced.folder, name, state, sha256, len(data))
+    return data, ArchiveRecord(announced.folder, name, state, sha256, len(data), of=announced.of)
 
 
 def put(cold: ColdStore, key: str, data: bytes) -> None:
@@ -161,21 +175,28 @@ def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
 # -- and back --------------------------------------------------------------------------
 
 
-def unpack(thread: str, data: bytes, archive: ArchiveRecord) -> WholeThread:
+def unpack(thread: str, data: bytes, archive: ArchiveRecord, seal: ObjectSeal) -> WholeThread:
     """Unpack the thread in an archive."""
     if hashlib.sha256(data).hexdigest() != archive.sha256:
-        raise CorruptionError(
+        raise TamperedDataError(
             f"The archive {archive.key} was changed or damaged.",
             hint="Restore it from a backup of the cold store.",
             thread=thread,
         )
-    ((whole, _),) = read_threads(BytesIO(data), ARCHIVE)
+    try:
+        ((whole, _),) = read_threads(seal.reader(data, archive.key), ARCHIVE)
+    except CodecError as error:
+        error.at(thread=thread)
+        raise
     return replace(whole, thread=thread)  # (a tenant's saver writes its own name of the thread)
 
 
-def opened(thread: str, data: bytes, archive: ArchiveRecord) -> Operation[WholeThread]:
+def opened(
+    cold: ColdStore, thread: str, data: bytes, archive: ArchiveRecord
+) -> Operation[WholeThread]:
     """Unpack an archive outside the event loop; see `unpack`."""
-    return external(partial(unpack, thread, data, archive))
+    seal = yield from seal_of(cold, thread)
+    return (yield from external(partial(unpack, thread, data, archive, seal)))
 
 
 def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[None]:

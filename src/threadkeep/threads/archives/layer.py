@@ -3,7 +3,7 @@
 A stub takes the place of a segment whose bytes are in the cold store. Its data is a frame (see
 `codec.frame`) with their location in MessagePack: `[object, first byte, bytes, SHA-256]`. If the
 bytes have another digest, the stub is returned, and decoding it fails. Reads of other threads cost
-no further request.
+no further request. A store with keys seals the bytes: see `seals`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,7 @@ from threadkeep._core.engine.cold_references import (
     is_at,
     is_stub,
     location_of,
+    place_in,
 )
 from threadkeep._core.engine.context import RUN_ATTEMPTS
 from threadkeep._core.engine.model import (
@@ -60,21 +62,29 @@ from threadkeep.errors import (
     ConflictError,
     CorruptionError,
     ReadOnlyError,
+    TamperedDataError,
     ThreadArchivedError,
     ThreadExistsError,
     ThreadkeepError,
 )
 from threadkeep.threads import lazy
+from threadkeep.threads.archives.seals import seal_of
 
 if TYPE_CHECKING:
     from threadkeep._stores.cold_store import ColdStore
+    from threadkeep.threads.archives.seals import ObjectSeal
 
 
 _log = logging.getLogger("threadkeep")
 
 
-def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> list[Segment]:
-    """Replace the stubs among a thread's segments by the bytes in the cold store."""
+def whole(
+    cold: ColdStore | None, thread: str, segments: Iterable[Segment], seal: ObjectSeal
+) -> list[Segment]:
+    """Replace the stubs among a thread's segments by the bytes in the cold store.
+
+    Raises WrongKeyError if they are encrypted with another key, or should be encrypted.
+    """
     found = list(segments)
     by_object: dict[str, list[tuple[int, Location]]] = {}
     for number, segment in enumerate(found):
@@ -88,9 +98,12 @@ def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> l
             )
         parts = _parts(cold, key, [location for _, location in stubs])
         for (number, location), data in zip(stubs, parts, strict=True):
-            if location.matches(data):
-                found[number] = found[number]._replace(data=data)
-            else:
+            stub = found[number]
+            with suppress(TamperedDataError):
+                if location.matches(data):
+                    opened = seal.open(data, place_in(key, location.start, stub))
+                    found[number] = stub._replace(data=opened)
+            if found[number] is stub:
                 _log.error("The object %s in the cold store is missing or was changed.", key)
     return found
 
@@ -154,8 +167,9 @@ class TierLayer:
             )
         for number, read in enumerate(reads):
             if isinstance(read, ReadSegments) and _is_short(read, replies[number]):
+                seal = yield from seal_of(self.cold, read.thread)
                 replies[number] = yield from external(
-                    whole, self.cold, read.thread, replies[number]
+                    whole, self.cold, read.thread, replies[number], seal
                 )
         return replies
 
@@ -184,7 +198,7 @@ class TierLayer:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
             data = yield from external(self.cold.get, archive.key)
-            found = yield from lazy.archive.opened(thread, data, archive)
+            found = yield from lazy.archive.opened(self.cold, thread, data, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
             if is_at(now, archive.key):
@@ -254,8 +268,7 @@ class TierLayer:
         if self.cold is None:
             _log.warning("No cold store is configured: %s was not deleted.", archive.folder)
             return
-        home = self.cold.of((yield from call("identity"))).home(thread)
-        if not archive.folder.startswith(home):
+        if not archive.folder.startswith(self.cold.of((yield from call("identity"))).home()):
             return  # (this store is a copy of the one that wrote the archive)
         try:
             yield from external(self.cold.clear, archive.folder)

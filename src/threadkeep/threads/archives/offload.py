@@ -78,6 +78,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads.archives.archive import GRACE, announce, put
+from threadkeep.threads.archives.seals import seal_of
 from threadkeep.threads.retention.apply import SEGMENT_ROW
 from threadkeep.threads.transfer.whole_thread import parts_of
 
@@ -207,9 +208,10 @@ def move_out(
         if not pieces:
             return OffloadReport(thread, skipped=_SHARED if snapshot.others else None)
         archive = archive_of(snapshot.entry)
-        home = None if cold is None else cold.home(thread)
-        if home and not (archive and archive.offloaded and archive.folder.startswith(home)):
-            yield from on(store, announce(engine, thread, home, stubs=True))
+        if cold is not None and not (
+            archive and archive.offloaded and archive.folder.startswith(cold.home())
+        ):
+            yield from announce(store, cold, engine, thread, stubs=True)
             return (yield from attempt())
         some = next(parts_of(pieces, lambda piece: piece.segment.size))
         old, go, stay = yield from on(store, _cut(engine, thread, some, over))
@@ -277,7 +279,8 @@ def _move(
 ) -> Operation[None]:
     """Write segments to a new object, and replace them by stubs."""
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
-    data, stubs = stubs_for(go, key)
+    seal = yield from seal_of(cold, snapshot.thread)
+    data, stubs = yield from external(partial(stubs_for, go, key, seal.seal))
     yield from external(partial(put, cold, key, data))
     size = max(archive.offloaded, 0) + _bytes_of(go)
     batch = _exchange(engine.now(), snapshot.thread, snapshot.rows, old, [*stay, *stubs])
@@ -390,7 +393,7 @@ def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Operati
     if entry is None or archive is None or not archive.offloaded:
         return
     rows, needed = yield from on(store, _objects_of(thread))
-    home, left = cold.home(thread), dict[str, int]()
+    home, left = cold.home(), dict[str, int]()
     if archive.folder.startswith(home):
         left = yield from external(partial(_tidy, cold, archive.folder, needed))
     elsewhere = {key: size for key, size in needed.items() if not key.startswith(home)}

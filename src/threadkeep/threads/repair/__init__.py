@@ -11,9 +11,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from threadkeep._core.engine.model import UnreadableRow
+from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
+from threadkeep._run.sealers import portable
 from threadkeep._stores.external import file_errors, sync_folder
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.threads.repair.check import Finding, Kind
@@ -25,6 +27,10 @@ from threadkeep.threads.transfer.bundle_format import (
     read_threads,
 )
 from threadkeep.threads.transfer.whole_thread import WholeThread
+
+if TYPE_CHECKING:
+    from threadkeep._core.sealing import Sealer
+    from threadkeep.keys import KeyRing
 
 _FINDINGS, _UNREADABLE = "findings", "unreadable"
 QUARANTINE = Form(
@@ -56,9 +62,10 @@ class Removed:
 class QuarantineFile:
     """Writer of a quarantine file. The first `add` creates the file; none is overwritten."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sealer: Sealer | None) -> None:
         self.path = path
-        self._opened: tuple[BundleWriter, BinaryIO] | None = None
+        self._sealer = sealer
+        self._opened: tuple[BundleWriter, FileWriter, BinaryIO] | None = None
         if path.exists() or path.is_symlink():
             raise _exists(path)
         if not path.absolute().parent.is_dir():
@@ -75,24 +82,26 @@ class QuarantineFile:
         with file_errors(self.path):
             if self._opened is None:
                 self._opened = self._create()
-            writer, file = self._opened
+            writer, output, file = self._opened
             writer.add(removed.whole, _more(removed))
-            _flush(file)
+            output.flush()
+            os.fsync(file.fileno())
 
     def end(self) -> None:
         """Write the mark of a complete file."""
         if self._opened is not None:
-            writer, file = self._opened
+            writer, output, file = self._opened
             with file_errors(self.path):
                 writer.end()
-                _flush(file)
+                output.end()
+                os.fsync(file.fileno())
 
     def close(self) -> None:
         """Close the file, complete or not. Idempotent."""
         if self._opened is not None:
-            self._opened[1].close()
+            self._opened[2].close()
 
-    def _create(self) -> tuple[BundleWriter, BinaryIO]:
+    def _create(self) -> tuple[BundleWriter, FileWriter, BinaryIO]:
         try:
             # (readable by its owner only: it holds conversations)
             number = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -100,16 +109,12 @@ class QuarantineFile:
             raise _exists(self.path) from error
         file = os.fdopen(number, "wb")
         sync_folder(self.path.absolute().parent)
-        return BundleWriter(file, QUARANTINE), file
+        output = FileWriter(file, FileKind.QUARANTINE, self._sealer)
+        return BundleWriter(output, QUARANTINE), output, file
 
 
 def _exists(path: Path) -> OpenError:
     return OpenError(f"{path} exists already, and was not changed.", hint="Use another file.")
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _more(removed: Removed) -> dict[str, Any]:
@@ -121,21 +126,26 @@ def _more(removed: Removed) -> dict[str, Any]:
     }
 
 
-def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Removed]:
+def read_quarantine(
+    file: str | os.PathLike[str], *, keys: KeyRing | None = None
+) -> Iterator[Removed]:
     """Iterate over the threads of a quarantine file, in the order in which they were repaired.
 
     Args:
         file: the quarantine file.
+        keys: the keys of the saver, if it has any.
 
     Raises:
         OpenError: it cannot be opened.
+        WrongKeyError: it is encrypted with another key.
         NotOursError: it is not a quarantine file.
         NewerFormatError: a newer release wrote it.
         CorruptionError: the rest is damaged or was never written.
     """
-    path = Path(file)
+    path, sealer = Path(file), None if keys is None else portable(keys)
     with file_errors(path), path.open("rb") as opened:
-        for whole, more in read_threads(opened, QUARANTINE):
+        plain = opened_file(opened, FileKind.QUARANTINE, sealer)
+        for whole, more in read_threads(plain, QUARANTINE):
             try:
                 findings = [
                     Finding(problem, whole.thread, ns, checkpoint, channel, Kind(kind))

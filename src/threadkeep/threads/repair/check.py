@@ -54,6 +54,7 @@ from threadkeep.errors import (
     InvalidArgumentError,
     ThreadArchivedError,
     ThreadkeepError,
+    WrongKeyError,
 )
 from threadkeep.threads.repair.notes import lost_records, refused_fields, registry_problem
 
@@ -275,7 +276,8 @@ def _read_segments(found: Examined) -> Operation[None]:
                 segments += yield from _not_away(found, [span_of(info)])
             except UNREADABLE as exc:
                 found.damaged[segment_key(info)] = None
-                found.add(Kind.SEGMENT, f"{_name(info)} cannot be read: {exc.message}")
+                kind = Kind.UNKNOWN if isinstance(exc, WrongKeyError) else Kind.SEGMENT
+                found.add(kind, f"{_name(info)} cannot be read: {exc.message}")
     there = set(map(segment_key, segments)) | found.damaged.keys() | found.away.keys()
     read = by_log([segment.span for segment in segments])  # (a sealed one replaces several)
     for info in found.rows.segments:

@@ -54,6 +54,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._run.sealers import file_sealer
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads.repair import QuarantineFile, Removed
 from threadkeep.threads.repair.check import (
@@ -176,7 +177,8 @@ def repair(
             raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
     quarantine = None
     if file is not None and not dry_run:
-        quarantine = yield from external(partial(QuarantineFile, Path(file)))
+        sealer = yield from file_sealer(store.backend)
+        quarantine = yield from external(partial(QuarantineFile, Path(file), sealer))
     names = names if named is None else named
     try:
         done, unrepaired = yield from _repair_all(beneath, engine, names, quarantine, progress)

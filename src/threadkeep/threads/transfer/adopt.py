@@ -60,6 +60,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
+from threadkeep.keys import KeyRing
 from threadkeep.threads import forks as forking
 from threadkeep.threads.transfer.sources import (
     LangGraphSource,
@@ -89,6 +90,7 @@ class AdoptReport:
         unchanged: the number of checkpoints that were stored already.
         writes: calls of pending writes that were written.
         verified: the number of checkpoints compared.
+        plain: the number of values that the source held unencrypted, though keys were given.
         deleted: threads that were not copied, as they had been deleted here.
         conflicts: reasons why other threads were not copied, by thread.
         replaced: threads that were replaced with the source's, with `replace`.
@@ -100,6 +102,7 @@ class AdoptReport:
     unchanged: int = 0
     writes: int = 0
     verified: int = 0
+    plain: int = 0
     deleted: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
     replaced: list[str] = field(default_factory=list)
@@ -121,7 +124,8 @@ def adopt(
             "replace= and as_fork= exclude each other.", hint="Use one of them."
         )
     names = validation.thread_ids(threads)
-    opened = yield from external(partial(open_source, source, engine.codec, key))
+    ring = None if store.backend.keys is None else store.backend.keys.ring
+    opened = yield from external(partial(open_source, source, engine.codec, key, ring))
     with closing(opened):
         counts = yield from external(opened.threads)
         for name in names or ():
@@ -255,13 +259,14 @@ class _Adoption:
     def _put_missing(self, name: str, existing: ExistingThread) -> Operation[set[CheckpointKey]]:
         """Store missing checkpoints; return the keys of the source's that are visible here."""
         keys: set[CheckpointKey] = set()
-        apart = self.engine.apart()
+        apart, plain = self.engine.apart(), self.source.plain
         with self._parts(name) as parts:
             while part := (yield from external(partial(next, parts, None))):
                 calls = [call for one in part for call in self._calls(one, existing)]
                 apart = yield from self._store(calls, apart)
                 keys |= {key for one in part if not existing.hides(*(key := (one.ns, one.id)))}
                 self.count(len(part))
+        self.result.plain += self.source.plain - plain
         return keys
 
     @contextmanager
@@ -366,15 +371,20 @@ _HINT = (
 )
 
 
-def open_source(source: Any, codec: Codec, key: str | bytes | None) -> LangGraphSource:
-    """Open a LangGraph store for reading."""
+def open_source(
+    source: Any, codec: Codec, key: str | bytes | None, ring: KeyRing | None
+) -> LangGraphSource:
+    """Open a LangGraph store for reading.
+
+    `key` is the source's own, `ring` are keys that it may also have.
+    """
     if isinstance(getattr(source, "_store", None), LayeredBackend):
         raise own_store("The saver")
     if isinstance(source, BaseCheckpointSaver):
-        return _of_saver(source, Payloads(codec, source.serde, key))
+        return _of_saver(source, Payloads(codec, source.serde, key, ring))
     if not isinstance(source, str | os.PathLike):
         raise InvalidArgumentError(f"Invalid source: {type(source).__name__}.", hint=_HINT)
-    return _of_name(os.fspath(source), Payloads(codec, None, key))
+    return _of_name(os.fspath(source), Payloads(codec, None, key, ring))
 
 
 def _of_name(name: str, payloads: Payloads) -> LangGraphSource:

@@ -27,7 +27,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace as replaced
 from types import NoneType
-from typing import Any, BinaryIO, Final, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 from zlib import crc32
 
 import ormsgpack
@@ -91,10 +91,17 @@ def _kinds(record: type) -> tuple[Any, ...]:
 _SEGMENT, _CHECKPOINT, _WRITE = map(_kinds, (Segment, CheckpointRow, WriteRow))
 
 
+class Writable(Protocol):
+    """A file to write to."""
+
+    def write(self, data: bytes, /) -> object:
+        """Write bytes."""
+
+
 class BundleWriter:
     """Writer of a bundle, which is complete after `end`."""
 
-    def __init__(self, file: BinaryIO, form: Form = BUNDLE) -> None:
+    def __init__(self, file: Writable, form: Form = BUNDLE) -> None:
         self._file = file
         self._digest = hashlib.sha256()
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)

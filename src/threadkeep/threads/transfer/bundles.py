@@ -12,14 +12,16 @@ from contextlib import ExitStack, closing
 from dataclasses import replace as replaced
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.operation import Operation, Progress, no_progress
 from threadkeep._core.engine.thread_entry import is_archived
+from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import Runner, external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._run.sealers import file_sealer
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import DATABASES, BackupFormat
 from threadkeep._stores.sqlite.opening import wal_of
@@ -35,6 +37,9 @@ from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.threads.transfer.digest import Digests
 from threadkeep.threads.transfer.whole_thread import Outcome, WholeThread, put_thread
+
+if TYPE_CHECKING:
+    from threadkeep._core.sealing import Sealer
 
 AddThread: TypeAlias = Callable[[BundleWriter, str], Operation[int]]
 
@@ -86,12 +91,14 @@ class ImportOptions(NamedTuple):
         thread: a new id for the bundle's only thread.
         digests: read each thread back, and compare the digests of its checkpoints.
         dry_run: change nothing.
+        sealer: opens an encrypted bundle.
     """
 
     replace: bool = False
     thread: str | None = None
     digests: bool = False
     dry_run: bool = False
+    sealer: Sealer | None = None
 
 
 # -- kinds of files --------------------------------------------------------------------
@@ -145,6 +152,8 @@ def _start_of(file: Path) -> bytes:
 
 
 def _kind(start: bytes) -> BackupFormat | None:
+    if FileKind.BUNDLE.begins(start):
+        return BUNDLE
     return next((one for one in _FORMATS if start.startswith(one.magic)), None)
 
 
@@ -156,6 +165,8 @@ def export_bundle(
     threads: str | Iterable[str] | None,
     file: str | os.PathLike[str],
     progress: Progress | None,
+    *,
+    plain: bool,
 ) -> Operation[ExportReport]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
@@ -166,20 +177,30 @@ def export_bundle(
     may_skip = skipped if names is None else None
     if names is None:
         names = yield from on(source, whole_thread.all_threads())
-    counts = yield from _write(path, names, add, progress, may_skip, check=True)
+    sealer = yield from file_sealer(store.backend, plain=plain)
+    counts = yield from _write(path, names, add, progress, may_skip, sealer, check=True)
     size = yield from external(lambda: path.stat().st_size)
     return ExportReport(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
 
 
 def back_up(
-    store: Runner, file: Path, progress: Progress, skipped: dict[str, str]
+    store: LayeredBackend,
+    file: Path,
+    progress: Progress,
+    skipped: dict[str, str],
+    *,
+    plain: bool = False,
 ) -> Operation[int]:
     """Write all threads to a bundle; return their number.
 
     Damaged checkpoints are copied byte by byte. Unreadable threads are added to `skipped`.
     """
     names = yield from on(store, whole_thread.all_threads())
-    return sum((yield from _write(file, names, partial(_add_as_it_is, store), progress, skipped)))
+    add, sealer = (
+        partial(_add_as_it_is, store),
+        (yield from file_sealer(store.backend, plain=plain)),
+    )
+    return sum((yield from _write(file, names, add, progress, skipped, sealer)))
 
 
 def _write(
@@ -188,10 +209,11 @@ def _write(
     add: AddThread,
     progress: Progress,
     skipped: dict[str, str] | None,
+    sealer: Sealer | None,
     *,
     check: bool = False,
 ) -> Operation[list[int]]:
-    """Write a bundle; return the results of `add`.
+    """Write a bundle, encrypted if there is a sealer; return the results of `add`.
 
     Damaged threads are added to `skipped`, each with the reason; without `skipped` they raise.
     """
@@ -201,7 +223,8 @@ def _write(
         counts = []
         part = yield from external(partial(stack.enter_context, replacing(file)))
         opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
-        bundle = yield from external(partial(BundleWriter, opened))
+        output = FileWriter(opened, FileKind.BUNDLE, sealer)
+        bundle = yield from external(partial(BundleWriter, output))
         for done, name in enumerate(names, 1):
             try:
                 counts.append((yield from add(bundle, name)))
@@ -210,10 +233,10 @@ def _write(
                     raise
                 skipped[name] = error.message
             progress("threads read", done, len(names))
-        yield from external(bundle.end)
-        yield from external(opened.close)
+        for step in (bundle.end, output.end, opened.close):
+            yield from external(step)
         if check:
-            yield from verify(part, progress, digests=True)
+            yield from verify(part, progress, sealer, digests=True)
         return counts
 
     with file_errors(file):
@@ -261,17 +284,20 @@ def import_bundle(
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread_id", thread)
     yield from external(partial(check_is_bundle, path))
-    names = yield from verify(path, progress, digests=True)
+    sealer = yield from file_sealer(store.backend)
+    names = yield from verify(path, progress, sealer, digests=True)
     if new is not None and len(names) != 1:
         raise InvalidArgumentError(
             f"{path} holds {len(names)} threads: they cannot all get the id {new!r}.",
             hint="Leave the new id out, or export that thread alone.",
         )
-    options = ImportOptions(replace, new, digests=True, dry_run=dry_run)
+    options = ImportOptions(replace, new, digests=True, dry_run=dry_run, sealer=sealer)
     return (yield from fill(store.beneath(), path, names, options, progress))
 
 
-def verify(file: Path, progress: Progress, *, digests: bool = False) -> Operation[list[str]]:
+def verify(
+    file: Path, progress: Progress, sealer: Sealer | None, *, digests: bool = False
+) -> Operation[list[str]]:
     """Verify a bundle, optionally the digests of checkpoints too; return its thread ids."""
     names: list[str] = []
 
@@ -281,7 +307,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Operatio
         names.append(whole.thread)
         progress("threads verified", len(names), 0)
 
-    yield from _each(file, None, look)
+    yield from _each(file, ImportOptions(sealer=sealer), look)
     return names
 
 
@@ -303,9 +329,9 @@ def fill(
         progress(stage, len(done), len(names))
 
     if not (options.replace or options.dry_run):
-        yield from _each(file, options.thread, check)
+        yield from _each(file, options, check)
     try:
-        yield from _each(file, options.thread, handle)
+        yield from _each(file, options, handle)
     except ThreadkeepError as exc:
         if not options.dry_run:
             exc.add_note(_so_far(done, len(names)))
@@ -370,16 +396,18 @@ def compare(thread: str, expected: Digests, found: Digests) -> None:
 
 
 def _each(
-    file: Path, thread: str | None, handle: Callable[[WholeThread], Operation[None]]
+    file: Path, options: ImportOptions, handle: Callable[[WholeThread], Operation[None]]
 ) -> Operation[None]:
     """Handle each thread of a bundle, read in worker threads."""
-    with closing(_threads(file, thread)) as threads:
+    with closing(_threads(file, options.thread, options.sealer)) as threads:
         while (whole := (yield from external(partial(next, threads, None)))) is not None:
             yield from handle(whole)
 
 
-def _threads(file: Path, thread: str | None) -> Generator[WholeThread, None, None]:
+def _threads(
+    file: Path, thread: str | None, sealer: Sealer | None
+) -> Generator[WholeThread, None, None]:
     with file_errors(file), file.open("rb") as opened:
-        for whole in read_bundle(opened):
+        for whole in read_bundle(opened_file(opened, FileKind.BUNDLE, sealer)):
             # (a thread with a new id was never deleted)
             yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)

@@ -42,11 +42,15 @@ from threadkeep.errors import (
     ThreadkeepError,
     WrongKeyError,
 )
+from threadkeep.keys import KeyRing
 
 KEY_SIZES = (16, 24, 32)
 """Sizes of AES keys, in bytes."""
 
-_KEY_HINT = "Use the key of LangGraph's EncryptedSerializer: adopt(..., key=...)."
+_KEY_HINT = (
+    "Use the key of LangGraph's EncryptedSerializer: adopt(..., key=...), or a saver with this key"
+    " in its keys=."
+)
 
 
 class SourceWrite(NamedTuple):
@@ -77,6 +81,11 @@ class LangGraphSource:
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads
+
+    @property
+    def plain(self) -> int:
+        """See `Payloads.plain`."""
+        return self._payloads.plain
 
     def threads(self) -> dict[str, int]:
         """Count the checkpoints of each thread, sorted by id."""
@@ -122,15 +131,26 @@ class Payloads:
 
     Raises:
         InvalidArgumentError: the key has an invalid length.
-        OpenError: a key is given, and pycryptodome is not installed.
+        OpenError: a key is given, and cryptography is not installed.
+
+    Attributes:
+        plain: the number of values read that were not encrypted, though there are keys.
     """
 
     def __init__(
-        self, codec: Codec, serde: SerializerProtocol | None, key: str | bytes | None
+        self,
+        codec: Codec,
+        serde: SerializerProtocol | None,
+        key: str | bytes | None,
+        ring: KeyRing | None = None,
     ) -> None:
         native = codec if isinstance(codec, NativeCodec) else NativeCodec()
         if key is not None:
-            serde = _with_key(key, native.pickle_fallback, serde)
+            ring = _ring_of(key)
+        if ring is not None and (key is not None or not isinstance(serde, EncryptedSerializer)):
+            plain = serde or JsonPlusSerializer(pickle_fallback=native.pickle_fallback)
+            serde = EncryptedSerializer(ring.langgraph_cipher(), plain)
+        self.plain = 0
         inner = serde
         self._cipher: CipherProtocol | None = None
         if isinstance(serde, EncryptedSerializer):
@@ -155,6 +175,8 @@ class Payloads:
         kind, _, cipher = str(kind).partition("+")
         if cipher:
             data = self._decrypted(cipher, data)
+        elif self._cipher is not None:
+            self.plain += 1
         if self._other is None:
             return decode_langgraph(kind, data, self._codec, self._shared)
         try:
@@ -177,19 +199,13 @@ class Payloads:
             ) from error
 
 
-def _with_key(
-    key: object,
-    pickle_fallback: bool,  # noqa: FBT001 - as the codec has it
-    serde: SerializerProtocol | None,
-) -> EncryptedSerializer:
+def _ring_of(key: object) -> KeyRing:
     data = key.encode() if isinstance(key, str) else key
     if not isinstance(data, bytes) or len(data) not in KEY_SIZES:
         raise InvalidArgumentError(
             "Invalid key.", hint="Use the value of LANGGRAPH_AES_KEY: 16, 24 or 32 bytes."
         )
-    inner = serde or JsonPlusSerializer(pickle_fallback=pickle_fallback)
-    with needs("pycryptodome", "read encrypted values"):
-        return EncryptedSerializer.from_pycryptodome_aes(inner, key=data)
+    return KeyRing([data])
 
 
 # -- errors ----------------------------------------------------------------------------

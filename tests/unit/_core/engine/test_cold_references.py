@@ -22,7 +22,7 @@ KEY = f"threads/{'0' * 40}/{'1' * 16}/{'2' * 16}.tkp"
 @given(st.lists(st.binary(max_size=3000), max_size=6))
 def test_an_object_holds_what_its_stubs_say(given: list[bytes]) -> None:
     segments = [Segment(3, 10 * i, 2, data) for i, data in enumerate(given)]
-    data, stubs = stubs_for(segments, KEY)
+    data, stubs = stubs_for(segments, KEY, lambda data, _: data)
     for segment, stub in zip(segments, stubs, strict=True):
         assert (stub.log, stub.span, stub.count) == (segment.log, segment.span, segment.count)
         place = location_of(stub)

@@ -1,0 +1,40 @@
+"""Requests of operations for the keys of a store."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from threadkeep._core.engine.operation import External, Operation
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.sync_bridge import finish
+
+if TYPE_CHECKING:
+    from threadkeep._core.sealing import Sealer
+    from threadkeep._stores.store_keys import Ring, StoreKeys
+
+
+def sealer_of(
+    keys: StoreKeys, purpose: Literal["of", "writing", "portable"], name: str = ""
+) -> Operation[Sealer]:
+    """Return the sealer for a name; `purpose` is a method of `StoreKeys`."""
+    ask = partial(getattr(keys, purpose), name)
+    is_awaited = isinstance(keys._store, AsyncBackend)  # noqa: SLF001 - its methods suspend then
+    sealer: Sealer = yield External(lambda: finish(ask()), ask if is_awaited else None)
+    return sealer
+
+
+def file_sealer(
+    backend: Backend | AsyncBackend, *, plain: bool = False
+) -> Operation[Sealer | None]:
+    """Return the sealer of files beside a store; None for `plain` ones, or without keys."""
+    if plain or backend.keys is None:
+        return None
+    return (yield from sealer_of(backend.keys, "portable"))
+
+
+def portable(ring: Ring) -> Sealer:
+    """Return the sealer of files for a program without the store."""
+    from threadkeep._stores.store_keys import StoreKeys  # noqa: PLC0415 - an extra
+
+    return finish(StoreKeys(ring).portable())
