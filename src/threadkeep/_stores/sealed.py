@@ -141,7 +141,7 @@ class SealedFace(AsyncBackend):
             families = [await self.read_family(name) for name in names]
             if not any(family.relatives for family in families) and not skip:
                 raise
-        return _opened(read, reply, cache(self._rows), _or_same if skip else call)
+        return _opened(read, reply, cache(self._rows), _or_damaged if skip else call)
 
     async def _entries(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
         """Open entries. Labels that do not open are damage."""
@@ -451,7 +451,7 @@ def _opened(
     if isinstance(read, model.ReadThread):
         own = rows(read.thread)
         return reply._replace(
-            checkpoints=tuple([each(own.opened, one) for one in reply.checkpoints]),
+            checkpoints=tuple([own.opened(one, each) for one in reply.checkpoints]),
             orphans=tuple([each(own.opened_write, one) for one in reply.orphans]),
             segments=tuple(
                 [one._replace(size=max(one.size - OVERHEAD, 0)) for one in reply.segments]
@@ -460,11 +460,13 @@ def _opened(
     return reply
 
 
-def _or_same(opened: Callable[[T], T], record: T) -> T:
+def _or_damaged(opened: Callable[[Any], Any], row: Any) -> Any:
+    """Open a row, or return it as damage: it does not begin as an encrypted one any more."""
     try:
-        return opened(record)
-    except CorruptionError:  # (a row with another key is no damage)
-        return record
+        return opened(row)
+    except CorruptionError:
+        name = next(name for name in ("manifest", "body", "data") if hasattr(row, name))
+        return row._replace(**{name: b"\0" + getattr(row, name)[1:]})
 
 
 class SealedBackend(BlockingFace[SealedFace]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import call
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -162,20 +163,25 @@ class RowSealer:
         """Open the writes of a task. Raises TamperedDataError, WrongKeyError."""
         return row._replace(body=self._open(row.body, _place_of_write(row), row.checkpoint_id))
 
-    def opened(self, stored: StoredCheckpoint) -> StoredCheckpoint:
-        """Open a checkpoint as read, with its keyframe and writes."""
+    def opened(self, stored: StoredCheckpoint, each: Callable[..., Any] = call) -> StoredCheckpoint:
+        """Open a checkpoint as read, with its keyframe and writes.
+
+        `each` calls a method that opens a row with the row.
+        """
         return stored._replace(
-            row=self.opened_checkpoint(stored.row),
-            keyframe=self._opened_keyframe(stored.keyframe),
-            writes=tuple([self.opened_write(row) for row in stored.writes]),
+            row=each(self.opened_checkpoint, stored.row),
+            keyframe=self._opened_keyframe(stored.keyframe, each),
+            writes=tuple([each(self.opened_write, row) for row in stored.writes]),
         )
 
-    def _opened_keyframe(self, sealed: Segment | None) -> Segment | None:
+    def _opened_keyframe(
+        self, sealed: Segment | None, each: Callable[..., Any]
+    ) -> Segment | None:
         """Open a keyframe, which neighbouring checkpoints have in common."""
         if sealed is None:
             return None
         if self._keyframe is None or self._keyframe[0] != sealed:
-            self._keyframe = sealed, self.opened_segment(sealed)
+            self._keyframe = sealed, each(self.opened_segment, sealed)
         return self._keyframe[1]
 
     def batch(self, batch: Batch) -> Batch:

@@ -47,7 +47,7 @@ def _opened(session: Session, *, read_only: bool) -> Iterator[Store]:
 
 
 @command("threadkeep items users.ann drink --url threads.db", imports=True, raw=True, tenant=False)
-def items(
+def items(  # noqa: PLR0913 - they are given by name
     session: Session,
     namespace: str | None = argument(
         "NAMESPACE", "Labels joined by dots: users.ann. Default: list the namespaces.", None

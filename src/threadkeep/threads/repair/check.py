@@ -358,7 +358,7 @@ def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Linea
             found.add(_kind_of(exc, stored.row), exc.message, key)
             del lineage.stored[key]
             continue
-        sound = tuple([row for row in stored.writes if not _writes(row)[1]])
+        sound = tuple([row for row in stored.writes if _writes(row)[1] is None])
         lineage.stored[key] = stored._replace(writes=sound)
     return lineage
 
@@ -369,6 +369,8 @@ def _kind_of(error: CodecError, row: CheckpointRow) -> Kind:
         manifest_of(row)
     except CorruptionError:
         return Kind.CHECKPOINT
+    except CodecError:
+        return Kind.UNKNOWN
     return Kind.KEYFRAME if isinstance(error, CorruptionError) else Kind.UNKNOWN
 
 
@@ -385,21 +387,22 @@ def _look_at_writes(found: Examined, elements: Elements) -> None:
     for row in (*rows, *found.rows.orphans):
         key, task = (row.ns, row.checkpoint_id), f"of task {row.task_id!r}"
         writes, problem = _writes(row)
-        if problem:
-            found.add(Kind.WRITE, f"writes {task}: {problem}", key)
+        if problem is not None:
+            kind = Kind.UNKNOWN if isinstance(problem, WrongKeyError) else Kind.WRITE
+            found.add(kind, f"writes {task}: {problem.message}", key)
             found.broken_writes.add(write_key(row))
         for write in writes:
-            if problem := _problem(found, write.ref, elements):
-                found.add(Kind.WRITE, f"write {task}: {problem}", key, write.channel)
+            if missing := _problem(found, write.ref, elements):
+                found.add(Kind.WRITE, f"write {task}: {missing}", key, write.channel)
                 found.broken_writes.add(write_key(row))
 
 
-def _writes(row: WriteRow) -> tuple[Sequence[Write], str]:
-    """Unpack a row of pending writes, or say why that fails."""
+def _writes(row: WriteRow) -> tuple[Sequence[Write], ThreadkeepError | None]:
+    """Unpack a row of pending writes; return its writes, or why that fails."""
     try:
-        return unpack_writes(row), ""
+        return unpack_writes(row), None
     except ThreadkeepError as exc:
-        return (), exc.message
+        return (), exc
 
 
 def _problem(found: Examined, ref: Ref, elements: Elements) -> str:

@@ -1,0 +1,54 @@
+"""Commands that write and read files of an encrypted store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.engine import Chain, everything
+from kit.marked import marked_files
+
+from threadkeep import KeyRing, SqliteSaver
+
+RING = KeyRing([b"k" * 32])
+MARK = "marked text 7b1f"
+
+
+@pytest.fixture
+def before(url, monkeypatch):
+    monkeypatch.setenv("TK_KEYS", RING.as_text())
+    with SqliteSaver(url, keys=RING) as saver:
+        Chain(saver, "t").put(m=MARK)
+        return everything(saver)
+
+
+def held(path):
+    with SqliteSaver(path, keys=RING) as saver:
+        return everything(saver)
+
+
+def found():
+    return {*marked_files(Path(), [MARK.encode()])}
+
+
+def test_a_backup_is_encrypted_with_the_keys_of_the_store(before, told, refused, monkeypatch):
+    told("backup", "backup.tkb")
+    told("export", "--all", "threads.tkb")
+    told("restore", "backup.tkb", "sqlite:///one.db")
+    told("import", "threads.tkb", "--url", "sqlite:///two.db")
+    assert held("one.db") == held("two.db") == before
+    assert not found()
+    monkeypatch.delenv("TK_KEYS")
+    assert refused("restore", "backup.tkb", "sqlite:///three.db")[1] == "WrongKeyError"
+    assert refused("import", "threads.tkb", "--url", "sqlite:///three.db")[1] == "WrongKeyError"
+
+
+def test_plain_files(before, told, refused, monkeypatch):
+    told("backup", "backup.tkb", "--plain")
+    told("export", "t", "threads.tkb", "--plain")
+    assert found() == {"backup.tkb", "threads.tkb"}
+    assert refused("backup", "backup.db", "--plain") == (2, "InvalidArgumentError")
+    monkeypatch.delenv("TK_KEYS")
+    told("restore", "backup.tkb", "sqlite:///one.db")
+    told("import", "threads.tkb", "--url", "sqlite:///two.db")
+    assert found() == {"backup.tkb", "threads.tkb", "one.db", "two.db"}
