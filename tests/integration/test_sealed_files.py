@@ -15,7 +15,6 @@ from kit.marked import marked_files
 from kit.rows import checkpoint, metadata
 
 from threadkeep import KeyRing, MemorySaver, SqliteSaver, SqliteStore
-from threadkeep._stores.store_keys import StoreKeys
 from threadkeep.errors import (
     InvalidArgumentError,
     NotOursError,
@@ -251,20 +250,19 @@ def test_a_repair_without_the_keys_changes_nothing(tmp_path: Path) -> None:
 
 def test_exported_items(tmp_path: Path) -> None:
     file = tmp_path / "items.jsonl"
-    with SqliteStore(str(tmp_path / "items.db")) as store:
+    with SqliteStore(str(tmp_path / "items.db"), keys=RING) as store:
         for number in range(1200):
             store.put(("users",), str(number), {"text": MARKS["value"], "number": number})
-        store._pair.backend.keys = StoreKeys(RING)
         assert store.export_items(file) == 1200
-    assert not marked_files(file.parent, WANTED).get("items.jsonl")
-    with SqliteStore(str(tmp_path / "again.db")) as store:
+        assert not marked_files(tmp_path, WANTED)
+        assert store.export_items(tmp_path / "plain.jsonl", plain=True) == 1200
+    assert set(marked_files(tmp_path, WANTED)) == {"plain.jsonl"}
+    with SqliteStore(str(tmp_path / "again.db")) as other:
         with pytest.raises(WrongKeyError, match=RING.current):
-            store.import_items(file)
-        store._pair.backend.keys = StoreKeys(RING)
-        assert store.import_items(file) == 1200
-        item = store.get(("users",), "7")
+            other.import_items(file)
+        assert other.import_items(tmp_path / "plain.jsonl") == 1200
+    with SqliteStore(str(tmp_path / "sealed.db"), keys=RING) as other:
+        assert other.import_items(file) == 1200
+        item = other.get(("users",), "7")
         assert item is not None
         assert item.value == {"text": MARKS["value"], "number": 7}
-        assert store.export_items(file, plain=True) == 1200
-        assert marked_files(file.parent, WANTED).get("items.jsonl")
-        assert store.import_items(file) == 1200
