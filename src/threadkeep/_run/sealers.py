@@ -30,7 +30,8 @@ def file_sealer(
     """Return the sealer of files beside a store; None for `plain` ones, or without keys."""
     if plain or backend.keys is None:
         return None
-    return (yield from sealer_of(backend.keys, "portable"))
+    prefix = getattr(getattr(backend, "names", None), "prefix", "")  # (of a tenant)
+    return (yield from sealer_of(backend.keys, "portable", prefix))
 
 
 def portable(ring: Ring) -> Sealer:

@@ -46,6 +46,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads.archives import archive as archiving
+from threadkeep.threads.archives.seals import seal_of
 from threadkeep.threads.retention.apply import all_writes
 from threadkeep.threads.rewriting import Position, Renewed, renew, with_elements
 from threadkeep.threads.transfer.whole_thread import (
@@ -233,12 +234,13 @@ class _Upgrade(NamedTuple):
         if self.cold is None or entry is None or archive is None:
             raise ThreadArchivedError(thread=self.thread)
         data = yield from external(partial(self.cold.get, archive.key))
-        whole = yield from archiving.opened(self.thread, data, archive)
+        whole = yield from archiving.opened(self.cold, self.thread, data, archive)
         new = yield from self._renewed(_rows_in(whole), (), whole.segments)
         counts = _counts(self.thread, new)
         if new.is_nothing or self.dry_run:
             return counts
-        packed = partial(archiving.pack, self._after(whole, new), archive, archive.state)
+        seal = yield from seal_of(self.cold, self.thread)
+        packed = partial(archiving.pack, self._after(whole, new), archive, archive.state, seal)
         data, record = yield from external(packed)
         yield from external(partial(archiving.put, self.cold, record.key, data))
         kept = record._replace(offloaded=archive.offloaded, back_at=archive.back_at)

@@ -174,9 +174,7 @@ class RowSealer:
             writes=tuple([each(self.opened_write, row) for row in stored.writes]),
         )
 
-    def _opened_keyframe(
-        self, sealed: Segment | None, each: Callable[..., Any]
-    ) -> Segment | None:
+    def _opened_keyframe(self, sealed: Segment | None, each: Callable[..., Any]) -> Segment | None:
         """Open a keyframe, which neighbouring checkpoints have in common."""
         if sealed is None:
             return None
