@@ -172,7 +172,9 @@ class LayeredBackend:
             from threadkeep._run.segment_cache import CacheLayer, Hot  # noqa: PLC0415
 
             hot_tier = None if self.tiering is None else self.tiering.hot
-            self._cache = CacheLayer(cache, None if self._hot is None else Hot(self._hot), hot_tier)
+            keys = self.backend.keys
+            shared = None if self._hot is None else Hot(self._hot, keys=keys)
+            self._cache = CacheLayer(cache, shared, hot_tier)
             layers.append(self._cache)
         self._use(layers)
         self._durable: LayeredBackend | None = None

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 
 def sealer_of(
-    keys: StoreKeys, purpose: Literal["of", "writing", "portable"], name: str = ""
+    keys: StoreKeys,
+    purpose: Literal["of", "writing", "portable"],
+    name: str = "",
+    **options: bool,
 ) -> Operation[Sealer]:
-    """Return the sealer for a name; `purpose` is a method of `StoreKeys`."""
-    ask = partial(getattr(keys, purpose), name)
+    """Return the sealer for a name; `purpose` is a method of `StoreKeys`, with its options."""
+    ask = partial(getattr(keys, purpose), name, **options)
     is_awaited = isinstance(keys._store, AsyncBackend)  # noqa: SLF001 - its methods suspend then
     sealer: Sealer = yield External(lambda: finish(ask()), ask if is_awaited else None)
     return sealer

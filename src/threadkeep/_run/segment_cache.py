@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep._core.codec.frame import is_intact
 from threadkeep._core.engine.cold_references import STUB
@@ -38,10 +38,15 @@ from threadkeep._core.lru import Lru
 from threadkeep._core.policies import HotTier, ReadCache
 from threadkeep._core.validation import micros
 from threadkeep._run.driver import CHANGES, Runner
+from threadkeep._run.sealers import sealer_of
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import Log, add, between, missing
-from threadkeep.errors import SegmentTakenError, ThreadkeepError
+from threadkeep.errors import CodecError, SegmentTakenError, ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep._core.sealing import Sealer
+    from threadkeep._stores.store_keys import StoreKeys
 
 _OVERHEAD = 200  # approximate bytes per segment in addition to its data
 
@@ -257,11 +262,19 @@ class Hot:
     The mark is a segment, stored together with the others. If the hot store already has a mark of
     another generation, it refuses all of them. Each key begins with the identity of the main store,
     because several stores may use the same server.
+
+    The keys of the main store seal the segments, for their place and generation.
     """
 
-    def __init__(self, store: Runner, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Runner,
+        clock: Callable[[], float] = time.monotonic,
+        keys: StoreKeys | None = None,
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._keys = keys
         self._again_at = 0.0
         self._known = ""
 
@@ -277,10 +290,22 @@ class Hot:
             return []
         # A server that is short of memory may have evicted the data but not the index entry.
         segments = [segment for segment in found if segment.data and segment.log != _MARK_LOG]
+        try:
+            seal = yield from self._seal(read.thread, read.generation)
+            segments = [one._replace(data=seal.open(one)) for one in segments]
+        except CodecError:
+            segments = [_mark(None)]
         if not all(is_intact(segment.data) for segment in segments):
             yield from self.evict(read.thread)
             return []
         return segments
+
+    def _seal(self, thread: str, generation: int | None) -> Operation[_HotSeal]:
+        name = yield from self._name(thread)
+        sealer = None
+        if self._keys is not None:
+            sealer = yield from sealer_of(self._keys, "of", thread, is_thread=True)
+        return _HotSeal(sealer, name, str(generation))
 
     def _fetch(self, read: ReadSegments) -> Operation[list[Segment]]:
         name = yield from self._name(read.thread)
@@ -295,8 +320,10 @@ class Hot:
 
     def _commit(self, fresh: Fresh) -> Operation[bool]:
         """Store segments; return False if other data is in their place."""
-        marked = (_mark(fresh.generation), *fresh.segments)
         name = yield from self._name(fresh.thread)
+        seal = yield from self._seal(fresh.thread, fresh.generation)
+        sealed = [one._replace(data=seal.seal(one)) for one in fresh.segments]
+        marked = (_mark(fresh.generation), *sealed)
         batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
         try:
             yield self._store.external("commit", batch)
@@ -336,6 +363,28 @@ class Hot:
             if is_first:
                 _log.warning("Hot store disabled for %g seconds: %s", _PAUSE, error)
             return None
+
+
+class _HotSeal(NamedTuple):
+    """Seals and opens segments of a thread and generation in the hot store."""
+
+    sealer: Sealer | None
+    name: str
+    generation: str
+
+    def seal(self, segment: Segment) -> bytes:
+        if self.sealer is None:
+            return segment.data
+        return self.sealer.seal(segment.data, self._place(segment), self.sealer.group(self.name))
+
+    def open(self, segment: Segment) -> bytes:
+        if self.sealer is None:
+            return segment.data
+        return self.sealer.open(segment.data, self._place(segment), [self.sealer.group(self.name)])
+
+    def _place(self, segment: Segment) -> bytes:
+        assert self.sealer is not None  # noqa: S101 - see above
+        return self.sealer.place("hot", self.name, self.generation, *segment[:3])
 
 
 def _mark(generation: int | None) -> Segment:
