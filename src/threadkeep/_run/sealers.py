@@ -37,6 +37,13 @@ def file_sealer(
     return (yield from sealer_of(backend.keys, "portable", prefix))
 
 
+def noting_plain(keys: StoreKeys | None) -> Operation[None]:
+    """Note that bytes of values come from elsewhere; see `StoreKeys.note_plain`."""
+    if keys is not None and not keys.has_plain:
+        is_awaited = isinstance(keys._store, AsyncBackend)  # noqa: SLF001 - as above
+        yield External(lambda: finish(keys.note_plain()), keys.note_plain if is_awaited else None)
+
+
 def portable(ring: Ring) -> Sealer:
     """Return the sealer of files for a program without the store."""
     from threadkeep._stores.store_keys import StoreKeys  # noqa: PLC0415 - an extra

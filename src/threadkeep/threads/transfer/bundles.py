@@ -21,7 +21,7 @@ from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import Runner, external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import file_sealer
+from threadkeep._run.sealers import file_sealer, noting_plain
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import DATABASES, BackupFormat
 from threadkeep._stores.sqlite.opening import wal_of
@@ -312,7 +312,11 @@ def verify(
 
 
 def fill(
-    store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
+    store: LayeredBackend,
+    file: Path,
+    names: Sequence[str],
+    options: ImportOptions,
+    progress: Progress,
 ) -> Operation[ImportReport]:
     """Put all threads of a verified bundle into a store; other threads do not change."""
     done: dict[str, Outcome] = {}
@@ -330,6 +334,8 @@ def fill(
 
     if not (options.replace or options.dry_run):
         yield from _each(file, options, check)
+    if not options.dry_run and not FileKind.BUNDLE.begins((yield from _begin(file))):
+        yield from noting_plain(store.backend.keys)
     try:
         yield from _each(file, options, handle)
     except ThreadkeepError as exc:
@@ -340,6 +346,10 @@ def fill(
     added = tuple([name for name in checkpoints if done[name] != "unchanged"])
     replaced = tuple([name for name in added if done[name] == "replaced"])
     return ImportReport(added, unchanged, sum(checkpoints.values()), replaced)
+
+
+def _begin(file: Path) -> Operation[bytes]:
+    return external(partial(_start_of, file))
 
 
 def _so_far(done: Iterable[str], total: int) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from threadkeep._core import validation
 from threadkeep._core.engine.model import DropThread
@@ -20,6 +21,7 @@ from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend, store_of
+from threadkeep._run.sealers import noting_plain
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -36,6 +38,9 @@ from threadkeep.threads.transfer.whole_thread import (
     rows_of,
     whole_of,
 )
+
+if TYPE_CHECKING:
+    from threadkeep._stores.store_keys import StoreKeys
 
 
 @dataclass(slots=True)
@@ -81,7 +86,9 @@ def mirror(
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
     names = validation.thread_ids(threads)
-    run = _Mirror(store.beneath(), there.beneath(), is_named=names is not None, **flags)
+    one, other_keys = store.backend.keys, there.backend.keys
+    is_named = names is not None
+    run = _Mirror(store.beneath(), there.beneath(), one, other_keys, is_named=is_named, **flags)
     return run.threads(names, progress or no_progress)
 
 
@@ -91,6 +98,8 @@ class _Mirror:
 
     here: Runner
     there: Runner
+    keys: StoreKeys | None
+    keys_there: StoreKeys | None
     is_named: bool
     replace: bool
     delete: bool
@@ -166,6 +175,8 @@ class _Mirror:
     def _copy(self, own: WholeThread, *, replace: bool) -> Operation[Digests]:
         """Copy a thread's missing rows and segments to the other store; return its digests."""
         whole, expected = yield from self._read(own)
+        if self.keys is None or not self.keys.is_authentic:
+            yield from noting_plain(self.keys_there)
         now = time.time_ns() // 1000
         put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
         yield from on(self.there, put)
