@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kit.marked import marked_files
 from kit.rows import checkpoint, metadata
+from langchain_core.messages import HumanMessage
 
-from threadkeep import KeyRing, MemorySaver, SqliteSaver, SqliteStore
+from threadkeep import (
+    KeyRing,
+    LayeredCheckpointSaver,
+    Layers,
+    MemorySaver,
+    SqliteSaver,
+    SqliteStore,
+)
 from threadkeep.errors import (
     InvalidArgumentError,
     NotOursError,
@@ -290,3 +298,23 @@ def test_exported_items(tmp_path: Path) -> None:
         item = other.get(("users",), "7")
         assert item is not None
         assert item.value == {"text": MARKS["value"], "number": 7}
+
+
+# -- layered memory --------------------------------------------------------------------
+
+
+def test_words_of_archived_messages_reach_no_file(tmp_path: Path) -> None:
+    """The index for searches is in memory, and made again by another process."""
+    words = "kumquat zeppelin"
+    for ring in (RING, None):
+        folder = tmp_path / str(ring is None)
+        folder.mkdir()
+        said = [HumanMessage(f"{words} {number}", id=str(number)) for number in range(40)]
+        for again in (False, True):
+            layers = Layers(full_window=2, summary_window=6, batch=2)
+            with LayeredCheckpointSaver(opened(folder / "threads.db", ring), layers) as saver:
+                if not again:
+                    saver.save("t", said)
+                assert saver.search_messages("t", query="kumquat")
+        parts = [word.encode() for word in words.split()]
+        assert bool(marked_files(folder, parts)) == (ring is None)
