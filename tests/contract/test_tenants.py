@@ -43,7 +43,7 @@ from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.tenant import Names, for_tenant
-from threadkeep.errors import InvalidArgumentError, StateError, ThreadExistsError
+from threadkeep.errors import ConflictError, InvalidArgumentError, StateError, ThreadExistsError
 from threadkeep.keys import KeyRing
 from threadkeep.testing import BackendContract, BlockingBackend
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, uid, write
@@ -342,3 +342,17 @@ def test_values_shared_with_a_thread_of_another_tenant_are_seen():
 def test_invalid_names_are_refused(name):
     with pytest.raises(InvalidArgumentError, match="tenant"):
         Names(name)
+
+
+def test_errors_name_no_thread_of_another_tenant():
+    own, other = Names("a"), Names("b")
+    for error, thread, message in (
+        (ConflictError(thread=own.stored("t")), "t", ConflictError().message),
+        (ConflictError(thread=other.stored("t")), None, ConflictError().message),
+        (ConflictError(f"It is {own.stored('t')!r}.", thread="t"), None, "It is 't'."),
+        (ConflictError(f"It is {other.stored('t')!r}.", hint="h"), None, ConflictError().message),
+        (ConflictError("It.", hint=f"See {other.stored('t')!r}."), None, ConflictError().message),
+    ):
+        found = own.named(error)
+        assert (found.thread, found.message) == (thread, message)
+        assert "threadkeep@" not in str(found)

@@ -184,6 +184,8 @@ class Names:
             error.thread = self.plain(error.thread) if is_own else None
         error.message = error.message.replace(self.prefix, "")
         error.hint = error.hint.replace(self.prefix, "")
+        if tenants.FIRST in f"{error.message}{error.hint}":  # (of others, in one group of commits)
+            error.message, error.hint = f"{type(error).__doc__}".strip().splitlines()[0], ""
         return error
 
 
