@@ -129,9 +129,10 @@ def test_a_backup_of_a_shredded_thread_is_unreadable(tmp_path: Path, options: An
         assert text(saver, "u") == "hello"
         with pytest.raises(WrongKeyError, match="The key of thread t was destroyed"):
             saver.get_tuple(at("t"))
-    # The ring alone opens nothing of it either.
+    # With another key store the ring opens nothing of it either.
+    options["key_store"] = f"sqlite:///{tmp_path / 'new.db'}"
     with (
-        open_saver(f"sqlite:///{copy}", keys=RING) as saver,
+        open_saver(f"sqlite:///{copy}", **options) as saver,
         pytest.raises(WrongKeyError, match=key),
     ):
         saver.get_tuple(at("t"))
@@ -173,6 +174,28 @@ def test_two_programs_make_one_key(tmp_path: Path, options: Any) -> None:
         for number in range(3):
             assert len(list(one.list(at(f"t{number}")))) > 5
         assert other.check().ok
+
+
+def test_the_first_program_decides_whose_keys_are_random(tmp_path: Path, options: Any) -> None:
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        put(saver, "t")
+    with open_backend("sqlite", tmp_path, **{**options, "thread_keys": False}) as saver:
+        assert text(saver, "t") == "hello"
+        put(saver, "u")
+        assert len(saver.shred("u").keys) == 1
+    with (
+        open_backend("sqlite", tmp_path, keys=RING) as saver,
+        pytest.raises(WrongKeyError, match="key store"),
+    ):
+        text(saver, "t")
+    (tmp_path / "other").mkdir()
+    with open_backend("sqlite", tmp_path / "other", keys=RING) as saver:
+        put(saver, "t")
+    with (
+        open_backend("sqlite", tmp_path / "other", **options) as saver,
+        pytest.raises(InvalidArgumentError, match="begun without key_store="),
+    ):
+        text(saver, "t")
 
 
 def test_a_lost_key_store_is_no_new_one(tmp_path: Path, options: Any) -> None:

@@ -60,6 +60,7 @@ class KeyRecord(NamedTuple):
     keys: list[str]  # ids of keys that may have sealed rows
     searchable: list[str]  # keys of metadata whose digests all rows have
     plain: bool = False  # True if bytes of values came from elsewhere without authentication
+    random: int = 0  # owners of random keys: 0 none, 1 tenants, 2 threads
 
 
 class StoreKeys:
@@ -68,7 +69,7 @@ class StoreKeys:
     Its methods read the store once, and suspend only if the store is awaited.
 
     With a key store, each tenant has a random key there, and each thread one with `thread_keys`.
-    Otherwise all keys are derived from the ring's.
+    Otherwise all keys are derived from the ring's. The first program that writes decides.
 
     Args:
         ring: the keys.
@@ -91,11 +92,17 @@ class StoreKeys:
         self.ring = ring
         self._declared = frozenset(searchable)
         self.allow_plaintext = allow_plaintext
-        self.has_thread_keys = thread_keys
         self._key_database = key_store
+        self._wanted = 0 if key_store is None else 1 + thread_keys
         self._known = _Known()
         self._store: Any = None  # a backend
         self._random: KeyStore | None = None
+
+    @property
+    def has_thread_keys(self) -> bool:
+        """True if each thread has a random key; decided once the record was read."""
+        record = self._known.record
+        return (self._wanted if record is None else record.random) > 1
 
     @property
     def instant(self) -> bool:
@@ -217,13 +224,13 @@ class StoreKeys:
         return f"tenant {tenant}" if tenant else ""
 
     async def _sealer(self, name: str, *, is_thread: bool, create: bool) -> Sealer:
+        record = self._known.record or await self._record()
+        if record is None:
+            return self.none  # (no row of the store is sealed)
         key = self._name(name, is_thread=is_thread)
         known = self._known.sealer(key)
         if known is not None and (self._random is None or known[1] > time.monotonic()):
             return known[0]
-        record = await self._record()
-        if record is None:
-            return self.none  # (no row of the store is sealed)
         tenant = tenants.tenant_of(name)
         context = "store", record.store, tenant
         if self._random is None or not key:
@@ -252,7 +259,8 @@ class StoreKeys:
                 declared = [] if self.allow_plaintext else sorted(self._declared)
                 clues = secrets.token_bytes(_SECRET)
                 store = secrets.token_bytes(16)
-                record = KeyRecord(store, clues, [], declared, self.allow_plaintext)
+                plain = self.allow_plaintext
+                record = KeyRecord(store, clues, [], declared, plain, self._wanted)
             if self.ring.ids[0] not in record.keys:
                 await self._put(rows, record._replace(keys=[self.ring.ids[0], *record.keys]))
 
@@ -281,9 +289,22 @@ class StoreKeys:
                 f"Rows of this store may be encrypted with key {missing[0]}, which was not given.",
                 hint="Add it to the keys; `threadkeep rotate` makes it unnecessary.",
             )
+        self._check_random(record)
         self._known.record = record
         self._known.is_ready = self.ring.ids[0] in record.keys
         return record
+
+    def _check_random(self, record: KeyRecord) -> None:
+        if record.random and self._key_database is None:
+            raise WrongKeyError(
+                "Keys of this store are in a key store, which was not given.",
+                hint="Open it with key_store= as well (in the shell: THREADKEEP_KEY_STORE).",
+            )
+        if self._wanted > record.random:
+            raise InvalidArgumentError(
+                "This store was begun without key_store= and thread_keys=.",
+                hint="Leave them out, or mirror the threads to a new store.",
+            )
 
     async def _put(self, rows: ThreadRows, record: KeyRecord) -> None:
         """Put a record in place of the one in these rows, if no other process has done so."""

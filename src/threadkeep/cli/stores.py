@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     tiering: dict[str, Any] | None = None
     alerts: list[str] | None = None
     keys_file: Path | None = None
+    key_store: str | None = None
     allow_plaintext: Literal["migrate"] | None = None
 
     @classmethod
@@ -119,7 +120,12 @@ def keys() -> KeyOptions:
         ring = KeyRing.from_file(file)
     else:
         return {}
-    return {"keys": ring, "allow_plaintext": settings().allow_plaintext}
+    found = settings()
+    return {
+        "keys": ring,
+        "key_store": found.key_store,
+        "allow_plaintext": found.allow_plaintext,
+    }
 
 
 def open_existing(

@@ -55,18 +55,18 @@ def shred_thread(
     """See `Saver.shred`."""
     name = validation.thread_id(thread)
     keys = store.backend.keys
-    if keys is None or not keys.has_thread_keys:
-        raise InvalidArgumentError(
-            "The threads of this store have no keys of their own.",
-            hint="Open it with keys=, key_store= and thread_keys=True, before the first save.",
-        )
 
     def erasing(*, dry_run: bool) -> Operation[EraseReport]:
         return erase(
             store, engine, name, None, progress, forks=forks, rewrite=False, dry_run=dry_run
         )
 
-    planned = yield from erasing(dry_run=True)
+    planned = yield from erasing(dry_run=True)  # (also reads the store's record of its keys)
+    if keys is None or not keys.has_thread_keys:
+        raise InvalidArgumentError(
+            "The threads of this store have no keys of their own.",
+            hint="Open it with keys=, key_store= and thread_keys=True, before the first save.",
+        )
     if planned.forks:
         raise StateError(
             f"Forks of it are encrypted with its key: {', '.join(planned.forks[:5])}.",
