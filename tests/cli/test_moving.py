@@ -291,7 +291,7 @@ def test_threads_of_langgraph_are_adopted(told):
     assert not Path("new.db").exists()
     first = told("adopt", "langgraph.db", "sqlite:///new.db", "l", "--verify", "--json")
     counts = {"threads": 1, "checkpoints": 5, "unchanged": 0, "writes": 5, "verified": 5}
-    counts |= {"dry_run": False, "deleted": []}
+    counts |= {"dry_run": False, "deleted": [], "plain": 0}
     apart = {"conflicts": {}, "replaced": [], "forks": {}}
     assert first == {"from": "langgraph.db", "to": "new.db", **counts, **apart}
     line = "Adopted 10 checkpoints from 3 threads, 5 unchanged, 15 verified"

@@ -32,36 +32,40 @@ from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 ROOT = b"k" * 32
-KEYS = StoreKeys(KeyRing([ROOT]))
+
+
+def keys():
+    """Keys of one store: they remember its record."""
+    return StoreKeys(KeyRing([ROOT]))
 
 
 class TestSealedMemory(BackendContract):
-    overhead = OVERHEAD
+    overhead, own_writes = OVERHEAD, 1
 
     def new_backend(self, folder):
-        return SealedBackend(MemoryBackend(), KEYS)
+        return SealedBackend(MemoryBackend(), keys())
 
 
 class TestSealedServer(Variant):
     """Awaited, on a server."""
 
-    overhead = OVERHEAD
+    overhead, own_writes = OVERHEAD, 1
 
     def new_backend(self, folder):
-        return awaited(SealedBackend(PostgresBackend(url_for(folder), max_size=8), KEYS))
+        return awaited(SealedBackend(PostgresBackend(url_for(folder), max_size=8), keys()))
 
     def reopen(self, folder):
         return self.new_backend(folder)
 
 
 class TestSealedFile(Variant):
-    overhead = OVERHEAD
+    overhead, own_writes = OVERHEAD, 1
 
     def new_backend(self, folder):
-        return SealedBackend(SqliteBackend(folder / "threads.db", synchronous="normal"), KEYS)
+        return SealedBackend(SqliteBackend(folder / "threads.db", synchronous="normal"), keys())
 
     def reopen(self, folder):
-        return SealedBackend(SqliteBackend(folder / "threads.db"), KEYS)
+        return SealedBackend(SqliteBackend(folder / "threads.db"), keys())
 
 
 # -- the store's owner changes rows ------------------------------------------------------
@@ -71,7 +75,7 @@ MARKER = "marked-text"
 
 @pytest.fixture
 def backend(tmp_path):
-    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db", synchronous="full"), KEYS)
+    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db", synchronous="full"), keys())
     yield backend
     backend.close()
 
@@ -118,13 +122,13 @@ def test_files_hold_no_content(backend, tmp_path):
     assert MARKER not in text.replace(f"'{MARKER}'", "")
 
 
-OTHERS = "(SELECT {} FROM {} WHERE thread = 2)"
+OTHERS = "(SELECT {} FROM {} WHERE thread = " + numbered("two") + ")"
 
 
 @pytest.mark.parametrize(
     ("table", "change"),
     [
-        ("tk_checkpoints", "thread = 3"),
+        ("tk_checkpoints", f"thread = {numbered('three')}"),
         ("tk_checkpoints", "parent = id"),
         ("tk_checkpoints", "ts = ts + 1"),
         ("tk_checkpoints", "run = 7"),
@@ -142,7 +146,7 @@ def test_a_row_that_was_changed_or_moved_is_refused(backend, table, change):
     turn(backend, "three", 2)
     whole = ReadSegments("one", (Span(1, 0, 9),))
     assert [one.data for one in backend.fetch([whole])[0]] == [b"one of 1"]
-    sql(backend, f"UPDATE {table} SET {change} WHERE thread = 1")
+    sql(backend, f"UPDATE {table} SET {change} WHERE thread = {numbered('one')}")
     asked = (ReadThread("one"), ReadThread("three"), whole)
     with pytest.raises(TamperedDataError):
         backend.fetch(asked)
@@ -183,7 +187,8 @@ def test_a_forged_family_is_refused(backend):
     turn(backend, "other", 1)
     name = family_thread("other")
     sql(backend, f"UPDATE tk_threads SET thread = '{name}' WHERE thread LIKE '%family fork'")
-    sql(backend, f"UPDATE tk_checkpoints SET thread = {numbered('other')} WHERE thread = 1")
+    to, at = numbered("other"), numbered("t")
+    sql(backend, f"UPDATE tk_checkpoints SET thread = {to} WHERE thread = {at}")
     with pytest.raises(TamperedDataError):
         head(backend, "other")
 
@@ -226,7 +231,7 @@ def test_older_keys_open_what_they_sealed(tmp_path):
 
 
 def test_a_head_in_memory_opens_without_a_read(tmp_path):
-    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db"), KEYS)
+    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db"), keys())
     turn(backend, "t", 1)
     turn(backend, "t", 2)
     head = ReadCheckpoint("t", "")

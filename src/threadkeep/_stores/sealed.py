@@ -67,6 +67,7 @@ class SealedFace(AsyncBackend):
         self.counts_for_all = below.counts_for_all
         self.counts_usage = below.counts_usage
         self._families: Lru[str, Family] = Lru(_FAMILIES)
+        self._ready: Lru[str, RowSealer] = Lru(_FAMILIES)
         self._lock = Lock()
 
     @property
@@ -78,6 +79,10 @@ class SealedFace(AsyncBackend):
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         """See `Backend.fetch`."""
+        first = reads[0] if len(reads) == 1 else None
+        if isinstance(first, model.ReadCheckpoint):
+            (reply,) = await result(self.below.fetch(reads))
+            return [self.at_hand(first, reply) or await self._opened(first, reply)]
         asked = [await self._read(read) for read in reads]
         replies = await result(self.below.fetch([read for read, _ in asked]))
         return [await self._reply(*pair, reply) for pair, reply in zip(asked, replies, strict=True)]
@@ -153,12 +158,30 @@ class SealedFace(AsyncBackend):
                 found.append(without_labels(entry))
         return found
 
-    def at_hand(self, read: model.Read, reply: Any) -> Any:
-        """Return an opened reply if no other read is needed, else None."""
+    def at_hand(
+        self, read: model.ReadCheckpoint, reply: model.ThreadState
+    ) -> model.ThreadState | None:
+        """Return the opened reply to a read if no other read is needed, else None."""
+        if reply.found is None:
+            return reply
+        rows = self._ready_rows(read.thread)
+        if rows is None:
+            return None
         try:
-            return _opened(read, reply, self._rows)
+            return reply._replace(found=rows.opened(reply.found))
         except CodecError:
             return None
+
+    def sealed_at_hand(self, change: model.Change) -> model.Batch | None:
+        """Return the sealed rows of a batch if no read is needed, else None."""
+        if type(change) is not model.Batch or change.drop_segments:
+            return None
+        rows = self._ready_rows(change.thread)
+        return None if rows is None else rows.batch(change)
+
+    def _ready_rows(self, thread: str) -> RowSealer | None:
+        with self._lock:
+            return self._ready.get(thread)
 
     async def _without_hidden(
         self,
@@ -236,7 +259,11 @@ class SealedFace(AsyncBackend):
         root = None
         if family.root != thread:
             root = await self.keys.of(family.root, is_thread=True)
-        return self._row_sealer(thread, sealer, family, root)
+        rows = self._row_sealer(thread, sealer, family, root)
+        if self.keys.are_derived:  # (others may be destroyed)
+            with self._lock:
+                self._ready.put(thread, rows)
+        return rows
 
     async def _family(self, thread: str) -> Family:
         with self._lock:
@@ -255,12 +282,14 @@ class SealedFace(AsyncBackend):
             with suppress(WrongKeyError):  # (destroyed: what it sealed does not open)
                 await self.keys.of(one.thread, is_thread=True)
         with self._lock:
+            self._ready.drop(thread)
             return self._families.put(thread, family)
 
     # -- changes -----------------------------------------------------------------------
 
     async def commit(self, change: model.Change) -> None:
         """See `Backend.commit`."""
+        await self.keys.prepare()
         await self._before(change)
         if isinstance(change, model.CopyThread):
             await result(self.below.commit(change))
@@ -303,6 +332,7 @@ class SealedFace(AsyncBackend):
         if isinstance(change, model.CopyThread):
             return change
         if isinstance(change, model.DropThread) and change.entry is None and change.rows is None:
+            await self.keys.prepare()
             return change
         of_all = isinstance(change, model.Batch) and bool(change.drop_segments)
         rows = await self.rows_to_write(change.thread, of_all=of_all)
@@ -484,8 +514,37 @@ class SealedBackend(BlockingFace[SealedFace]):
         self._below.open()
 
     def at_hand(self, read: model.Read) -> Any:
-        reply = self._below.at_hand(read)
-        return None if reply is None else self.face.at_hand(read, reply)
+        reply = self._below.at_hand(read) if isinstance(read, model.ReadCheckpoint) else None
+        return reply and self.face.at_hand(cast("model.ReadCheckpoint", read), reply)
+
+    # The three hot calls skip the coroutines of the face if all that they need is in memory.
+
+    def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
+        first = reads[0] if len(reads) == 1 else None
+        if isinstance(first, model.ReadCheckpoint):
+            (reply,) = self._below.fetch(reads)
+            opened = self.face.at_hand(first, reply)
+            if opened is not None:
+                return [opened]
+        return super().fetch(reads)
+
+    def commit(self, change: model.Change) -> None:
+        sealed = self.face.sealed_at_hand(change)
+        if sealed is not None:
+            with suppress(SegmentTakenError):
+                self._below.commit(sealed)
+                return
+        super().commit(change)
+
+    def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
+        sealed = [*map(self.face.sealed_at_hand, changes)]
+        if None in sealed:
+            return super().commit_many(changes)
+        refusals = self._below.commit_many([one for one in sealed if one is not None])
+        for number, refusal in enumerate(refusals):
+            if isinstance(refusal, SegmentTakenError):
+                (refusals[number],) = super().commit_many(changes[number : number + 1])
+        return refusals
 
     def stored_names(self, after: str | None) -> list[str]:
         return finish(self.face.stored_names(after))

@@ -105,6 +105,11 @@ class StoreKeys:
         return (self._wanted if record is None else record.random) > 1
 
     @property
+    def are_derived(self) -> bool:
+        """True if all keys are derived from the ring's, which do not change."""
+        return self._key_database is None
+
+    @property
     def instant(self) -> bool:
         """True if no key is read from a disk or a server; see `Backend.instant`."""
         return self._key_database is None or self._key_database.instant
@@ -174,9 +179,16 @@ class StoreKeys:
             InvalidArgumentError: the store holds threads that are not encrypted.
             WrongKeyError: the ring lacks a key of the store, or the key was destroyed.
         """
+        await self.prepare()
+        return await self._sealer(name, is_thread=is_thread, create=True)
+
+    async def prepare(self) -> None:
+        """Make the record before the first change; add the current key to it. Raises as `writing`.
+
+        Even a tombstone comes after it: threads without a record are those of a plain store.
+        """
         if not self._known.is_ready:
             await self._prepare()
-        return await self._sealer(name, is_thread=is_thread, create=True)
 
     async def portable(self, name: str = "") -> Sealer:
         """Return the sealer of files that other stores read too, such as bundles."""
