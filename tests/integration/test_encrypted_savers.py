@@ -184,6 +184,28 @@ def test_a_rotation_continues_beside_writers_and_after_an_end(ours: Any, tmp_pat
         assert saver.check().ok
 
 
+def test_a_rotation_reaches_the_cold_store(tmp_path: Path) -> None:
+    old = KeyRing.generate()
+    new, cold = old.rotated(), (tmp_path / "cold").as_uri()
+    with open_backend("sqlite", tmp_path, keys=old, cold=cold) as saver:
+        for thread in ("archived", "offloaded"):
+            for number in range(4):
+                put(saver, thread, f"{number} {os.urandom(4000).hex()}")
+        saver.threads.archive("archived")
+        assert saver.threads.offload("offloaded", over=1024).bytes > 0
+    with open_backend("sqlite", tmp_path, keys=new) as saver:
+        put(saver, "other")
+        with pytest.raises(InvalidArgumentError, match="older key"):
+            saver.rotate_keys()
+    with open_backend("sqlite", tmp_path, keys=new, cold=cold) as saver:
+        assert saver.rotate_keys().archives == 2
+        assert saver.threads.get("archived").state == "archived"
+    with open_backend("sqlite", tmp_path, keys=new.without(old.current), cold=cold) as saver:
+        for thread in ("archived", "offloaded"):
+            assert len(list(saver.list(at(thread)))) == 4
+        assert saver.check().ok
+
+
 def test_plain_values_are_encrypted_by_a_rotation(tmp_path: Path) -> None:
     with open_backend("sqlite", tmp_path) as plain:
         put(plain, "t", "a MARK")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import KeyRing, open_saver
+from threadkeep._core.sealed_files import FileKind, opened_file
 from threadkeep._stores import store_keys
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -162,6 +164,62 @@ def test_keys_are_wrapped_again_by_a_rotation(tmp_path: Path, options: Any) -> N
     last = new.without(RING.current)
     with open_backend("sqlite", tmp_path, **{**options, "keys": last}) as saver:
         assert text(saver, "t") == "hello"
+
+
+def test_a_rotation_passes_by_what_was_shredded(tmp_path: Path, options: Any) -> None:
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        for thread in ("t", "u"):
+            put(saver, thread)
+            put(saver.for_tenant("acme"), thread)
+        saver.shred("t")
+        saver.for_tenant("acme").shred("t")
+        assert saver.rotate_keys().changed == 0
+        saver.shred_tenant("acme")
+        saver.rotate_keys()
+        assert text(saver, "u") == "hello"
+
+
+@pytest.mark.parametrize("thread_keys", [False, True])
+async def test_files_of_a_tenant_end_with_its_key(
+    thread_keys: bool, tmp_path: Path, options: Any
+) -> None:
+    """Bundles that its saver wrote, and copies of objects in the cold store."""
+    cold, bundle = tmp_path / "cold", tmp_path / "acme.tkb"
+    options |= {"cold": cold.as_uri(), "thread_keys": thread_keys}
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        tenant = saver.for_tenant("acme")
+        put(tenant, "t", "MARK")
+        tenant.threads.export_bundle(None, bundle)
+        await tenant.threads.aexport_bundle(None, tmp_path / "async.tkb")
+        tenant.threads.archive("t")
+    shutil.copytree(cold, tmp_path / "kept")
+    shutil.copy(tmp_path / "threads.db", tmp_path / "kept.db")
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        saver.shred_tenant("acme")
+        for file in (bundle, tmp_path / "async.tkb"):
+            with pytest.raises(WrongKeyError):
+                saver.threads.import_bundle(file)
+    options["cold"] = (tmp_path / "kept").as_uri()
+    with (
+        open_saver(f"sqlite:///{tmp_path / 'kept.db'}", **options) as saver,
+        pytest.raises(WrongKeyError, match="destroyed"),
+    ):
+        text(saver.for_tenant("acme"), "t")
+
+
+def test_copies_of_a_threads_archive_end_with_its_key(tmp_path: Path, options: Any) -> None:
+    options["cold"] = (tmp_path / "cold").as_uri()
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        put(saver, "t", "MARK")
+        saver.threads.archive("t")
+        assert text(saver, "t") == "MARK"
+        saver.threads.archive("t")
+        shutil.copytree(tmp_path / "cold", tmp_path / "kept")
+        saver.shred("t")
+        data = next((tmp_path / "kept").rglob("*.tkb")).read_bytes()
+        for sealer in (RING.sealer("portable", ""), RING.sealer("none")):
+            with pytest.raises((WrongKeyError, TamperedDataError)):
+                opened_file(BytesIO(data), FileKind.ARCHIVE, sealer, "").read()
 
 
 def test_two_programs_make_one_key(tmp_path: Path, options: Any) -> None:

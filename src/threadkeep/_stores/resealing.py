@@ -84,6 +84,8 @@ class _Pass:
     async def run(self, *, dry_run: bool) -> _Found:
         reads: list[model.Read] = [model.ReadThread(self._thread), ReadEntry(self._thread)]
         rows, entry = await result(self._face.below.fetch(reads))
+        if not (rows.checkpoints or rows.orphans or rows.segments or (entry and entry.labels)):
+            return _Found(self._bytes, self._changed, is_done=True)  # (its key may be destroyed)
         if not tenants.is_hidden(self._thread):
             await self._face.read_family(self._thread)
         sealer = await self._face.rows_to_write(self._thread)

@@ -105,6 +105,12 @@ class StoreKeys:
         return (self._wanted if record is None else record.random) > 1
 
     @property
+    def used(self) -> tuple[str, ...]:
+        """The ids of the ring's keys that may have sealed rows or objects, if that was read."""
+        record = self._known.record
+        return () if record is None else tuple(record.keys)
+
+    @property
     def are_derived(self) -> bool:
         """True if all keys are derived from the ring's, which do not change."""
         return self._key_database is None
@@ -190,15 +196,25 @@ class StoreKeys:
         if not self._known.is_ready:
             await self._prepare()
 
-    async def portable(self, name: str = "") -> Sealer:
-        """Return the sealer of files that other stores read too, such as bundles."""
-        tenant = tenants.tenant_of(name)
-        if self._random is None or not tenant:
-            return self.ring.sealer("portable", tenant)
-        record = await self._record()
-        assert record is not None  # noqa: S101 - a tenant's file is written after its rows
-        secret = await self._random.get(record.store, f"tenant {tenant}", create=True)
-        return _sealer_of(cast("Secret", secret), ("portable", tenant))
+    async def portable(self, name: str = "", *, is_thread: bool = False) -> Sealer:
+        """Return the sealer of files that other stores read too, such as bundles.
+
+        Archives of a thread (`is_thread`) end with its own key, if it has one.
+        """
+        record = None
+        if self._random is not None:
+            await self.prepare()
+            record = await self._record()
+        key, tenant = self._name(name, is_thread=is_thread), tenants.tenant_of(name)
+        known = self._known.sealer(f"portable {key}")
+        if known is not None and (self._random is None or known[1] > time.monotonic()):
+            return known[0]
+        if self._random is None or record is None or not key:
+            sealer = self.ring.sealer("portable", tenant)
+        else:
+            secret = await self._random.get(record.store, key, create=True)
+            sealer = _sealer_of(cast("Secret", secret), ("portable", tenant))
+        return self._known.remember(f"portable {key}", sealer)
 
     async def destroy(self, name: str) -> tuple[str, ScrubReport]:
         """Destroy the key of a tenant or thread; see `KeyStore.destroy`.
@@ -214,6 +230,7 @@ class StoreKeys:
             )
         destroyed = await self._random.destroy(record.store, name)
         self._known.forget(name)
+        self._known.forget(f"portable {name}")
         return destroyed
 
     async def migrate(self) -> None:

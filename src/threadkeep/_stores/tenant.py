@@ -318,7 +318,7 @@ class TenantBackend(BlockingFace[TenantFace]):
         super().__init__(
             TenantFace(below, names), None if beside is None else TenantFace(beside, names)
         )
-        self.below = below
+        self.below, self.names = below, names
         self.instant = below.instant
 
     @property

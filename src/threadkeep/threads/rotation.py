@@ -6,14 +6,19 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from threadkeep._core.engine import registration
+from threadkeep._core.engine.cold_references import WITH_COLD, archive_of
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation, Progress, call
+from threadkeep._core.engine.thread_entry import ThreadEntry, is_archived
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import ConflictError, InvalidArgumentError
+from threadkeep.threads.archives import offload, tiering
 from threadkeep.threads.statistics import Stats
 
 _PASSES = 3
+_TWO = 2  # keys: an older one was used, too
 
 
 class RotationReport(NamedTuple):
@@ -25,12 +30,15 @@ class RotationReport(NamedTuple):
         key_bytes: the bytes of values before the rotation, by the id of their key; "" for values
             that were not encrypted.
         dry_run: True if nothing was changed.
+        archives: the number of threads with values in the cold store. Archives are restored and
+            archived again, other values stay in the store until they are offloaded again.
     """
 
     threads: int
     changed: int
     key_bytes: dict[str, int]
     dry_run: bool
+    archives: int = 0
 
 
 def rotate(
@@ -42,10 +50,11 @@ def rotate(
             "Only a saver with keys and without a tenant can rotate keys.",
             hint="Open the store with keys=.",
         )
+    archives = yield from _cold(store, engine, dry_run=dry_run)
     first = None
     for _ in range(_PASSES):
         found = yield from _pass(store, progress, dry_run=dry_run)
-        first = first or found
+        first = first or found._replace(archives=archives)
         if dry_run:
             return first
         if not found.changed:
@@ -56,6 +65,28 @@ def rotate(
         "Other processes still write with an older key.",
         hint="Give all of them the new keys, and run the rotation again.",
     )
+
+
+def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[int]:
+    """Seal objects again that an older key may have sealed; return the number of their threads."""
+
+    def cold(entry: ThreadEntry) -> ThreadEntry | None:
+        archive = archive_of(entry)
+        return entry if is_archived(entry) or (archive and archive.offloaded) else None
+
+    entries = yield from on(store, registration.of_all(registration.ALL, cold))
+    keys = store.backend.keys
+    if dry_run or not entries or (len(keys.used) < _TWO and not keys.allow_plaintext):
+        return len(entries)
+    if store.cold is None:
+        raise InvalidArgumentError(
+            "Values in the cold store may be encrypted with an older key.", hint=WITH_COLD
+        )
+    for entry in entries:
+        yield from on(store, offload.restore(engine, entry.thread))
+        if is_archived(entry):
+            yield from tiering.archive(store, engine, entry.thread)
+    return len(entries)
 
 
 def with_keys(

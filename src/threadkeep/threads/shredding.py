@@ -21,6 +21,7 @@ _PAGE = 500
 REMAINS = (
     "Copies of the key store, such as its backups and replicas: remove them.",
     "The key in the memory of other programs, for up to a minute: restart those that were paused.",
+    "Bundles, and backups as bundles, of the whole store, which the ring's key opens: remove them.",
     "Files that were written without encryption, and text that programs have sent elsewhere.",
     "In backups: names of threads, namespaces and keys of items, times and sizes.",
 )

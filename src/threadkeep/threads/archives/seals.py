@@ -90,7 +90,7 @@ def seal_of(cold: ColdStore | None, thread: str) -> Operation[ObjectSeal]:
     if cold is None or cold.keys is None:
         return ObjectSeal(thread)
     keys, name = cold.keys, cold.stored(thread)
-    sealer = yield from sealer_of(keys, "portable", name)
+    sealer = yield from sealer_of(keys, "portable", name, is_thread=True)
     return ObjectSeal(name, sealer, allow_plaintext=keys.allow_plaintext)
 
 
