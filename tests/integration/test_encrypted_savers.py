@@ -308,6 +308,26 @@ def test_authenticated_types_import_data_classes(
         loaded(types="authenticated")
 
 
+def test_a_bundle_carries_that_bytes_came_from_elsewhere(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    files = [tmp_path / "plain.tkb", tmp_path / "first.tkb", tmp_path / "second.tkb"]
+    with open_backend("sqlite", tmp_path / "one", keys=RING) as saver:
+        put(saver, "t")
+        saver.threads.export_bundle(None, files[0], plain=True)
+        saver.threads.export_bundle(None, files[1])
+    with open_backend("sqlite", tmp_path / "two", keys=RING) as saver:
+        saver.threads.import_bundle(files[1])
+        assert saver.backend.keys.is_authentic
+        saver.threads.import_bundle(files[0], replace=True)
+        assert not saver.backend.keys.is_authentic
+        saver.threads.export_bundle(None, files[2])
+    with open_backend("sqlite", tmp_path / "three", keys=RING) as saver:
+        saver.threads.import_bundle(files[2])
+        assert saver.get_tuple(at("t")) is not None
+        assert not saver.backend.keys.is_authentic
+
+
 def test_authenticated_types_need_keys() -> None:
     for options in ({}, {"keys": RING, "allow_plaintext": "migrate"}):
         given: Any = options

@@ -21,7 +21,7 @@ from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import Runner, external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import file_sealer, noting_plain
+from threadkeep._run.sealers import file_sealer, noting_plain, sealer_of
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import DATABASES, BackupFormat
 from threadkeep._stores.sqlite.opening import wal_of
@@ -152,7 +152,7 @@ def _start_of(file: Path) -> bytes:
 
 
 def _kind(start: bytes) -> BackupFormat | None:
-    if FileKind.BUNDLE.begins(start):
+    if _sealed_kind(start) is not None:
         return BUNDLE
     return next((one for one in _FORMATS if start.startswith(one.magic)), None)
 
@@ -178,7 +178,8 @@ def export_bundle(
     if names is None:
         names = yield from on(source, whole_thread.all_threads())
     sealer = yield from file_sealer(store.backend, plain=plain)
-    counts = yield from _write(path, names, add, progress, may_skip, sealer, check=True)
+    kind = yield from _kind_of(store)
+    counts = yield from _write(path, names, add, progress, may_skip, sealer, kind, check=True)
     size = yield from external(lambda: path.stat().st_size)
     return ExportReport(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
 
@@ -200,7 +201,22 @@ def back_up(
         partial(_add_as_it_is, store),
         (yield from file_sealer(store.backend, plain=plain)),
     )
-    return sum((yield from _write(file, names, add, progress, skipped, sealer)))
+    kind = yield from _kind_of(store)
+    return sum((yield from _write(file, names, add, progress, skipped, sealer, kind)))
+
+
+def _kind_of(store: LayeredBackend) -> Operation[FileKind]:
+    """Return the kind of a store's bundles: whether its bytes are authentic."""
+    keys = store.backend.keys
+    if keys is not None:
+        yield from sealer_of(keys, "of")  # (reads the record of the keys)
+    return FileKind.BUNDLE if keys is None or keys.is_authentic else FileKind.MIXED
+
+
+def _sealed_kind(start: bytes) -> FileKind | None:
+    """Return the kind of a sealed bundle that begins so; None if it is not sealed."""
+    kinds = (FileKind.BUNDLE, FileKind.MIXED)
+    return next((kind for kind in kinds if kind.begins(start)), None)
 
 
 def _write(
@@ -210,6 +226,7 @@ def _write(
     progress: Progress,
     skipped: dict[str, str] | None,
     sealer: Sealer | None,
+    kind: FileKind,
     *,
     check: bool = False,
 ) -> Operation[list[int]]:
@@ -223,7 +240,7 @@ def _write(
         counts = []
         part = yield from external(partial(stack.enter_context, replacing(file)))
         opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
-        output = FileWriter(opened, FileKind.BUNDLE, sealer)
+        output = FileWriter(opened, kind, sealer)
         bundle = yield from external(partial(BundleWriter, output))
         for done, name in enumerate(names, 1):
             try:
@@ -334,7 +351,7 @@ def fill(
 
     if not (options.replace or options.dry_run):
         yield from _each(file, options, check)
-    if not options.dry_run and not FileKind.BUNDLE.begins((yield from _begin(file))):
+    if not options.dry_run and _sealed_kind((yield from _begin(file))) is not FileKind.BUNDLE:
         yield from noting_plain(store.backend.keys)
     try:
         yield from _each(file, options, handle)
@@ -418,6 +435,8 @@ def _threads(
     file: Path, thread: str | None, sealer: Sealer | None
 ) -> Generator[WholeThread, None, None]:
     with file_errors(file), file.open("rb") as opened:
-        for whole in read_bundle(opened_file(opened, FileKind.BUNDLE, sealer)):
+        kind = _sealed_kind(opened.read(_START)) or FileKind.BUNDLE
+        opened.seek(0)
+        for whole in read_bundle(opened_file(opened, kind, sealer)):
             # (a thread with a new id was never deleted)
             yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)
