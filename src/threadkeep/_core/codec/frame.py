@@ -162,7 +162,8 @@ def unreadable(data: bytes, message: str) -> CodecError:
         return CorruptionError(message)
     return WrongKeyError(
         f"The stored value is encrypted with key {key_of(data)}, and no keys were given.",
-        hint="Open the store with keys=, a threadkeep.KeyRing (in the shell: TK_KEYS or THREADKEEP_KEYS_FILE).",
+        hint="Open the store with keys=, a threadkeep.KeyRing (in the shell: TK_KEYS or"
+        " THREADKEEP_KEYS_FILE).",
     )
 
 
