@@ -35,6 +35,7 @@ from threadkeep.errors import (
     DiskFullError,
     InvalidArgumentError,
     LostSavesError,
+    TamperedDataError,
     ThreadDeletedError,
     ThreadExistsError,
     ThreadNotFoundError,
@@ -424,9 +425,13 @@ def _labels(thread: str) -> Any:
 def test_a_bundle_holds_plain_ids(saver: Any, pair: tuple[Any, Any], tmp_path: Path) -> None:
     one, other = pair
     file = tmp_path / "one.tkb"
-    one.threads.export_bundle(["t"], file)
-    assert b"threadkeep@" not in file.read_bytes()
     third = saver.for_tenant("third")
+    one.threads.export_bundle(["t"], file)
+    if saver.backend.keys is not None:  # encrypted with the tenant's keys
+        with pytest.raises(TamperedDataError, match="another tenant's"):
+            third.threads.import_bundle(file)
+        one.threads.export_bundle(["t"], file, plain=True)
+    assert b"threadkeep@" not in file.read_bytes()
     third.threads.import_bundle(file)
     assert said(third) == ["mine", "mine-2"]
     assert [t.id for t in third.threads.scan()] == ["t"]
