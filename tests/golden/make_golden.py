@@ -16,7 +16,7 @@ from pathlib import Path
 from codec_golden_values import FILES, ROWS, SHAPED, in_shapes
 from kit.engine import Chain, memory_saver
 
-from threadkeep import MemorySaver, Migrations, SqliteSaver
+from threadkeep import KeyRing, MemorySaver, Migrations, SqliteSaver
 from threadkeep._core.codec import Compression, NativeCodec, pack
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.transfer.bundle_format import BundleWriter
@@ -84,13 +84,33 @@ def _sqlite(path: Path) -> None:
         fill(saver)
 
 
+RING = KeyRing([bytes(range(32))])
+"""The keys of encrypted golden files."""
+
+
+def _sealed_sqlite(path: Path) -> None:
+    with SqliteSaver(str(path), keys=RING, searchable=["user"]) as saver:
+        fill(saver)
+        saver.threads.update("real", metadata={"user": "u1", "plan": "p1"})
+        saver.threads.tag("real", "urgent")
+        saver.threads.fork("real", new_thread_id="fork")
+
+
+def _sealed_bundle(path: Path) -> None:
+    with memory_saver(keys=RING) as saver:
+        fill(saver)
+        saver.threads.export_bundle("real", path)
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     **{f"codec/{name}.bin": partial(_codec, name) for name in FILES},
     "codec/v1-shapes.bin": _shapes,
     "bundles/v1-rows.tkb": _rows,
     "bundles/v1-thread.tkb": _bundle,
     "bundles/v1-shapes.tkb": _shaped_bundle,
+    "bundles/v1-keys.tkb": _sealed_bundle,
     "sqlite/v1.sqlite": _sqlite,
+    "sqlite/v1-keys.sqlite": _sealed_sqlite,
 }
 """Golden file -> the function that writes it."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from codec_golden_values import ROWS
 from kit.engine import Chain, config, memory_saver
-from make_golden import FOLDER, renamed
+from make_golden import FOLDER, RING, renamed
 
 from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.errors import NewerShapeError
@@ -49,6 +49,28 @@ def test_a_bundle_with_channels_of_a_newer_shape_is_imported() -> None:
         saver.threads.import_bundle(file)
         with pytest.raises(NewerShapeError, match="shape 3 of the channels"):
             saver.get_tuple(config("real"))
+        assert saver.check().ok
+
+
+def test_an_encrypted_bundle_is_imported() -> None:
+    with memory_saver(keys=RING) as saver:
+        saver.threads.import_bundle(FOLDER / "bundles" / "v1-keys.tkb")
+        check_thread(saver)
+
+
+def test_an_encrypted_sqlite_file_is_read_and_written_to(tmp_path: Path) -> None:
+    file = shutil.copy(FOLDER / "sqlite" / "v1-keys.sqlite", tmp_path)
+    with SqliteSaver(str(file), keys=RING.rotated()) as saver:
+        assert saver.backend.keys.used == ()
+        search = saver.threads.search
+        for found in (search(metadata={"user": "u1"}), search(metadata={"plan": "p1"})):
+            assert [one.id for one in found.threads][-1] == "real"
+        assert [one.id for one in search(tags=["urgent"]).threads] == ["real"]
+        values = saver.get_tuple(config("fork")).checkpoint["channel_values"]
+        assert values == saver.get_tuple(config("real")).checkpoint["channel_values"]
+        at = Chain(saver, "real", start=5).follow().put(n=5)
+        assert saver.get_tuple(at).checkpoint["channel_values"]["n"] == 5
+        assert saver.rotate_keys().changed > 0
         assert saver.check().ok
 
 
