@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def threadkeep_python(code):
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([".", kit, os.environ["PYTHONPATH"]])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([".", kit, *sys.path])},
     )
 
 
