@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-import redis
 from kit.marked import holds
 from kit.postgres import url_for
-from kit.redis import url as redis_url
+from kit.redis_servers import Server
 from kit.rows import checkpoint, metadata
 
 from threadkeep import KeyRing, PostgresSaver
@@ -19,15 +18,13 @@ T = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
 @pytest.fixture
 def server():
-    with redis.Redis.from_url(redis_url()) as client:
-        client.flushdb()
-        yield client
-        client.flushdb()
+    with Server() as own:  # (others' keys may look the same)
+        yield own
 
 
-def opened(folder, ring=RING):
+def opened(folder, server, ring=RING):
     return PostgresSaver(
-        url_for(folder), max_size=2, hot=redis_url(), working_set_bytes=0, keys=ring
+        url_for(folder), max_size=2, hot=server.url, working_set_bytes=0, keys=ring
     )
 
 
@@ -46,9 +43,9 @@ def stored(client):
 def test_nothing_is_found_in_the_server(tmp_path, server):
     mark = random.Random(2).randbytes(40)
     for name, ring in (("sealed", RING), ("plain", None)):
-        with opened(tmp_path / name, ring) as saver:
+        with opened(tmp_path / name, server, ring) as saver:
             values = fill(saver, mark)
-            found = holds(stored(server), [mark])
+            found = holds(stored(server.admin), [mark])
             assert bool(found) == (ring is None)
             hits = saver.counters().cache_hits
             assert saver.get_tuple(T).checkpoint["channel_values"] == values
@@ -57,13 +54,13 @@ def test_nothing_is_found_in_the_server(tmp_path, server):
 
 @pytest.mark.parametrize("ring", [RING, RING.rotated()], ids=["changed", "rotated"])
 def test_what_does_not_open_is_a_miss(tmp_path, server, ring):
-    with opened(tmp_path) as saver:
+    with opened(tmp_path, server) as saver:
         values = fill(saver, b"mark")
     if ring is RING:
-        for key in server.keys("tk-hot*"):
-            if server.type(key) == b"hash":
-                for field, data in server.hgetall(key).items():
-                    server.hset(key, field, data[:-1] + bytes((data[-1] ^ 1,)))
-    with opened(tmp_path, ring) as saver:
+        for key in server.admin.keys("tk-hot*"):
+            if server.admin.type(key) == b"hash":
+                for field, data in server.admin.hgetall(key).items():
+                    server.admin.hset(key, field, data[:-1] + bytes((data[-1] ^ 1,)))
+    with opened(tmp_path, server, ring) as saver:
         assert saver.get_tuple(T).checkpoint["channel_values"] == values
         assert saver.get_tuple(T).checkpoint["channel_values"] == values
