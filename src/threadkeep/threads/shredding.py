@@ -95,10 +95,13 @@ def shred_tenant(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
     )
     items = yield from _remove_items(store, tenants.label(name))
+    own = []
     if store.backend.keys.has_thread_keys:
         for thread in threads:
-            yield from on(store, call("destroy_key", "thread", thread))
-    return (yield from _end(store, "tenant", name, [name], erased, items))
+            key, _ = yield from on(store, call("destroy_key", "thread", thread))
+            own.append(key)
+    report = yield from _end(store, "tenant", name, [name], erased, items)
+    return report._replace(keys=(*report.keys, *filter(None, own)))
 
 
 def _end(
