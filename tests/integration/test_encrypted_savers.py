@@ -220,6 +220,17 @@ def test_plain_values_are_encrypted_by_a_rotation(tmp_path: Path) -> None:
         assert ids(saver.threads.search(metadata={"plan": "MARK"})) == ["t"]
 
 
+def test_a_store_that_ever_allowed_plain_values_is_not_authentic(tmp_path: Path) -> None:
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        put(saver, "t")
+        assert saver.backend.keys.is_authentic
+    with open_backend("sqlite", tmp_path, keys=RING, allow_plaintext="migrate") as saver:
+        put(saver, "u")
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        put(saver, "v")
+        assert not saver.backend.keys.is_authentic
+
+
 def test_only_a_saver_with_keys_rotates() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="with keys"):
         saver.rotate_keys()

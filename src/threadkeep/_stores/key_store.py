@@ -46,6 +46,10 @@ class Secret(NamedTuple):
         """The id of the key."""
         return key_id(self.key).hex()
 
+    def __repr__(self) -> str:
+        """Return the id, without the key."""
+        return f"Secret({self.id})"
+
 
 class KeyStore:
     """The keys of one store's tenants or threads.

@@ -278,7 +278,7 @@ class _InFront(BlockingFace[Any]):
 
     def __init__(self, face: Any, asynchronous: Any) -> None:
         super().__init__(face, asynchronous)
-        self.instant = face.below.instant
+        self.instant = face.below.instant and face.keys.instant
 
     def open(self) -> None:
         self.face.below.open()

@@ -62,6 +62,10 @@ class KeyRecord(NamedTuple):
     plain: bool = False  # True if bytes of values came from elsewhere without authentication
     random: int = 0  # owners of random keys: 0 none, 1 tenants, 2 threads
 
+    def __repr__(self) -> str:
+        """Return the ids of the keys, without secrets."""
+        return f"KeyRecord({', '.join(self.keys)})"
+
 
 class StoreKeys:
     """Finds the sealer of each row of a store.
@@ -290,8 +294,14 @@ class StoreKeys:
                 store = secrets.token_bytes(16)
                 plain = self.allow_plaintext
                 record = KeyRecord(store, clues, [], declared, plain, self._wanted)
-            if self.ring.ids[0] not in record.keys:
-                await self._put(rows, record._replace(keys=[self.ring.ids[0], *record.keys]))
+            if not self._suffices(record):
+                keys = list(dict.fromkeys([self.ring.ids[0], *record.keys]))
+                plain = record.plain or self.allow_plaintext
+                await self._put(rows, record._replace(keys=keys, plain=plain))
+
+    def _suffices(self, record: KeyRecord) -> bool:
+        """Return True if the record allows what this program may store."""
+        return self.ring.ids[0] in record.keys and (record.plain or not self.allow_plaintext)
 
     async def finish_rotation(self) -> None:
         """Note that all rows have the current key, and the digests of all declared fields."""
@@ -320,7 +330,7 @@ class StoreKeys:
             )
         self._check_random(record)
         self._known.record = record
-        self._known.is_ready = self.ring.ids[0] in record.keys
+        self._known.is_ready = self._suffices(record)
         return record
 
     def _check_random(self, record: KeyRecord) -> None:
