@@ -184,7 +184,9 @@ def test_a_rotation_continues_beside_writers_and_after_an_end(ours: Any, tmp_pat
         assert saver.check().ok
 
 
-def test_a_rotation_reaches_the_cold_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_rotation_reaches_the_cold_store(is_first: bool, tmp_path: Path) -> None:
+    """Also if it is a program's first operation: the store's record lists the old key alone."""
     old = KeyRing.generate()
     new, cold = old.rotated(), (tmp_path / "cold").as_uri()
     with open_backend("sqlite", tmp_path, keys=old, cold=cold) as saver:
@@ -194,7 +196,8 @@ def test_a_rotation_reaches_the_cold_store(tmp_path: Path) -> None:
         saver.threads.archive("archived")
         assert saver.threads.offload("offloaded", over=1024).bytes > 0
     with open_backend("sqlite", tmp_path, keys=new) as saver:
-        put(saver, "other")
+        if not is_first:
+            put(saver, "other")
         with pytest.raises(InvalidArgumentError, match="older key"):
             saver.rotate_keys()
     with open_backend("sqlite", tmp_path, keys=new, cold=cold) as saver:
@@ -317,6 +320,28 @@ def test_authenticated_types_import_data_classes(
     (tmp_path / "orders_of_a_test.py").unlink()
     with pytest.raises(UnknownTypeError):
         loaded(types="authenticated")
+
+
+def test_a_running_program_learns_that_bytes_came_from_elsewhere(tmp_path: Path) -> None:
+    """Its bundles and mirrors say so, although another program has imported the bytes."""
+    for name in ("ours", "copy", "mirror"):
+        (tmp_path / name).mkdir()
+    plain, bundle = tmp_path / "plain.tkb", tmp_path / "bundle.tkb"
+    ring = KeyRing.generate()
+    with (
+        open_backend("sqlite", tmp_path / "ours", keys=ring) as saver,
+        open_backend("sqlite", tmp_path / "ours", keys=ring) as other,
+        open_backend("sqlite", tmp_path / "copy", keys=ring) as copy,
+        open_backend("sqlite", tmp_path / "mirror", keys=ring) as mirror,
+    ):
+        put(saver, "t")
+        saver.threads.export_bundle("t", plain, plain=True)
+        other.threads.import_bundle(plain, "new")
+        saver.threads.export_bundle(None, bundle)
+        copy.threads.import_bundle(bundle)
+        saver.threads.mirror(mirror)
+        assert copy.backend.keys.has_plain
+        assert mirror.backend.keys.has_plain
 
 
 def test_a_bundle_carries_that_bytes_came_from_elsewhere(tmp_path: Path) -> None:

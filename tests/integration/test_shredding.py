@@ -156,14 +156,17 @@ def test_another_program_stops_using_the_key(
 
 
 def test_keys_are_wrapped_again_by_a_rotation(tmp_path: Path, options: Any) -> None:
-    new = RING.rotated()
-    with open_backend("sqlite", tmp_path, **options) as saver:
+    """Archives keep the keys of their threads, so the rotation needs no cold store."""
+    new, cold = RING.rotated(), (tmp_path / "cold").as_uri()
+    with open_backend("sqlite", tmp_path, cold=cold, **options) as saver:
         put(saver, "t")
+        put(saver, "archived")
+        saver.threads.archive("archived")
     with open_backend("sqlite", tmp_path, **{**options, "keys": new}) as saver:
         saver.rotate_keys()
     last = new.without(RING.current)
-    with open_backend("sqlite", tmp_path, **{**options, "keys": last}) as saver:
-        assert text(saver, "t") == "hello"
+    with open_backend("sqlite", tmp_path, cold=cold, **{**options, "keys": last}) as saver:
+        assert [text(saver, name) for name in ("t", "archived")] == ["hello", "hello"]
 
 
 def test_a_rotation_passes_by_what_was_shredded(tmp_path: Path, options: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._stores.base import AsyncBackend, Backend
@@ -21,10 +22,13 @@ def sealer_of(
     **options: bool,
 ) -> Operation[Sealer]:
     """Return the sealer for a name; `purpose` is a method of `StoreKeys`, with its options."""
-    ask = partial(getattr(keys, purpose), name, **options)
-    is_awaited = isinstance(keys._store, AsyncBackend)  # noqa: SLF001 - its methods suspend then
-    sealer: Sealer = yield External(lambda: finish(ask()), ask if is_awaited else None)
+    sealer: Sealer = yield _request(keys, partial(getattr(keys, purpose), name, **options))
     return sealer
+
+
+def _request(keys: StoreKeys, ask: Callable[[], Coroutine[Any, Any, Any]]) -> External:
+    is_awaited = isinstance(keys._store, AsyncBackend)  # noqa: SLF001 - its methods suspend then
+    return External(lambda: finish(ask()), ask if is_awaited else None)
 
 
 def file_sealer(
@@ -40,8 +44,14 @@ def file_sealer(
 def noting_plain(keys: StoreKeys | None) -> Operation[None]:
     """Note that bytes of values come from elsewhere; see `StoreKeys.note_plain`."""
     if keys is not None and not keys.has_plain:
-        is_awaited = isinstance(keys._store, AsyncBackend)  # noqa: SLF001 - as above
-        yield External(lambda: finish(keys.note_plain()), keys.note_plain if is_awaited else None)
+        yield _request(keys, keys.note_plain)
+
+
+def refreshed(keys: StoreKeys | None) -> Operation[StoreKeys | None]:
+    """Return the keys, once the store's record was read again; see `StoreKeys.refresh`."""
+    if keys is not None:
+        yield _request(keys, keys.refresh)
+    return keys
 
 
 def portable(ring: Ring) -> Sealer:

@@ -115,6 +115,15 @@ class StoreKeys:
         return () if record is None else tuple(record.keys)
 
     @property
+    def has_older_objects(self) -> bool:
+        """True if objects in the cold store may lack the current key; see `refresh`.
+
+        Objects of threads with keys of their own keep these.
+        """
+        is_older = not self.has_thread_keys and any(key != self.ring.ids[0] for key in self.used)
+        return self.allow_plaintext or is_older
+
+    @property
     def are_derived(self) -> bool:
         """True if all keys are derived from the ring's, which do not change."""
         return self._key_database is None
@@ -148,6 +157,10 @@ class StoreKeys:
         """Return the sealer of a thread if it is in memory."""
         known = self._known.sealer(self._name(thread, is_thread=True))
         return known[0] if known else None
+
+    async def refresh(self) -> None:
+        """Read the record again: other programs change it."""
+        self._opened(await self._stored())
 
     @property
     def is_authentic(self) -> bool:

@@ -13,12 +13,12 @@ from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.thread_entry import ThreadEntry, is_archived
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._run.sealers import refreshed
 from threadkeep.errors import ConflictError, InvalidArgumentError
 from threadkeep.threads.archives import offload, tiering
 from threadkeep.threads.statistics import Stats
 
 _PASSES = 3
-_TWO = 2  # keys: an older one was used, too
 
 
 class RotationReport(NamedTuple):
@@ -75,8 +75,8 @@ def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[
         return entry if is_archived(entry) or (archive and archive.offloaded) else None
 
     entries = yield from on(store, registration.of_all(registration.ALL, cold))
-    keys = store.backend.keys
-    if dry_run or not entries or (len(keys.used) < _TWO and not keys.allow_plaintext):
+    keys = yield from refreshed(store.backend.keys)
+    if dry_run or not entries or keys is None or not keys.has_older_objects:
         return len(entries)
     if store.cold is None:
         raise InvalidArgumentError(

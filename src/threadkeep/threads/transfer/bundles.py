@@ -21,7 +21,7 @@ from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import Runner, external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import file_sealer, noting_plain, sealer_of
+from threadkeep._run.sealers import file_sealer, noting_plain, refreshed
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import DATABASES, BackupFormat
 from threadkeep._stores.sqlite.opening import wal_of
@@ -207,9 +207,7 @@ def back_up(
 
 def _kind_of(store: LayeredBackend) -> Operation[FileKind]:
     """Return the kind of a store's bundles: whether its bytes are authentic."""
-    keys = store.backend.keys
-    if keys is not None:
-        yield from sealer_of(keys, "of")  # (reads the record of the keys)
+    keys = yield from refreshed(store.backend.keys)
     return FileKind.BUNDLE if keys is None or keys.is_authentic else FileKind.MIXED
 
 

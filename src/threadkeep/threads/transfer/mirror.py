@@ -21,7 +21,7 @@ from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend, store_of
-from threadkeep._run.sealers import noting_plain
+from threadkeep._run.sealers import noting_plain, refreshed
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -175,7 +175,8 @@ class _Mirror:
     def _copy(self, own: WholeThread, *, replace: bool) -> Operation[Digests]:
         """Copy a thread's missing rows and segments to the other store; return its digests."""
         whole, expected = yield from self._read(own)
-        if self.keys is None or not self.keys.is_authentic:
+        keys = yield from refreshed(self.keys)
+        if keys is None or not keys.is_authentic:
             yield from noting_plain(self.keys_there)
         now = time.time_ns() // 1000
         put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
