@@ -225,6 +225,22 @@ def test_copies_of_a_threads_archive_end_with_its_key(tmp_path: Path, options: A
                 opened_file(BytesIO(data), FileKind.ARCHIVE, sealer, "").read()
 
 
+def test_no_row_is_copied_to_another_tenant(tmp_path: Path, options: Any) -> None:
+    """It would keep the source's key. A mirror encrypts it with the target's."""
+    with open_backend("sqlite", tmp_path, **{**options, "thread_keys": False}) as saver:
+        one, two = saver.for_tenant("one"), saver.for_tenant("two")
+        put(one, "t")
+        one.threads.tag("t", "urgent")
+        (source,) = [thread.id for thread in saver.threads.scan()]
+        with pytest.raises(InvalidArgumentError, match="another tenant"):
+            saver.copy_thread(source, source.replace("one", "two"))
+        one.threads.mirror(two)
+        saver.shred_tenant("one")
+        assert (text(two, "t"), two.threads.get("t").tags) == ("hello", ("urgent",))
+        saver.rotate_keys()
+        assert saver.check().ok
+
+
 def test_two_programs_make_one_key(tmp_path: Path, options: Any) -> None:
     with (
         open_backend("sqlite", tmp_path, **options) as one,

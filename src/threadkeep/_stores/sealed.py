@@ -42,6 +42,7 @@ from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
+    InvalidArgumentError,
     SegmentTakenError,
     TamperedDataError,
     ThreadkeepError,
@@ -351,6 +352,11 @@ class SealedFace(AsyncBackend):
         """
         if not isinstance(change, model.CopyThread | model.ForkThread):
             return
+        if tenants.tenant_of(change.source) != tenants.tenant_of(change.target):
+            raise InvalidArgumentError(
+                "Encrypted rows cannot be copied to another tenant: they would keep its key.",
+                hint="Mirror the thread: the saver of one tenant to that of the other.",
+            )
         source = await self.read_family(change.source)
         known = await self.read_family(change.target)
         root, last = change.target, AFTER_ALL
