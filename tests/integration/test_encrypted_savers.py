@@ -16,6 +16,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open_saver
+from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     InvalidArgumentError,
     TamperedDataError,
@@ -314,7 +315,7 @@ def test_authenticated_types_import_data_classes(
     assert loaded(types="authenticated").number == 7
     # After bytes that are not authentic have come in, nothing is imported.
     with open_backend("sqlite", tmp_path, keys=RING) as saver:
-        saver.backend.note_plain()
+        finish(saver.backend.keys.note_plain())
     with pytest.raises(UnknownTypeError, match="has not imported"):
         loaded(types="authenticated")
     (tmp_path / "orders_of_a_test.py").unlink()

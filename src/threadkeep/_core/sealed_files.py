@@ -17,8 +17,8 @@ from enum import Enum
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from threadkeep._core.codec.frame import SEALED_OVERHEAD, is_sealed, key_of
-from threadkeep.errors import NewerFormatError, NotOursError, TamperedDataError, WrongKeyError
+from threadkeep._core.codec.frame import SEALED_OVERHEAD, is_sealed, key_of, not_given
+from threadkeep.errors import NewerFormatError, NotOursError, TamperedDataError
 
 if TYPE_CHECKING:
     from threadkeep._core.sealing import Sealer
@@ -29,7 +29,6 @@ FRAME = 1 << 16  # bytes
 _ID = 16  # bytes
 _SIZE = 4
 _LAST = 1 << 31
-_NO_KEY = "Open the store with keys that include {}."
 
 
 class FileKind(Enum):
@@ -198,11 +197,7 @@ class _Opened(RawIOBase):
         if not is_sealed(sealed) or len(sealed) != size:
             raise _cut()
         if self._frames is None:
-            key = key_of(sealed)
-            raise WrongKeyError(
-                f"The file is encrypted with key {key}, which was not given.",
-                hint=_NO_KEY.format(key),
-            )
+            raise not_given("The file", key_of(sealed))
         data = self._frames.open(sealed, last=last)
         if last and self._file.read(1):
             raise TamperedDataError("Bytes were added to the encrypted file.", hint=_HINT)

@@ -33,8 +33,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from threadkeep._core.codec.frame import KEY_ID, SEALED, SEALED_OVERHEAD, is_sealed
-from threadkeep.errors import TamperedDataError, WrongKeyError
+from threadkeep._core.codec.frame import KEY_ID, SEALED, SEALED_OVERHEAD, is_sealed, not_given
+from threadkeep.errors import TamperedDataError
 
 GROUP = 12
 OVERHEAD = SEALED_OVERHEAD
@@ -134,10 +134,7 @@ class Sealer:
             raise TamperedDataError("A stored value is not encrypted, and all of this store are.")
         key = sealed[1:_NONCE]
         if key not in self._keys:
-            raise WrongKeyError(
-                f"The stored value is encrypted with key {key.hex()}, which was not given.",
-                hint=f"Open the store with keys that include {key.hex()}.",
-            )
+            raise not_given("The stored value", key.hex())
         nonce, body = sealed[_NONCE:_BODY], sealed[_BODY:]
         for group in groups:
             with suppress(InvalidTag):

@@ -21,7 +21,6 @@ from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 _ATTEMPTS = 20
 _MOST_ROWS, _MOST_BYTES = 128, 1 << 20  # of a commit
-_PAGE = 256
 _OVERTAKEN = (ConflictError, SegmentTakenError, StaleThreadError)
 
 
@@ -33,17 +32,6 @@ class KeyUse(NamedTuple):
 
     bytes: Counter[str]
     changed: int = 0
-
-    def plus(self, other: KeyUse) -> KeyUse:
-        """Return the sums."""
-        return KeyUse(self.bytes + other.bytes, self.changed + other.changed)
-
-
-async def names(face: Any, after: str | None) -> list[str]:
-    """Return the next names of threads in the store below, hidden ones included."""
-    page = model.FindThreads(after, _PAGE, empty=True)
-    (found,) = await result(face.below.fetch([page]))
-    return list(found)
 
 
 async def reseal(face: Any, thread: str, *, dry_run: bool = False) -> KeyUse:
@@ -133,9 +121,9 @@ class _Pass:
         size = 0
         for row in rows:
             data = getattr(row, field)
-            self._bytes[_key(data)] += len(data)
+            self._bytes[key_in(data)] += len(data)
             new = seal(opened(row))
-            if _key(getattr(new, field)) == _key(data) and (
+            if key_in(getattr(new, field)) == key_in(data) and (
                 getattr(new, "metadata", None) == getattr(row, "metadata", None)
             ):
                 continue
@@ -187,8 +175,9 @@ def _fence(rows: model.ThreadRows, entry: ThreadEntry | None) -> model.Fence:
     return model.RowsFence(len(rows.checkpoints), writes)
 
 
-def _key(data: bytes) -> str:
-    return key_of(data) if is_sealed(data) else ""
+def key_in(data: object) -> str:
+    """Return the id of the key of a stored value, "" if it is plain."""
+    return key_of(data) if isinstance(data, bytes) and is_sealed(data) else ""
 
 
 def _pages(infos: Sequence[model.SegmentInfo]) -> Iterator[list[model.SegmentInfo]]:

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from threadkeep._core.codec.frame import is_sealed, key_of
 from threadkeep._stores.items import records
 from threadkeep._stores.items.records import ItemPut, ItemRow, Namespace, Packed, StoredVersion
-from threadkeep._stores.resealing import KeyUse
+from threadkeep._stores.resealing import KeyUse, key_in
 from threadkeep._stores.sealed_items import SealedItems
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import CodecError, ConflictError
@@ -56,8 +55,8 @@ async def _items(items: SealedItems, rows: Sequence[ItemRow], *, dry_run: bool) 
             times=(row.created_at, row.updated_at, row.expires_at),
         )
         sealed = new[row.namespace].put(put, now)
-        sizes[_key(row.value)] += len(row.value)
-        if _key(sealed.value) != _key(row.value):
+        sizes[key_in(row.value)] += len(row.value)
+        if key_in(sealed.value) != key_in(row.value):
             changes.append(records.PutItems((sealed,), now))
     if changes and not dry_run:
         with suppress(ConflictError):  # (an item that was put meanwhile is left alone)
@@ -74,8 +73,8 @@ async def _versions(items: SealedItems, rows: Sequence[StoredVersion], *, dry_ru
         opened = old[one.namespace].opened_version(one.namespace, one.key, one.row)
         _value(one.namespace, one.key, opened.patch)
         sealed = new[one.namespace].version(one.namespace, one.key, opened)
-        sizes[_key(one.row.patch)] += len(one.row.patch)
-        if _key(sealed.patch) != _key(one.row.patch):
+        sizes[key_in(one.row.patch)] += len(one.row.patch)
+        if key_in(sealed.patch) != key_in(one.row.patch):
             changed.append((one, sealed.patch))
     if changed and not dry_run:
         await result(items.below.commit(records.ReplacePatches(tuple(changed))))
@@ -88,7 +87,3 @@ def _value(namespace: Namespace, key: str, value: Packed) -> Packed:
     except CodecError as error:
         error.message = f"Item {key!r} in {namespace} cannot be read: {error.message}"
         raise
-
-
-def _key(value: Packed | None) -> str:
-    return key_of(value) if isinstance(value, bytes) and is_sealed(value) else ""

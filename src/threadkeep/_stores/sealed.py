@@ -104,9 +104,10 @@ class SealedFace(AsyncBackend):
             if not prefix and await self._has_tenants():
                 return read._replace(query=read.query._replace(labels=())), labels
             words = await self._searchable(tenants.tenant_of(prefix))
-            found = [one for one in map(words.label, labels) if one is not None]
-            left = tuple([one for one in labels if words.label(one) is None])
-            return read._replace(query=read.query._replace(labels=tuple(found))), left
+            found = {label: words.label(label) for label in labels}
+            indexed = tuple([one for one in found.values() if one is not None])
+            left = tuple([label for label in labels if found[label] is None])
+            return read._replace(query=read.query._replace(labels=indexed)), left
         return read, ()
 
     async def _searchable(self, tenant: str) -> Searchable:
@@ -308,7 +309,12 @@ class SealedFace(AsyncBackend):
         if not all(isinstance(change, model.Batch) for change in changes):
             return await super().commit_many(changes)
         sealed = [await self._sealed(change) for change in changes]
-        refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
+        return await self.retried(changes, await result(self.below.commit_many(sealed)))
+
+    async def retried(
+        self, changes: Sequence[model.Change], refusals: list[ThreadkeepError | None]
+    ) -> list[ThreadkeepError | None]:
+        """Make the changes again whose segments are stored, maybe sealed in another way."""
         for number, refusal in enumerate(refusals):
             if isinstance(refusal, SegmentTakenError):
                 (refusals[number],) = await super().commit_many(changes[number : number + 1])
@@ -373,9 +379,10 @@ class SealedFace(AsyncBackend):
 
     # -- rotation ----------------------------------------------------------------------
 
-    async def stored_names(self, after: str | None) -> list[str]:
+    async def stored_names(self, after: str | None, prefix: str = "") -> list[str]:
         """Return the next names of threads that a rotation has to read, hidden ones included."""
-        found = await resealing.names(self, after)
+        read = model.FindThreads(after, _PAGE, empty=True, prefix=prefix)
+        (found,) = await result(self.below.fetch([read]))
         return [name for name in found if name != tenants.STORE]
 
     async def reseal(self, thread: str, *, dry_run: bool) -> resealing.KeyUse:
@@ -397,10 +404,6 @@ class SealedFace(AsyncBackend):
         """See `StoreKeys.finish_rotation`."""
         await self.keys.finish_rotation()
 
-    async def note_plain(self) -> None:
-        """See `StoreKeys.note_plain`."""
-        await self.keys.note_plain()
-
     async def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
         """Destroy the key of a "tenant" or "thread", and what late writers have sealed with it."""
         destroyed = await self.keys.destroy(f"{kind} {name}")
@@ -414,12 +417,9 @@ class SealedFace(AsyncBackend):
 
     async def _threads_of(self, prefix: str) -> list[str]:
         found: list[str] = []
-        while True:
-            read = model.FindThreads(found[-1] if found else None, _PAGE, empty=True, prefix=prefix)
-            (page,) = await result(self.below.fetch([read]))
+        while page := await self.stored_names(found[-1] if found else None, prefix):
             found += page
-            if len(page) < _PAGE:
-                return found
+        return found
 
     # -- the rest ----------------------------------------------------------------------
 
@@ -547,10 +547,7 @@ class SealedBackend(BlockingFace[SealedFace]):
         if None in sealed:
             return super().commit_many(changes)
         refusals = self._below.commit_many([one for one in sealed if one is not None])
-        for number, refusal in enumerate(refusals):
-            if isinstance(refusal, SegmentTakenError):
-                (refusals[number],) = super().commit_many(changes[number : number + 1])
-        return refusals
+        return finish(self.face.retried(changes, refusals))
 
     def stored_names(self, after: str | None) -> list[str]:
         return finish(self.face.stored_names(after))
@@ -565,9 +562,6 @@ class SealedBackend(BlockingFace[SealedFace]):
 
     def finish_rotation(self) -> None:
         finish(self.face.finish_rotation())
-
-    def note_plain(self) -> None:
-        finish(self.face.note_plain())
 
     def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
         return finish(self.face.destroy_key(kind, name))

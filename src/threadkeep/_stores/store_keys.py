@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from copy import copy
+from math import inf
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -155,8 +156,7 @@ class StoreKeys:
 
     def at_hand(self, thread: str) -> Sealer | None:
         """Return the sealer of a thread if it is in memory."""
-        known = self._known.sealer(self._name(thread, is_thread=True))
-        return known[0] if known else None
+        return self._known.sealer(self._name(thread, is_thread=True))
 
     async def refresh(self) -> None:
         """Read the record again: other programs change it."""
@@ -218,20 +218,18 @@ class StoreKeys:
 
         Archives of a thread (`is_thread`) end with its own key, if it has one.
         """
-        record = None
         if self._random is not None:
             await self.prepare()
-            record = await self._record()
-        key, tenant = self._name(name, is_thread=is_thread), tenants.tenant_of(name)
-        known = self._known.sealer(f"portable {key}")
-        if known is not None and (self._random is None or known[1] > time.monotonic()):
-            return known[0]
+        key, context = self._name(name, is_thread=is_thread), ("portable", tenants.tenant_of(name))
+        known = self._known.sealer(f"portable {key}", time.monotonic())
+        if known is not None:
+            return known
+        record = self._known.record
         if self._random is None or record is None or not key:
-            sealer = self.ring.sealer("portable", tenant)
-        else:
-            secret = await self._random.get(record.store, key, create=True)
-            sealer = _sealer_of(cast("Secret", secret), ("portable", tenant))
-        return self._known.remember(f"portable {key}", sealer)
+            return self._known.remember(f"portable {key}", self.ring.sealer(*context))
+        secret = await self._random.get(record.store, key, create=True)
+        sealer = _sealer_of(cast("Secret", secret), context)
+        return self._known.remember(f"portable {key}", sealer, KNOWN_FOR)
 
     async def destroy(self, name: str) -> tuple[str, ScrubReport]:
         """Destroy the key of a tenant or thread; see `KeyStore.destroy`.
@@ -270,13 +268,13 @@ class StoreKeys:
         return f"tenant {tenant}" if tenant else ""
 
     async def _sealer(self, name: str, *, is_thread: bool, create: bool) -> Sealer:
-        record = self._known.record or await self._record()
+        record = await self._record()
         if record is None:
             return self.none  # (no row of the store is sealed)
         key = self._name(name, is_thread=is_thread)
-        known = self._known.sealer(key)
-        if known is not None and (self._random is None or known[1] > time.monotonic()):
-            return known[0]
+        known = self._known.sealer(key, time.monotonic())
+        if known is not None:
+            return known
         tenant = tenants.tenant_of(name)
         context = "store", record.store, tenant
         if self._random is None or not key:
@@ -288,7 +286,7 @@ class StoreKeys:
             other = self._name(name, is_thread=False)
             found = await self._random.get(record.store, other, create=create) if other else None
             secret = secret._replace(clues=record.clues if found is None else found.clues)
-        return self._known.remember(key, _sealer_of(secret, context))
+        return self._known.remember(key, _sealer_of(secret, context), KNOWN_FOR)
 
     async def _record(self) -> KeyRecord | None:
         return self._known.record or self._opened(await self._stored())
@@ -400,14 +398,16 @@ class _Known:
         self._sealers: Lru[str, tuple[Sealer, float]] = Lru(_SEALERS)
         self._lock = Lock()
 
-    def sealer(self, name: str) -> tuple[Sealer, float] | None:
-        """Return a sealer, and the time until which its key is known to exist."""
+    def sealer(self, name: str, at: float = 0) -> Sealer | None:
+        """Return a sealer whose key is known to exist at this time."""
         with self._lock:
-            return self._sealers.get(name)
+            sealer, until = self._sealers.get(name) or (None, 0.0)
+        return sealer if until > at else None
 
-    def remember(self, name: str, sealer: Sealer) -> Sealer:
+    def remember(self, name: str, sealer: Sealer, seconds: float = inf) -> Sealer:
+        """Remember a sealer whose key is known to exist for so long from now."""
         with self._lock:
-            self._sealers.put(name, (sealer, time.monotonic() + KNOWN_FOR))
+            self._sealers.put(name, (sealer, time.monotonic() + seconds))
         return sealer
 
     def forget(self, name: str) -> None:

@@ -292,11 +292,6 @@ class TenantFace(AsyncBackend):
         """See `Backend.scrub`."""
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
 
-    async def note_plain(self) -> None:
-        """See `StoreKeys.note_plain`."""
-        below: Any = self.below
-        await result(below.note_plain())
-
     async def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
         """See `SealedFace.destroy_key`. A tenant's saver ends keys of threads alone."""
         assert kind == "thread"  # noqa: S101 - see `Saver.shred_tenant`
@@ -331,10 +326,6 @@ class TenantBackend(BlockingFace[TenantFace]):
         names = self.face.names
         reply = self.below.at_hand(names.asked(read))
         return None if reply is None else names.told(read, reply)
-
-    def note_plain(self) -> None:
-        """See `StoreKeys.note_plain`."""
-        finish(self.face.note_plain())
 
     def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
         """See `SealedFace.destroy_key`."""

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from threadkeep._core import tenants, validation
 from threadkeep._core.engine.context import Engine
-from threadkeep._core.engine.model import FindThreads
-from threadkeep._core.engine.operation import Operation, Progress, call, fetch
+from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
@@ -16,8 +15,8 @@ from threadkeep._stores.caches import CacheCommit, ClearEntries, of_tenant
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.threads.erasure import EraseReport, erase, erase_all
+from threadkeep.threads.transfer.whole_thread import all_threads
 
-_PAGE = 500
 REMAINS = (
     "Copies of the key store, such as its backups and replicas: remove them.",
     "The key in the memory of other programs, for up to a minute: restart those that were paused.",
@@ -90,7 +89,7 @@ def shred_tenant(
         raise InvalidArgumentError(
             "A tenant's saver cannot shred tenants.", hint="Use the saver without a tenant."
         )
-    threads = yield from on(store.beneath(), _threads_of(tenants.prefix(name)))
+    threads = yield from on(store.beneath(), all_threads(tenants.prefix(name)))
     erased = yield from erase_all(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
     )
@@ -121,16 +120,6 @@ def _end(
         remains += (f"Values shared with other threads: {', '.join(erased.shared_with[:20])}.",)
     known = tuple(filter(None, ids))
     return ShredReport(name, datetime.now(UTC), known, erased, items, report.cleared, remains)
-
-
-def _threads_of(prefix: str) -> Operation[list[str]]:
-    found: list[str] = []
-    while True:
-        after = found[-1] if found else None
-        page = yield from fetch(FindThreads(after, _PAGE, empty=True, prefix=prefix))
-        found += page
-        if len(page) < _PAGE:
-            return found
 
 
 def _remove_items(store: LayeredBackend, label: str) -> Operation[int]:

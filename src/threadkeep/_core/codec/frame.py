@@ -167,6 +167,14 @@ def unreadable(data: bytes, message: str) -> CodecError:
     )
 
 
+def not_given(what: str, key: str) -> WrongKeyError:
+    """Return the error for something that is encrypted with a key that the program lacks."""
+    return WrongKeyError(
+        f"{what} is encrypted with key {key}, which was not given.",
+        hint=f"Open the store with keys that include {key}.",
+    )
+
+
 def is_sealed(data: bytes) -> bool:
     """Return True if these may be sealed bytes (see `_core.sealing`)."""
     return len(data) >= SEALED_OVERHEAD and data[0] == SEALED

@@ -20,7 +20,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.rows import PLAIN_METADATA
-from threadkeep._core.engine.thread_entry import ThreadEntry, label_prefix
+from threadkeep._core.engine.thread_entry import EntryUpdate, ThreadEntry, label_prefix
 from threadkeep._core.sealing import Sealer, place
 from threadkeep._core.tenants import FAMILY, tenant_of
 from threadkeep.errors import CodecError, TamperedDataError, WrongKeyError
@@ -190,9 +190,13 @@ class RowSealer:
             writes=tuple([self.write(row) for row in batch.writes]),
             replace_writes=tuple([self.write(row) for row in batch.replace_writes]),
             entry=None if batch.entry is None else self.entry(batch.entry),
-            touch=batch.touch
-            and batch.touch._replace(labels=tuple(self._labels(batch.touch.labels))),
+            touch=self._touch(batch.touch),
         )
+
+    def _touch(self, touch: EntryUpdate | None) -> EntryUpdate | None:
+        if touch is None or not touch.labels:
+            return touch
+        return touch._replace(labels=tuple(self._labels(touch.labels)))
 
     # -- entries -----------------------------------------------------------------------
 

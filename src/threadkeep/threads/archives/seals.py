@@ -8,7 +8,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO
 
-from threadkeep._core.codec.frame import is_sealed, key_of
+from threadkeep._core.codec.frame import is_sealed, key_of, not_given
 from threadkeep._core.engine.cold_references import Place, name_of
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.sealed_files import FileKind, FileWriter, is_sealed_file, opened_file
@@ -63,7 +63,7 @@ class ObjectSeal:
         try:
             if self._sealer is not None:
                 return self._sealer.open(data, self._sealer.place(*where), [self._group])
-            raise _no_key(key_of(data))
+            raise not_given("The object in the cold store", key_of(data))
         except CodecError as error:
             error.at(thread=self._thread)
             raise
@@ -76,13 +76,6 @@ class ObjectSeal:
                 hint="To read objects that were written before, allow plaintext.",
                 thread=self._thread,
             )
-
-
-def _no_key(key: str) -> WrongKeyError:
-    return WrongKeyError(
-        f"The object in the cold store is encrypted with key {key}, which was not given.",
-        hint=f"Open the store with keys that include {key}.",
-    )
 
 
 def seal_of(cold: ColdStore | None, thread: str) -> Operation[ObjectSeal]:

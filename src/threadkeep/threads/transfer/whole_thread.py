@@ -111,12 +111,13 @@ class StoredThread(NamedTuple):
 # -- reading -------------------------------------------------------------------------
 
 
-def all_threads() -> Operation[list[str]]:
+def all_threads(prefix: str = "") -> Operation[list[str]]:
     """List the ids of all threads but threadkeep's own, sorted, with or without checkpoints."""
     names: list[str] = []
     while True:
         after = names[-1] if names else None
-        page = cast("list[str]", (yield from fetch(FindThreads(after, _PAGE, empty=True))))
+        read = FindThreads(after, _PAGE, empty=True, prefix=prefix)
+        page = cast("list[str]", (yield from fetch(read)))
         names += page
         if len(page) < _PAGE:
             return [name for name in names if not name.startswith(OWN_NS)]
