@@ -154,7 +154,7 @@ def test_sealed_in_between(saver: Any) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 5, 6])
 def test_cut_off_anywhere_it_goes_on(first: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(whole_thread, "_MOST_ROWS", 9)
+    monkeypatch.setattr("threadkeep._core.parts._MOST_ROWS", 9)
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
         backend = other._store.backend

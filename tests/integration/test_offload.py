@@ -152,7 +152,7 @@ def test_what_is_young_stays(saver: Any) -> None:
 
 
 def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.threads.transfer.whole_thread._MOST_BYTES", 50_000)
+    monkeypatch.setattr("threadkeep._core.parts._MOST_BYTES", 50_000)
     say(ours, *map(str, range(12)))
     before = shown(ours)
     assert ours.threads.offload("t", over=OVER).bytes > 11 * 20_000

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from threadkeep._core import tenants
 from threadkeep._core.codec.frame import is_sealed, key_of
 from threadkeep._core.engine import model
+from threadkeep._core.engine.registration import rows_fence
 from threadkeep._core.engine.sealed_rows import RowSealer
 from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry
+from threadkeep._core.parts import parts_of
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 _ATTEMPTS = 20
-_MOST_ROWS, _MOST_BYTES = 128, 1 << 20  # of a commit
+_MOST_BYTES = 1 << 20  # of a commit
 _OVERTAKEN = (ConflictError, SegmentTakenError, StaleThreadError)
 
 
@@ -92,10 +95,10 @@ class _Pass:
         empty = model.Batch(self._thread, time.time_ns() // 1000)
         points = [one.row for one in rows.checkpoints]
         for point in self._stale(points, "manifest", sealer.checkpoint, sealer.opened_checkpoint):
-            yield empty._replace(checkpoints=point)
+            yield empty._replace(checkpoints=tuple(point))
         writes = [row for one in rows.checkpoints for row in one.writes] + [*rows.orphans]
         for some in self._stale(writes, "body", sealer.write, sealer.opened_write):
-            yield empty._replace(replace_writes=some)
+            yield empty._replace(replace_writes=tuple(some))
 
     async def _entry(
         self, sealer: RowSealer, rows: model.ThreadRows, entry: ThreadEntry, *, dry_run: bool
@@ -112,29 +115,29 @@ class _Pass:
         field: str,
         seal: Callable[[Any], Any],
         opened: Callable[[Any], Any],
-    ) -> Iterator[tuple[Any, ...]]:
-        """Yield rows sealed again, some at a time; those that stay the same are left out.
+    ) -> Iterator[list[Any]]:
+        """Return rows sealed again, some at a time; those that stay the same are left out.
 
         A row that was copied from another thread keeps its seal if that has the current key.
         """
-        some: list[Any] = []
-        size = 0
+        new = self._changed_rows(rows, attrgetter(field), seal, opened)
+        return parts_of(new, lambda row: len(getattr(row, field)), most_bytes=_MOST_BYTES)
+
+    def _changed_rows(
+        self,
+        rows: Iterable[Any],
+        data_of: Callable[[Any], bytes],
+        seal: Callable[[Any], Any],
+        opened: Callable[[Any], Any],
+    ) -> Iterator[Any]:
         for row in rows:
-            data = getattr(row, field)
+            data = data_of(row)
             self._bytes[key_in(data)] += len(data)
             new = seal(opened(row))
-            if key_in(getattr(new, field)) == key_in(data) and (
-                getattr(new, "metadata", None) == getattr(row, "metadata", None)
-            ):
-                continue
-            self._changed += 1
-            some.append(new)
-            size += len(data)
-            if len(some) == _MOST_ROWS or size > _MOST_BYTES:
-                yield tuple(some)
-                some, size = [], 0
-        if some:
-            yield tuple(some)
+            is_same = getattr(new, "metadata", None) == getattr(row, "metadata", None)
+            if not is_same or key_in(data_of(new)) != key_in(data):
+                self._changed += 1
+                yield new
 
     async def _segments(
         self,
@@ -144,7 +147,7 @@ class _Pass:
         *,
         dry_run: bool,
     ) -> None:
-        for infos in _pages(rows.segments):
+        for infos in parts_of(rows.segments, attrgetter("size"), most_bytes=_MOST_BYTES):
             spans = tuple([model.Span(one.log, one.start, one.start + one.count) for one in infos])
             read = model.ReadSegments(self._thread, spans, rows.generation)
             (found,) = await result(self._face.below.fetch([read]))
@@ -154,7 +157,7 @@ class _Pass:
                 change = model.Batch(
                     self._thread,
                     time.time_ns() // 1000,
-                    segments=segments,
+                    segments=tuple(segments),
                     drop_segments=tuple([one[:3] for one in segments]),
                 )
                 await self._commit(change, rows, fence, dry_run=dry_run)
@@ -171,23 +174,9 @@ def _fence(rows: model.ThreadRows, entry: ThreadEntry | None) -> model.Fence:
     """Return a fence that holds while no row is removed."""
     if entry is not None:
         return EntryFence(entry.revision)
-    writes = sum([len(one.writes) for one in rows.checkpoints]) + len(rows.orphans)
-    return model.RowsFence(len(rows.checkpoints), writes)
+    return rows_fence([rows])
 
 
 def key_in(data: object) -> str:
     """Return the id of the key of a stored value, "" if it is plain."""
     return key_of(data) if isinstance(data, bytes) and is_sealed(data) else ""
-
-
-def _pages(infos: Sequence[model.SegmentInfo]) -> Iterator[list[model.SegmentInfo]]:
-    page: list[model.SegmentInfo] = []
-    size = 0
-    for info in infos:
-        page.append(info)
-        size += info.size
-        if len(page) == _MOST_ROWS or size > _MOST_BYTES:
-            yield page
-            page, size = [], 0
-    if page:
-        yield page

@@ -34,6 +34,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     is_archived,
 )
+from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
     ClosedError,
@@ -52,7 +53,6 @@ from threadkeep.threads.rewriting import Position, Renewed, renew, with_elements
 from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
     all_threads,
-    parts_of,
     stored_of,
 )
 

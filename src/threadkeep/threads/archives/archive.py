@@ -29,6 +29,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_archived,
 )
+from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
     CodecError,
@@ -43,7 +44,6 @@ from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, rea
 from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
     fence_of,
-    parts_of,
     read_state,
     stored_of,
 )

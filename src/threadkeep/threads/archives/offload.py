@@ -69,6 +69,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
     ConflictError,
@@ -80,7 +81,6 @@ from threadkeep.errors import (
 from threadkeep.threads.archives.archive import GRACE, announce, put
 from threadkeep.threads.archives.seals import seal_of
 from threadkeep.threads.retention.apply import SEGMENT_ROW
-from threadkeep.threads.transfer.whole_thread import parts_of
 
 if TYPE_CHECKING:
     from threadkeep._stores.cold_store import ColdStore

@@ -45,6 +45,7 @@ from threadkeep._core.engine.rows import (
     unpack_time,
     unpack_writes,
 )
+from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on, together
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.external import extra
@@ -73,7 +74,6 @@ from threadkeep.threads.transfer.sources import (
     open_sqlite_saver,
     own_store,
 )
-from threadkeep.threads.transfer.whole_thread import parts_of
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
 _MOST_BYTES = 8 << 20

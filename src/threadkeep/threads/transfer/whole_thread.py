@@ -7,7 +7,7 @@ anything that is not stored yet.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -51,6 +51,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._core.parts import parts_of
 from threadkeep._stores.records import with_writes
 from threadkeep.errors import CodecError, StaleThreadError, ThreadExistsError, ThreadkeepError
 
@@ -60,8 +61,6 @@ ThreadRow: TypeAlias = CheckpointRow | WriteRow
 Outcome: TypeAlias = Literal["unchanged", "added", "extended", "replaced"]
 
 _PAGE = 256
-_MOST_BYTES = 4 << 20  # in one read or write: Redis blocks all clients meanwhile
-_MOST_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,26 +293,6 @@ def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> 
     """Return the segments that are not stored in full."""
     known = by_log(map(span_of, stored))
     return [one for one in wanted if overlap(known, span_of(one)) != [span_of(one)]]
-
-
-def parts_of(
-    items: Iterable[T],
-    size: Callable[[T], int],
-    most_items: int | None = None,
-    most_bytes: int | None = None,
-) -> Generator[list[T], None, None]:
-    """Group items into parts of limited number and size."""
-    most_items, most_bytes = most_items or _MOST_ROWS, most_bytes or _MOST_BYTES
-    part: list[T] = []
-    total = 0
-    for item in items:
-        if part and (len(part) >= most_items or total + size(item) > most_bytes):
-            yield part
-            part, total = [], 0
-        part.append(item)
-        total += size(item)
-    if part:
-        yield part
 
 
 # -- putting -------------------------------------------------------------------------

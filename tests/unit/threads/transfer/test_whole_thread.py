@@ -45,8 +45,8 @@ NOW = 1_763_000_000_000_000
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """So that a thread of a test is read and put in several requests."""
-    monkeypatch.setattr(whole_thread, "_MOST_ROWS", 7)
-    monkeypatch.setattr(whole_thread, "_MOST_BYTES", 2000)
+    monkeypatch.setattr("threadkeep._core.parts._MOST_ROWS", 7)
+    monkeypatch.setattr("threadkeep._core.parts._MOST_BYTES", 2000)
 
 
 @pytest.fixture
