@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster
 from kit.backends import BACKENDS, open_backend, url_of
+from kit.damage import damaging
 from kit.places import at
 from kit.rows import checkpoint, metadata, place
 from langchain_core.messages import AIMessage, HumanMessage
@@ -37,6 +39,7 @@ from .awaited_calls import (
 )
 
 pytestmark = pytest.mark.parametrize("name", BACKENDS)
+KEYS = pytest.mark.parametrize("keys", [None, KeyRing([b"k" * 32])], ids=["plain", "keys"])
 
 
 @contextmanager
@@ -92,15 +95,29 @@ async def test_a_strict_saver_reads_parents_that_it_does_not_know(name, tmp_path
             assert (await saver.acheck()).notes == ()
 
 
-async def test_threads(name, tmp_path):
+@KEYS
+async def test_threads(name, tmp_path, keys):
     with watched():
-        saver, other = open_backend(name, tmp_path), open_backend("memory", tmp_path)
+        saver, other = open_backend(name, tmp_path, keys=keys), open_backend("memory", tmp_path)
         await call_threads(saver, other, tmp_path)
 
 
-async def test_the_cold_store(name, tmp_path):
+@KEYS
+async def test_repairs(name, tmp_path, keys):
     with watched():
-        await call_cold(open_backend(name, tmp_path, cold=f"file://{tmp_path / 'cold'}"))
+        saver = open_backend(name, tmp_path, keys=keys)
+        await graph_on(saver).ainvoke({"items": ["x"]}, at("a"))
+        head = await saver.aget_tuple(at("a"))
+        harm = await asyncio.to_thread(damaging, name, saver, tmp_path)
+        await asyncio.to_thread(harm.manifest, "a", head.checkpoint["id"])
+        assert (await saver.threads.arepair(file=tmp_path / "out.tkq")).file
+        await saver.aclose()
+
+
+@KEYS
+async def test_the_cold_store(name, tmp_path, keys):
+    with watched():
+        await call_cold(open_backend(name, tmp_path, cold=f"file://{tmp_path / 'cold'}", keys=keys))
 
 
 async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
@@ -116,17 +133,20 @@ async def test_graphs_that_are_interrupted_and_resumed(name, tmp_path):
         await saver.aclose()
 
 
-async def test_stores(name, tmp_path):
+@KEYS
+async def test_stores(name, tmp_path, keys):
     url = "memory://" if name == "memory" else url_of(name, tmp_path)
+    index = None if keys else {"search": "text", "fields": ["$"]}
     with watched():
-        store = open_store(url, index={"search": "text", "fields": ["$"]}, history=2)
+        store = open_store(url, index=index, history=2, keys=keys)
         await call_store(store, tmp_path / "items")
 
 
-async def test_caches(name, tmp_path):
+@KEYS
+async def test_caches(name, tmp_path, keys):
     url = "memory://" if name == "memory" else url_of(name, tmp_path)
     with watched():
-        await call_cache(open_cache(url))
+        await call_cache(open_cache(url, keys=keys))
 
 
 async def test_layers(name, tmp_path):

@@ -413,9 +413,9 @@ def bytes_held(saver: Saver, thread: str) -> int:
 
 
 def rows_in_memory(saver: Saver) -> Any:
-    """All threads of a saver in memory, as they are stored."""
+    """All threads of a saver in memory, as they are stored, also below keys."""
     backend: Any = saver._store.backend
-    return backend._threads
+    return getattr(backend, "_below", backend)._threads
 
 
 def fresh(saver: Saver) -> Saver:

@@ -87,7 +87,7 @@ def export_items(
     def write() -> Operation[int]:
         part = yield from external(partial(context.enter_context, replacing(path)))
         opened = context.enter_context((yield from external(lambda: part.open("wb"))))
-        file = FileWriter(opened, FileKind.ITEMS, sealer)
+        file = yield from external(partial(FileWriter, opened, FileKind.ITEMS, sealer))
         exported = yield from _write(stack, engine, file, prefix)
         yield from external(file.end)
         return exported

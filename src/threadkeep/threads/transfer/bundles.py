@@ -238,7 +238,7 @@ def _write(
         counts = []
         part = yield from external(partial(stack.enter_context, replacing(file)))
         opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
-        output = FileWriter(opened, kind, sealer)
+        output = yield from external(partial(FileWriter, opened, kind, sealer))
         bundle = yield from external(partial(BundleWriter, output))
         for done, name in enumerate(names, 1):
             try:
