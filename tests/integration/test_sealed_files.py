@@ -24,6 +24,7 @@ from threadkeep import (
     SqliteStore,
 )
 from threadkeep.errors import (
+    CodecError,
     InvalidArgumentError,
     NotOursError,
     OpenError,
@@ -262,6 +263,34 @@ def test_a_quarantine_file(tmp_path: Path) -> None:
         next(found)
     with MemorySaver(keys=RING) as other, pytest.raises(NotOursError):
         other.threads.import_bundle(file)
+
+
+@pytest.mark.parametrize("has_key_store", [False, True])
+def test_a_quarantine_file_of_a_tenant(tmp_path: Path, has_key_store: bool) -> None:  # noqa: FBT001
+    file, path = tmp_path / "file.tkq", tmp_path / "threads.db"
+    more = {"key_store": f"sqlite:///{tmp_path / 'keys.db'}"} if has_key_store else {}
+    with opened(path, **more) as saver:
+        fill(saver.for_tenant("acme"))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            "UPDATE tk_writes SET body = CAST(body || x'00' AS BLOB) WHERE thread IN"
+            " (SELECT number FROM tk_threads WHERE thread LIKE 'threadkeep@tenant %')"
+        )
+        db.commit()
+    with opened(path, **more) as saver:
+        view = saver.for_tenant("acme")
+        assert view.threads.repair(file=file).file == file
+        assert [one.whole.thread for one in read_quarantine(file, saver=view)] == ["t"]
+        for other in (saver, saver.for_tenant("other")):
+            with pytest.raises(CodecError):
+                list(read_quarantine(file, saver=other))
+    for tenant, works in (("acme", not has_key_store), ("other", False), (None, False)):
+        found = read_quarantine(file, keys=RING, tenant=tenant)
+        if works:
+            assert [one.whole.thread for one in found] == ["t"]
+        else:
+            with pytest.raises(WrongKeyError if has_key_store else TamperedDataError):
+                list(found)
 
 
 def test_a_repair_without_the_keys_changes_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from threadkeep._core import tenants
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.sync_bridge import finish
@@ -54,8 +55,9 @@ def refreshed(keys: StoreKeys | None) -> Operation[StoreKeys | None]:
     return keys
 
 
-def portable(ring: Ring) -> Sealer:
+def portable(ring: Ring, tenant: str | None = None) -> Sealer:
     """Return the sealer of files for a program without the store."""
     from threadkeep._stores.store_keys import StoreKeys  # noqa: PLC0415 - an extra
 
-    return finish(StoreKeys(ring).portable())
+    name = "" if tenant is None else tenants.prefix(tenants.checked(tenant))
+    return finish(StoreKeys(ring).portable(name))

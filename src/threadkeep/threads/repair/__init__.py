@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from threadkeep._core.engine.model import UnreadableRow
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
-from threadkeep._run.sealers import portable
+from threadkeep._run.layered_backend import store_of
+from threadkeep._run.sealers import file_sealer, portable
 from threadkeep._stores.external import file_errors, sync_folder
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.threads.repair.check import Finding, Kind
@@ -127,13 +128,20 @@ def _more(removed: Removed) -> dict[str, Any]:
 
 
 def read_quarantine(
-    file: str | os.PathLike[str], *, keys: KeyRing | None = None
+    file: str | os.PathLike[str],
+    *,
+    keys: KeyRing | None = None,
+    tenant: str | None = None,
+    saver: Any = None,
 ) -> Iterator[Removed]:
     """Iterate over the threads of a quarantine file, in the order in which they were repaired.
 
     Args:
         file: the quarantine file.
         keys: the keys of the saver, if it has any.
+        tenant: the tenant whose saver wrote the file.
+        saver: in place of `keys` and `tenant`, the saver that wrote the file, or one like it. The
+            file of a tenant's saver needs it if the store has a key store.
 
     Raises:
         OpenError: it cannot be opened.
@@ -142,7 +150,10 @@ def read_quarantine(
         NewerFormatError: a newer release wrote it.
         CorruptionError: the rest is damaged or was never written.
     """
-    path, sealer = Path(file), None if keys is None else portable(keys)
+    path, sealer = Path(file), None if keys is None else portable(keys, tenant)
+    if saver is not None:
+        store = store_of(saver)
+        sealer = store.run(file_sealer(store.backend))
     with file_errors(path), path.open("rb") as opened:
         plain = opened_file(opened, FileKind.QUARANTINE, sealer)
         for whole, more in read_threads(plain, QUARANTINE):
