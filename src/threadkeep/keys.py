@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypedDict
@@ -25,6 +26,7 @@ VARIABLE = "TK_KEYS"
 LANGGRAPH_VARIABLE = "LANGGRAPH_AES_KEY"
 _SIZES = (16, 24, 32)  # bytes of a key
 _MOST = 64  # keys of a ring
+_HEX = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{48}|[0-9A-Fa-f]{64}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -86,17 +88,25 @@ class KeyRing:
 
         Args:
             text: keys in base64, separated by commas or white space; `#` begins a comment.
+                `openssl rand -base64 32` makes a key.
             service: unwraps each key, if they were wrapped by it.
 
         Raises:
-            InvalidArgumentError: the text holds no key, or something else.
+            InvalidArgumentError: the text holds no key, or something else, such as hexadecimal
+                digits.
         """
         lines = [line.partition("#")[0] for line in text.splitlines()]
         words = " ".join(lines).replace(",", " ").split()
         keys = []
         for number, word in enumerate(words, 1):
+            if service is None and _HEX.fullmatch(word):  # (32 digits would be 24 other bytes)
+                raise InvalidArgumentError(
+                    f"Key {number} is hexadecimal, not base64.",
+                    hint="Make a key: openssl rand -base64 32. To use this one: `xxd -r -p |"
+                    " base64` converts it.",
+                )
             try:
-                key = urlsafe_b64decode(word + "=" * (-len(word) % 4))
+                key = b64decode(word + "=" * (-len(word) % 4), b"-_", validate=True)
             except ValueError:  # (`from` would show the text)
                 raise InvalidArgumentError(
                     f"Key {number} is not base64.",

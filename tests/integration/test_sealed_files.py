@@ -266,7 +266,7 @@ def test_a_quarantine_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_key_store", [False, True])
-def test_a_quarantine_file_of_a_tenant(tmp_path: Path, has_key_store: bool) -> None:  # noqa: FBT001
+def test_a_quarantine_file_of_a_tenant(tmp_path: Path, has_key_store: bool) -> None:
     file, path = tmp_path / "file.tkq", tmp_path / "threads.db"
     more = {"key_store": f"sqlite:///{tmp_path / 'keys.db'}"} if has_key_store else {}
     with opened(path, **more) as saver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
@@ -108,12 +109,29 @@ def test_a_key_of_another_length_is_refused(size: int):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# nothing\n", "!", "a", "ä", "AAAA", f"{'A' * 43}\n{'A' * 43}", "A" * 43 + "\n-"]
+    "text",
+    [
+        *("", "# nothing\n", "!", "a", "ä", "AAAA"),
+        *(f"{'A' * 43}\n{'A' * 43}", "A" * 43 + "\n-", "A" * 32 + "!!!!"),
+    ],
 )
 def test_other_text_is_refused_without_showing_it(text: str):
     with pytest.raises(InvalidArgumentError) as caught:
         KeyRing.from_text(text)
     assert len(text) < 4 or text.split(maxsplit=1)[0] not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [16, 24, 32])
+def test_hexadecimal_digits_are_refused(size: int):
+    for digits in (secrets.token_hex(size), secrets.token_hex(size).upper()):
+        with pytest.raises(InvalidArgumentError, match="hexadecimal") as caught:
+            KeyRing.from_text(digits)
+        assert digits not in str(caught.value)
+
+
+def test_keys_of_openssl():
+    made = "+/" * 21 + "A="  # as `openssl rand -base64 32` writes them
+    assert KeyRing.from_text(made).ids == KeyRing.from_text(made.translate({43: 45, 47: 95})).ids
 
 
 def test_a_ring_is_bounded():
