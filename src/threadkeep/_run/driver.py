@@ -24,6 +24,7 @@ from inspect import signature
 from queue import Empty, SimpleQueue
 from types import coroutine
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     ParamSpec,
@@ -45,6 +46,9 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
+
+if TYPE_CHECKING:
+    from threadkeep._stores.cold_store import ColdStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -183,6 +187,21 @@ class StoreLayer(Protocol):
 
     def answer(self, request: Any) -> Operation[Any]:
         """Return the reply to a request; yield requests to the layers below."""
+
+
+class ArchiveLayer(StoreLayer, Protocol):
+    """A layer that restores archived threads from the cold store, if one is configured.
+
+    It replaces replies to `Fetch` only if they are incomplete: a complete one costs a plain call.
+    """
+
+    cold: ColdStore | None
+
+    def suffices(self, request: Fetch, replies: list[Any]) -> bool:
+        """Return True if the replies from below are complete."""
+
+    def complete(self, request: Fetch, replies: list[Any]) -> Operation[list[Any]]:
+        """Return complete replies to use instead."""
 
 
 def kind_of(request: Request) -> type:

@@ -29,16 +29,20 @@ from threadkeep._core.engine.usage import Counters
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.driver import (
     READERS,
+    ArchiveLayer,
     StoreLayer,
     acall,
     adrive,
+    arun,
     drive,
     external,
     in_thread,
     kind_of,
     on,
+    run,
     sync_or_async,
 )
+from threadkeep._run.first_change import CHANGING, FirstChange
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
@@ -56,21 +60,6 @@ T = TypeVar("T")
 
 RANDOM = SystemRandom()  # tokens must differ even if a program seeds its random numbers
 _LOOK_EVERY = 1.0  # seconds between checks that another thread's event loop still runs
-
-
-class ArchiveLayer(StoreLayer, Protocol):
-    """A layer that restores archived threads from the cold store, if one is configured.
-
-    It replaces replies to `Fetch` only if they are incomplete: a complete one costs a plain call.
-    """
-
-    cold: ColdStore | None
-
-    def suffices(self, request: Fetch, replies: list[Any]) -> bool:
-        """Return True if the replies from below are complete."""
-
-    def complete(self, request: Fetch, replies: list[Any]) -> Operation[list[Any]]:
-        """Return complete replies to use instead."""
 
 
 class _Home:
@@ -108,6 +97,7 @@ class LayeredBackend:
                 hint="Use saver.backend, or inherit from threadkeep.Backend.",
             )
         self.backend = backend
+        self._first = FirstChange(is_due=archives is not None)  # (a saver's)
         self._archives = archives
         self.cold = None if archives is None else archives.cold
         self.tiering = tiering
@@ -204,6 +194,16 @@ class LayeredBackend:
         whole._use((layer, *self._layers))  # noqa: SLF001 - a copy
         return whole
 
+    @property
+    def whole(self) -> LayeredBackend:
+        """The view that shows the threads of all tenants."""
+        return self
+
+    def beside(self, threads: LayeredBackend) -> Self:
+        """Return this store of other rows, whose first change looks at these threads."""
+        self._first = FirstChange(threads)
+        return self
+
     def beneath(self) -> LayeredBackend:
         """Return the view of this backend for operations that must be durable on return."""
         return self._durable or self
@@ -231,6 +231,8 @@ class LayeredBackend:
 
     def answer(self, request: Request) -> Any:
         """Answer a request through the layers."""
+        if self._first.is_due and type(request) in CHANGING:
+            run(self._first.check(self))
         route = self._routes.get(kind_of(request))
         if route is None:
             return self._carry_out(request)
@@ -245,6 +247,8 @@ class LayeredBackend:
 
     async def aanswer(self, request: Request) -> Any:
         """Answer a request of an awaiting caller through the layers."""
+        if self._first.is_due and type(request) in CHANGING:
+            await arun(self._first.check(self))
         route = self._routes.get(kind_of(request))
         if route is None:
             return await self._acarry_out(request)
@@ -259,7 +263,7 @@ class LayeredBackend:
 
     def commit(self, change: Change) -> None:
         """Commit a change; durable on return, unless `write_behind` is used."""
-        if type(change) in self._routes:
+        if self._first.is_due or type(change) in self._routes:
             self.answer(Commit(change))
         elif self._writer is not None:
             self._writer.commit(change)
@@ -270,7 +274,7 @@ class LayeredBackend:
 
     def submit(self, change: Change) -> Awaitable[None] | None:
         """Start a commit for an awaiting caller; return an awaitable, or None if it is done."""
-        if type(change) in self._routes:
+        if self._first.is_due or type(change) in self._routes:
             return self.aanswer(Commit(change))
         if self._blocking is None:
             self._home.loop = asyncio.get_running_loop()

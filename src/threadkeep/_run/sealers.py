@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep._core import tenants
 from threadkeep._core.engine.operation import External, Operation
-from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._run.first_change import StoreOfThreads, check_is_plain
+from threadkeep._stores.base import AsyncBackend
 from threadkeep._stores.sync_bridge import finish
 
 if TYPE_CHECKING:
@@ -32,10 +33,14 @@ def _request(keys: StoreKeys, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Ex
     return External(lambda: finish(ask()), ask if is_awaited else None)
 
 
-def file_sealer(
-    backend: Backend | AsyncBackend, *, plain: bool = False
-) -> Operation[Sealer | None]:
-    """Return the sealer of files beside a store; None for `plain` ones, or without keys."""
+def file_sealer(store: StoreOfThreads, *, plain: bool = False) -> Operation[Sealer | None]:
+    """Return the sealer of files beside a store; None for `plain` ones, or without keys.
+
+    Raises:
+        WrongKeyError: rows are encrypted, and no keys were given.
+    """
+    yield from check_is_plain(store)
+    backend = store.backend
     if plain or backend.keys is None:
         return None
     prefix = getattr(getattr(backend, "names", None), "prefix", "")  # (of a tenant)

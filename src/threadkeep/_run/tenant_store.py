@@ -21,6 +21,7 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.engine.working_set import PrefixedSet
+from threadkeep._run.first_change import FirstChange
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.tenant import Names, for_tenant
@@ -36,6 +37,7 @@ class TenantStore(LayeredBackend):
     def __init__(self, whole: LayeredBackend, names: Names) -> None:
         # (no super().__init__(): all parts are the whole's)
         self._whole = whole
+        self._first = FirstChange(is_due=False)  # (the whole looks)
         self.names = names
         self.backend = for_tenant(whole.backend, names)
         self._blocking = self.backend if isinstance(self.backend, Backend) else None
@@ -48,6 +50,11 @@ class TenantStore(LayeredBackend):
         self._hot = self._cache = self._write_behind = None
         self.working_set = PrefixedSet(whole.working_set, names.prefix)
         self._use(())
+
+    @property
+    def whole(self) -> LayeredBackend:
+        """See `LayeredBackend.whole`."""
+        return self._whole
 
     def beneath(self) -> LayeredBackend:
         """See `LayeredBackend.beneath`."""

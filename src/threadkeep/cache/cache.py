@@ -180,8 +180,9 @@ class NodeCache(BaseCache[Any], Closing):
                 backend.close()
             raise
         self._backend = backend
-        self._owned = LayeredBackend(backend) if owned else None
-        self._store = LayeredBackend(entries)
+        threads = LayeredBackend(backend)
+        self._owned = threads if owned else None
+        self._store = LayeredBackend(entries).beside(threads)
         self._leases = None if lifetime is None else Leases(lifetime)
         self._tenant = ""  # its label
         self._shared = _Shared()

@@ -113,7 +113,8 @@ class Store(BaseStore, driver.Closing):
         if not isinstance(backend, Backend | AsyncBackend):
             raise no_room(backend, "stores no items")
         items = backend.items(self._index.options if self._index else SearchOptions())
-        self._store = LayeredBackend(items, group_commit=group_commit or _TOGETHER)
+        together = group_commit or _TOGETHER
+        self._store = LayeredBackend(items, group_commit=together).beside(self._pair)
         self._engine = ItemEngine(
             packer=ItemPacker(serde, None if serde else codec_of(migrations)),
             index=self._index,

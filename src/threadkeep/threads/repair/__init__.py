@@ -153,7 +153,7 @@ def read_quarantine(
     path, sealer = Path(file), None if keys is None else portable(keys, tenant)
     if saver is not None:
         store = store_of(saver)
-        sealer = store.run(file_sealer(store.backend))
+        sealer = store.run(file_sealer(store))
     with file_errors(path), path.open("rb") as opened:
         plain = opened_file(opened, FileKind.QUARANTINE, sealer)
         for whole, more in read_threads(plain, QUARANTINE):

@@ -177,7 +177,7 @@ def repair(
             raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
     quarantine = None
     if file is not None and not dry_run:
-        sealer = yield from file_sealer(store.backend)
+        sealer = yield from file_sealer(store)
         quarantine = yield from external(partial(QuarantineFile, Path(file), sealer))
     names = names if named is None else named
     try:

@@ -177,7 +177,7 @@ def export_bundle(
     may_skip = skipped if names is None else None
     if names is None:
         names = yield from on(source, whole_thread.all_threads())
-    sealer = yield from file_sealer(store.backend, plain=plain)
+    sealer = yield from file_sealer(store, plain=plain)
     kind = yield from _kind_of(store)
     counts = yield from _write(path, names, add, progress, may_skip, sealer, kind, check=True)
     size = yield from external(lambda: path.stat().st_size)
@@ -199,7 +199,7 @@ def back_up(
     names = yield from on(store, whole_thread.all_threads())
     add, sealer = (
         partial(_add_as_it_is, store),
-        (yield from file_sealer(store.backend, plain=plain)),
+        (yield from file_sealer(store, plain=plain)),
     )
     kind = yield from _kind_of(store)
     return sum((yield from _write(file, names, add, progress, skipped, sealer, kind)))
@@ -299,7 +299,7 @@ def import_bundle(
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread_id", thread)
     yield from external(partial(check_is_bundle, path))
-    sealer = yield from file_sealer(store.backend)
+    sealer = yield from file_sealer(store)
     names = yield from verify(path, progress, sealer, digests=True)
     if new is not None and len(names) != 1:
         raise InvalidArgumentError(

@@ -20,6 +20,7 @@ from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.driver import Runner, external, on
+from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep._run.sealers import noting_plain, refreshed
 from threadkeep.errors import (
@@ -88,8 +89,9 @@ def mirror(
     names = validation.thread_ids(threads)
     one, other_keys = store.backend.keys, there.backend.keys
     is_named = names is not None
+    yield from check_is_plain(store)
     run = _Mirror(store.beneath(), there.beneath(), one, other_keys, is_named=is_named, **flags)
-    return run.threads(names, progress or no_progress)
+    return (yield from run.threads(names, progress or no_progress))
 
 
 @dataclass(slots=True)

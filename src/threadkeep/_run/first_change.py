@@ -1,0 +1,65 @@
+"""The first change of a program without keys, which a store with encrypted rows refuses."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Protocol
+
+from threadkeep._core import tenants
+from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.operation import Commit, CommitMany, Operation
+from threadkeep.errors import NotSetUpError, WrongKeyError
+
+CHANGING = frozenset({Commit, CommitMany})
+"""The requests that wait for the check."""
+
+
+class StoreOfThreads(Protocol):
+    """A `LayeredBackend` of threads."""
+
+    @property
+    def backend(self) -> Any:
+        """The backend, as this view shows it."""
+
+    @property
+    def whole(self) -> Any:
+        """The view that shows the threads of all tenants."""
+
+
+class FirstChange:
+    """State of a store before its first change; all views of the store share it.
+
+    Keys are not asked for here: with keys, the first change reads the same record to find them (see
+    `StoreKeys.prepare`).
+
+    Args:
+        threads: the threads beside a store of other rows; None for a store of threads.
+        is_due: False if no program makes changes through it.
+    """
+
+    def __init__(self, threads: StoreOfThreads | None = None, *, is_due: bool = True) -> None:
+        self._threads = threads
+        self.is_due = is_due
+
+    def check(self, store: StoreOfThreads) -> Operation[None]:
+        """Check a store once; see `check_is_plain`."""
+        yield from check_is_plain(self._threads or store)
+        self.is_due = False
+
+
+def check_is_plain(store: StoreOfThreads) -> Operation[None]:
+    """Check that a store without keys has no encrypted rows.
+
+    Raises:
+        WrongKeyError: it has the record of an encrypted store (design note 0026).
+    """
+    whole = store.whole
+    if whole.backend.keys is not None:
+        return
+    with suppress(NotSetUpError):  # (items and cached results may have tables of their own)
+        (rows,) = yield whole.external("fetch", (ReadThread(tenants.STORE),))
+        if rows.orphans:
+            raise WrongKeyError(
+                "Rows of this store are encrypted, and no keys were given.",
+                hint="Open it with keys= (in the shell: TK_KEYS or THREADKEEP_KEYS_FILE).",
+            )
