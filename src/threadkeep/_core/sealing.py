@@ -40,7 +40,7 @@ GROUP = 12
 OVERHEAD = SEALED_OVERHEAD
 _NONCE = 1 + KEY_ID
 _BODY = _NONCE + 12
-_GROUPS = 4096  # ciphers of groups in memory, about 1 KB each
+_GROUPS = 4096  # ciphers of groups in memory, of all sealers together, about 3 KB each
 _BLOCK = 16  # bytes of AES
 _REDUCTION = 0x87  # of the field with 2**128 elements (NIST SP 800-38B)
 
@@ -75,6 +75,9 @@ def group_cipher(key: bytes, group: bytes) -> AESGCM:
     return AESGCM(block.update(b"".join([half.to_bytes(_BLOCK) for half in halves])))
 
 
+known_cipher = lru_cache(_GROUPS)(group_cipher)
+
+
 class Sealer:
     """Seals and opens the values of one tenant of a store.
 
@@ -100,11 +103,7 @@ class Sealer:
         self._clues = derive(clues or roots[current], "clues")
         self._context = context
         self._head = bytes((SEALED,)) + current
-        self._current = current
-        self._cipher = lru_cache(_GROUPS)(self._new_cipher)
-
-    def _new_cipher(self, key: bytes, group: bytes) -> AESGCM:
-        return group_cipher(self._keys[key], group)
+        self._key = self._keys[current]
 
     def group(self, name: str) -> bytes:
         """Return the group of a name, the same with any keys."""
@@ -120,7 +119,7 @@ class Sealer:
         said.update(group + where)
         said.update(data)
         nonce = said.digest()
-        sealed = self._cipher(self._current, group).encrypt(nonce, data, where)
+        sealed = known_cipher(self._key, group).encrypt(nonce, data, where)
         return b"".join((self._head, nonce, sealed))
 
     def open(self, sealed: bytes, where: bytes, groups: Sequence[bytes]) -> bytes:
@@ -132,11 +131,11 @@ class Sealer:
         """
         if not is_sealed(sealed):
             raise TamperedDataError("A stored value is not encrypted, and all of this store are.")
-        key = sealed[1:_NONCE]
-        if key not in self._keys:
-            raise not_given("The stored value", key.hex())
+        key = self._keys.get(sealed[1:_NONCE])
+        if key is None:
+            raise not_given("The stored value", sealed[1:_NONCE].hex())
         nonce, body = sealed[_NONCE:_BODY], sealed[_BODY:]
         for group in groups:
             with suppress(InvalidTag):
-                return self._cipher(key, group).decrypt(nonce, body, where)
+                return known_cipher(key, group).decrypt(nonce, body, where)
         raise TamperedDataError

@@ -28,7 +28,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.lru import Lru
-from threadkeep._core.sealing import Sealer, place
+from threadkeep._core.sealing import Sealer, known_cipher, place
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.key_store import KeyStore, Secret
 from threadkeep._stores.sync_bridge import result
@@ -246,6 +246,7 @@ class StoreKeys:
         destroyed = await self._random.destroy(record.store, name)
         self._known.forget(name)
         self._known.forget(f"portable {name}")
+        known_cipher.cache_clear()
         return destroyed
 
     async def migrate(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given
@@ -47,6 +49,27 @@ def test_what_was_sealed_opens_at_its_place(data: bytes, where: bytes) -> None:
     assert len(sealed) == len(data) + OVERHEAD
     assert (sealed[0], key_of(sealed)) == (SEALED, sealing.key_id(ROOT).hex())
     assert sealer(ROOT).open(sealed, where, [ours.group("t")]) == data
+
+
+def test_sealers_together_keep_a_bounded_number_of_ciphers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    living: WeakSet[Any] = WeakSet()
+
+    class Cipher:
+        def __init__(self, key: bytes) -> None:
+            living.add(self)
+
+        def encrypt(self, nonce: bytes, data: bytes, where: bytes) -> bytes:
+            return data
+
+    monkeypatch.setattr(sealing, "AESGCM", Cipher)
+    sealers = [sealer(ROOT, context=("store", str(number))) for number in range(3)]
+    for one in sealers:
+        for number in range(3000):
+            one.seal(b"x", HERE, one.group(str(number)))
+    assert 0 < len(living) <= 4096
+    sealing.known_cipher.cache_clear()
 
 
 def test_the_same_value_at_the_same_place_is_the_same_bytes() -> None:
