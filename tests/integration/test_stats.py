@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain
 from kit.postgres import url as server
 from kit.postgres import url_for
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import MemorySaver, monitor, open_saver
+from threadkeep import KeyRing, MemorySaver, monitor, open_saver
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.sqlite import threads as counts
@@ -31,6 +32,8 @@ from .driver import play
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from threadkeep._core.engine.thread_sizes import ThreadStats
 
 LONG = "all work and no play " * 20
@@ -140,6 +143,25 @@ def test_some_threads_stand_for_all(saver: Any, monkeypatch: pytest.MonkeyPatch)
     assert "24 threads, 104 checkpoints" in report
     assert "  thread-7: " in report
     assert json.loads(json.dumps(found.as_json()))["channels"][0]["name"] == "log"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_rows_of_hidden_threads_do_not_count(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of an encrypted store and its families are pending writes of such threads."""
+    monkeypatch.setattr(statistics, "_SAMPLE", 2)
+    monkeypatch.setattr(statistics, "MOST", 2)
+    with open_backend(name, tmp_path, keys=KeyRing([b"k" * 32])) as saver:
+        for number in range(6):
+            config = Chain(saver, str(number)).put(text="x" * number)
+            saver.put_writes(config, [("text", "y")], "task")
+        saver.threads.fork("0", None, "fork")
+        found, exact = saver.stats(), saver.stats(exact=True)
+    assert (found.estimated, exact.estimated) == (True, False)
+    for one in (found, exact):
+        assert (one.threads, one.checkpoints, one.writes) == (7, 7, 7)
+    assert found.largest == exact.largest
 
 
 def test_threads_that_take_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

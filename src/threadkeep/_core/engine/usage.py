@@ -49,7 +49,7 @@ class Hour(NamedTuple):
 class StoreUsage(NamedTuple):
     """Counts of a store: of the threads that hold checkpoints according to the registry.
 
-    Threadkeep's own threads do not count; their rows may.
+    Threadkeep's own threads and their rows do not count.
     """
 
     total: int  # bytes of the whole store, with its own overhead and free space
