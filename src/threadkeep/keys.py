@@ -340,4 +340,4 @@ def trusting(codec: Codec, backend: Any) -> Codec:
             'types="authenticated" needs keys=, without allow_plaintext= and serde=.',
             hint="Register the classes instead: threadkeep.register(TheClass).",
         )
-    return codec.trusting(lambda: bool(keys.is_authentic))
+    return codec.trusting(keys.proof())

@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open_saver
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.store_keys import KNOWN_FOR, StoreKeys
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -27,11 +30,11 @@ from threadkeep.errors import (
 RING = KeyRing([b"k" * 32])
 
 
-def put(saver: Any, thread: str, text: str = "hello", **metadata: Any) -> Any:
+def put(saver: Any, thread: str, text: Any = "hello", **metadata: Any) -> Any:
     """One checkpoint with a value; LangGraph's metadata too."""
     config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     point = empty_checkpoint()
-    point["channel_values"] = {"messages": [HumanMessage(text)]}
+    point["channel_values"] = {"messages": [HumanMessage(text) if type(text) is str else text]}
     point["channel_versions"] = {"messages": 1}
     step: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
     return saver.put(config, point, step, {"messages": 1})
@@ -343,6 +346,73 @@ def test_a_running_program_learns_that_bytes_came_from_elsewhere(tmp_path: Path)
         saver.threads.mirror(mirror)
         assert copy.backend.keys.has_plain
         assert mirror.backend.keys.has_plain
+
+
+@pytest.mark.parametrize("store", SHARED)
+async def test_no_value_of_another_programs_plain_bundle_is_trusted(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a program that read the store before the bundle was imported."""
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "strangers_of_a_test.py").write_text(MODULE)
+    bundle = tmp_path / "plain.tkb"
+    with monkeypatch.context() as patch, open_backend("sqlite", tmp_path / "plain") as saver:
+        patch.syspath_prepend(str(tmp_path))
+        module: Any = importlib.import_module("strangers_of_a_test")
+        put(saver, "t", module.Order(1))
+        saver.threads.export_bundle(None, bundle)
+    del sys.modules["strangers_of_a_test"]
+    del module
+    gc.collect()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with (
+        open_backend(store, tmp_path, keys=RING, types="authenticated") as saver,
+        open_backend(store, tmp_path, keys=RING) as other,
+    ):
+        put(saver, "u")
+        assert saver.get_tuple(at("u")) is not None
+        other.threads.import_bundle(bundle)
+        for read in (lambda: saver.get_tuple(at("t")), lambda: list(saver.list(at("t")))):
+            with pytest.raises(UnknownTypeError):
+                read()
+        with pytest.raises(UnknownTypeError):
+            await saver.aget_tuple(at("t"))
+    assert "strangers_of_a_test" not in sys.modules
+
+
+def test_a_key_that_a_late_program_writes_with_is_named_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = KeyRing([b"k" * 32, b"n" * 32]), KeyRing([b"n" * 32, b"k" * 32])
+    with (
+        open_backend("sqlite", tmp_path, keys=old) as late,
+        open_backend("sqlite", tmp_path, keys=new) as saver,
+    ):
+        put(late, "t")
+        saver.rotate_keys()
+        assert saver.backend.keys.used == (new.current,)
+        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + KNOWN_FOR)
+        put(late, "t")
+        saver.stats(exact=True)
+        assert saver.backend.keys.used == (old.current, new.current)
+    with (
+        open_backend("sqlite", tmp_path, keys=new.without(old.current)) as saver,
+        pytest.raises(WrongKeyError, match=old.current),
+    ):
+        saver.get_tuple(at("t"))
+
+
+def test_a_store_in_the_place_of_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = MemoryBackend(), MemoryBackend()
+    for store in (one, two):
+        finish(StoreKeys(RING).beside(store).prepare())
+    keys = StoreKeys(RING).beside(one)
+    finish(keys.prepare())
+    monkeypatch.setattr(keys, "_store", two)
+    finish(keys.prepare())
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + KNOWN_FOR)
+    with pytest.raises(WrongKeyError, match="in the place of this one"):
+        finish(keys.prepare())
 
 
 def test_a_bundle_carries_that_bytes_came_from_elsewhere(tmp_path: Path) -> None:

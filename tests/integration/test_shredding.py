@@ -13,9 +13,9 @@ from kit.backends import SHARED, open_backend
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep import KeyRing, open_saver
+from threadkeep import KeyRing, Retention, Store, open_saver
 from threadkeep._core.sealed_files import FileKind, opened_file
-from threadkeep._stores import store_keys
+from threadkeep._stores import resealing, store_keys
 from threadkeep.errors import (
     InvalidArgumentError,
     StateError,
@@ -31,13 +31,12 @@ def at(thread: str) -> Any:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
-def put(saver: Any, thread: str, text: str = "hello") -> Any:
+def put(saver: Any, thread: str, text: str = "hello", **metadata: Any) -> Any:
     point = empty_checkpoint()
     point["channel_values"] = {"messages": [HumanMessage(text)]}
     point["channel_versions"] = {"messages": 1}
-    return saver.put(
-        at(thread), point, {"source": "loop", "step": 1, "parents": {}}, {"messages": 1}
-    )
+    step: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
+    return saver.put(at(thread), point, step, {"messages": 1})
 
 
 def text(saver: Any, thread: str) -> str:
@@ -124,7 +123,7 @@ def test_a_backup_of_a_shredded_thread_is_unreadable(tmp_path: Path, options: An
         put(saver, "u")
     shutil.copy(file, copy)
     with open_saver(f"sqlite:///{file}", **options) as saver:
-        (key,) = saver.shred("t").keys
+        assert len(saver.shred("t").keys) == 1
     for found in tmp_path.iterdir():
         assert b"MARK" not in found.read_bytes()
     with open_saver(f"sqlite:///{copy}", **options) as saver:
@@ -133,11 +132,12 @@ def test_a_backup_of_a_shredded_thread_is_unreadable(tmp_path: Path, options: An
             saver.get_tuple(at("t"))
     # With another key store the ring opens nothing of it either.
     options["key_store"] = f"sqlite:///{tmp_path / 'new.db'}"
-    with (
-        open_saver(f"sqlite:///{copy}", **options) as saver,
-        pytest.raises(WrongKeyError, match=key),
-    ):
-        saver.get_tuple(at("t"))
+    with open_saver(f"sqlite:///{copy}", **options) as saver:
+        for thread in ("t", "u"):
+            with pytest.raises(WrongKeyError, match="holds no keys of this store"):
+                saver.get_tuple(at(thread))
+        with pytest.raises(WrongKeyError, match="holds no keys of this store"):
+            put(saver, "new")
 
 
 def test_another_program_stops_using_the_key(
@@ -153,6 +153,102 @@ def test_another_program_stops_using_the_key(
         one.shred("t")
         with pytest.raises((WrongKeyError, ThreadDeletedError)):
             other.put_writes(config, [("messages", ["late"])], "task")
+
+
+@pytest.mark.parametrize("thread_keys", [False, True])
+@pytest.mark.parametrize("store", SHARED)
+def test_a_late_writer_stops_nobody(
+    store: str, thread_keys: bool, tmp_path: Path, options: Any
+) -> None:
+    """It knows the destroyed key for up to a minute. A repeated call removes what it wrote."""
+    options |= {"thread_keys": thread_keys}
+    with (
+        open_backend(store, tmp_path, **options) as saver,
+        open_backend(store, tmp_path, **options) as other,
+    ):
+        late, items = other.for_tenant("acme"), Store(other.backend).for_tenant("acme")
+        for thread in ("t", "u"):
+            put(late, thread)
+        items.put(("notes",), "one", {"text": "hello"})
+        put(saver, "t")
+        saver.shred_tenant("acme")
+        put(late, "u")
+        put(late, "u")
+        late.threads.tag("u", "urgent")
+        items.put(("notes",), "two", {"text": "late"})
+        assert [one.config["configurable"]["thread_id"] for one in saver.list(None)] == ["t"]
+        assert [one.config["configurable"]["thread_id"] for one in saver.list(None, limit=1)] == [
+            "t"
+        ]
+        assert [one.id for one in saver.threads.search()] == ["t"]
+        assert saver.stats(exact=True).checkpoints >= 1
+        assert saver.check().ok
+        saver.threads.gc(Retention(max_age=1e6))
+        saver.rotate_keys()
+        saver.shred_tenant("acme")
+        assert [one.id for one in saver.threads.scan()] == ["t"]
+        assert saver.stats(exact=True).threads == 1
+        assert text(saver, "t") == "hello"
+
+
+def test_keys_of_threads_that_only_a_backup_holds_end_with_their_tenant(
+    tmp_path: Path, options: Any
+) -> None:
+    file, copy = tmp_path / "threads.db", tmp_path / "backup.db"
+    with open_saver(f"sqlite:///{file}", **options) as saver:
+        put(saver.for_tenant("acme"), "early")
+    shutil.copy(file, copy)
+    with open_saver(f"sqlite:///{file}", **options) as saver:
+        put(saver.for_tenant("acme"), "later")
+    with open_saver(f"sqlite:///{copy}", **options) as saver:
+        assert len(saver.shred_tenant("acme").keys) == 3
+    with open_saver(f"sqlite:///{file}", **options) as saver:
+        for thread in ("early", "later"):
+            with pytest.raises(WrongKeyError, match="destroyed"):
+                saver.for_tenant("acme").get_tuple(at(thread))
+
+
+def test_the_key_store_is_another_database(tmp_path: Path, options: Any) -> None:
+    data = f"sqlite:///{tmp_path / 'keys.db'}"
+    with (
+        open_saver(data, **options) as saver,
+        pytest.raises(InvalidArgumentError, match="is the database of the data"),
+    ):
+        put(saver, "t")
+
+
+def test_a_copy_that_a_crash_interrupted_keeps_its_values(
+    tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, open_backend("sqlite", tmp_path, **options) as saver:
+        patch.setattr(resealing, "reseal", interrupted)
+        put(saver, "t")
+        with pytest.raises(KeyboardInterrupt):
+            saver.copy_thread("t", "copy")
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        saver.shred("t")
+        assert text(saver, "copy") == "hello"
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        assert text(saver, "copy") == "hello"
+
+
+async def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("store", SHARED)
+def test_runs_of_all_tenants_are_deleted_by_their_ids(
+    store: str, tmp_path: Path, options: Any
+) -> None:
+    with open_backend(store, tmp_path, **{**options, "thread_keys": False}) as saver:
+        for tenant in ("acme", "other"):
+            mine = saver.for_tenant(tenant)
+            put(mine, "t", run_id="run 1")
+            put(mine, "u", run_id="run 2")
+        saver.delete_for_runs(["run 1"])
+        for tenant in ("acme", "other"):
+            mine = saver.for_tenant(tenant)
+            assert [mine.get_tuple(at(thread)) is None for thread in ("t", "u")] == [True, False]
 
 
 def test_keys_are_wrapped_again_by_a_rotation(tmp_path: Path, options: Any) -> None:

@@ -87,6 +87,7 @@ class Sealer:
         context: what the keys are for, such as the store and the tenant. Other contexts have other
             keys.
         clues: the secret of digests for searches, which stay the same with other roots.
+        runs: the secret of digests of runs' ids, if it is another one.
     """
 
     place = staticmethod(place)
@@ -97,10 +98,12 @@ class Sealer:
         current: bytes,
         context: tuple[str | bytes, ...],
         clues: bytes = b"",
+        runs: bytes = b"",
     ) -> None:
         self._keys = {name: derive(root, "data", *context) for name, root in roots.items()}
         self._digests = derive(roots[current], "nonces", *context)
         self._clues = derive(clues or roots[current], "clues")
+        self._runs = derive(runs, "clues") if runs else self._clues
         self._context = context
         self._head = bytes((SEALED,)) + current
         self._key = self._keys[current]
@@ -112,6 +115,10 @@ class Sealer:
     def digest(self, kind: str, text: str) -> bytes:
         """Return 12 bytes that stand for a text, for searches by equality."""
         return blake2b(place(kind, text), key=self._clues, digest_size=12).digest()
+
+    def run_digest(self, run_id: str) -> bytes:
+        """Return 12 bytes that stand for a run's id."""
+        return blake2b(place("run_id", run_id), key=self._runs, digest_size=12).digest()
 
     def seal(self, data: bytes, where: bytes, group: bytes) -> bytes:
         """Seal bytes for a place, always in the same way."""

@@ -29,8 +29,14 @@ from threadkeep._core.sealing import key_id, place
 from threadkeep._core.tenants import KEY
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.sync_bridge import result
-from threadkeep.errors import ConflictError, ThreadDeletedError, WrongKeyError
+from threadkeep.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    ThreadDeletedError,
+    WrongKeyError,
+)
 
+_MARK = "store"  # the name of a key that seals nothing
 _SECRET = 32  # bytes
 _PAGE = 256
 
@@ -91,35 +97,78 @@ class KeyStore:
             except (ConflictError, ThreadDeletedError):
                 continue  # (another program made it, or destroyed it)
 
-    async def destroy(self, store: bytes, name: str) -> tuple[str, ScrubReport]:
-        """Destroy a key, and clear the files of the database of it.
+    async def begin(self, store: bytes, data: Any) -> None:
+        """Note that this database holds the keys of a new store, whose rows are in `data`.
+
+        Raises:
+            InvalidArgumentError: it is the same database.
+        """
+        if await self._is(data):
+            raise InvalidArgumentError(
+                "The key store is the database of the data.",
+                hint="Use another database, so that backups of the data hold no keys.",
+            )
+        await self.get(store, _MARK, create=True)
+
+    async def check(self, store: bytes) -> None:
+        """Raise WrongKeyError if this database does not hold the keys of a store."""
+        if await self.get(store, _MARK, create=False) is None:
+            raise WrongKeyError(
+                "This key store holds no keys of this store.",
+                hint="Give the key store that the store was begun with.",
+            )
+
+    async def _is(self, data: Any) -> bool:
+        if not (self._backend.has_identity and data.has_identity):
+            return self._backend is data
+        mine, others = await self._call("identity"), await result(data.identity())
+        return bool(mine == others)
+
+    async def destroy(
+        self, store: bytes, name: str, below: str = ""
+    ) -> tuple[list[str], tuple[str, ...], ScrubReport]:
+        """Destroy a key, then those whose names begin with `below`, and clear the files of them.
 
         Returns:
-            The key's id, "" if there was none, and the places that were cleared.
+            The names of the keys, the ids of those that existed, and the places that were cleared.
         """
-        thread = _thread(store, name)
-        rows = await self._rows(thread)
-        secret = self._opened(thread, rows.orphans[0]) if rows.orphans else None
-        await self._call("commit", DropThread(thread, time.time_ns() // 1000))
+        names, start = [name], len(_thread(store, ""))
+        ids: list[str] = []
+        await self._end(_thread(store, name), ids)
+        if below:
+            for thread in await self._threads(_thread(store, below)):
+                await self._end(thread, ids)
+                names.append(thread[start:])
         report: ScrubReport = await self._call("scrub", rewrite=True)
-        return "" if secret is None else secret.id, report
+        return names, tuple(ids), report
+
+    async def _end(self, thread: str, ids: list[str]) -> None:
+        rows = await self._rows(thread)
+        ids += [self._opened(thread, row).id for row in rows.orphans]
+        await self._call("commit", DropThread(thread, time.time_ns() // 1000))
 
     async def rewrap(self, store: bytes) -> int:
         """Seal all keys of a store with the current key of the ring; return how many changed."""
-        changed, after = 0, _thread(store, "")
+        changed = 0
+        for thread in await self._threads(_thread(store, "")):
+            for row in (await self._rows(thread)).orphans:
+                new = self._row(thread, self._opened(thread, row))._replace(seq=row.seq)
+                if new.body != row.body:
+                    changed += 1
+                    now = time.time_ns() // 1000
+                    await self._call("commit", Batch(thread, now, replace_writes=(new,)))
+        return changed
+
+    async def _threads(self, prefix: str) -> list[str]:
+        """Return the names of the threads that hold keys."""
+        found: list[str] = []
         while True:
-            (names,) = await self._call("fetch", [FindThreads(after, _PAGE, empty=True)])
-            mine = [name for name in names if name.startswith(_thread(store, ""))]
-            for thread in mine:
-                for row in (await self._rows(thread)).orphans:
-                    new = self._row(thread, self._opened(thread, row))._replace(seq=row.seq)
-                    if new.body != row.body:
-                        changed += 1
-                        now = time.time_ns() // 1000
-                        await self._call("commit", Batch(thread, now, replace_writes=(new,)))
-            if len(mine) < _PAGE:
-                return changed
-            after = mine[-1]
+            after = found[-1] if found else None
+            read = FindThreads(after, _PAGE, empty=True, prefix=prefix)
+            (names,) = await self._call("fetch", [read])
+            found += names
+            if len(names) < _PAGE:
+                return found
 
     async def migrate(self) -> None:
         """Create the tables, or migrate them."""
@@ -155,9 +204,13 @@ def _thread(store: bytes, name: str) -> str:
     return f"{KEY} {store.hex()} {name}"
 
 
-def _destroyed(name: str, at: int) -> WrongKeyError:
+class DestroyedKeyError(WrongKeyError):
+    """The key of a tenant or thread was destroyed."""
+
+
+def _destroyed(name: str, at: int) -> DestroyedKeyError:
     day = datetime.fromtimestamp(at / 1e6, UTC)
-    return WrongKeyError(
+    return DestroyedKeyError(
         f"The key of {name} was destroyed at {day:%Y-%m-%d %H:%M} UTC.",
         hint="What it encrypted cannot be read any more. Use another name for new data.",
     )

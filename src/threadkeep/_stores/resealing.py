@@ -19,6 +19,7 @@ from threadkeep._core.engine.registration import rows_fence
 from threadkeep._core.engine.sealed_rows import RowSealer
 from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry
 from threadkeep._core.parts import parts_of
+from threadkeep._stores.key_store import DestroyedKeyError
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
@@ -46,7 +47,10 @@ async def reseal(face: Any, thread: str, *, dry_run: bool = False) -> KeyUse:
     """
     total = KeyUse(Counter())
     for _ in range(_ATTEMPTS):
-        found = await _Pass(face, thread).run(dry_run=dry_run)
+        try:
+            found = await _Pass(face, thread).run(dry_run=dry_run)
+        except DestroyedKeyError:  # (a program that knew it wrote late)
+            return total
         changed = total.changed + found.changed
         total = KeyUse(found.bytes, changed)
         if found.is_done:

@@ -42,12 +42,13 @@ async def reseal_items(items: SealedItems, after: After, *, dry_run: bool) -> tu
 
 
 async def _items(items: SealedItems, rows: Sequence[ItemRow], *, dry_run: bool) -> KeyUse:
-    namespaces = [row.namespace for row in rows]
-    old, new = await items.sealers(namespaces), await items.sealers(namespaces, to_write=True)
+    old, new = await _sealers(items, rows)
     now = time.time_ns() // 1000
     sizes: Counter[str] = Counter()
     changes = []
     for row in rows:
+        if row.namespace not in new:
+            continue
         opened = old[row.namespace].opened_item(row)
         put = ItemPut(
             *(row.namespace, row.key, _value(row.namespace, row.key, opened.value), row.ttl),
@@ -65,11 +66,12 @@ async def _items(items: SealedItems, rows: Sequence[ItemRow], *, dry_run: bool) 
 
 
 async def _versions(items: SealedItems, rows: Sequence[StoredVersion], *, dry_run: bool) -> KeyUse:
-    namespaces = [one.namespace for one in rows]
-    old, new = await items.sealers(namespaces), await items.sealers(namespaces, to_write=True)
+    old, new = await _sealers(items, rows)
     sizes: Counter[str] = Counter()
     changed = []
     for one in rows:
+        if one.namespace not in new:
+            continue
         opened = old[one.namespace].opened_version(one.namespace, one.key, one.row)
         _value(one.namespace, one.key, opened.patch)
         sealed = new[one.namespace].version(one.namespace, one.key, opened)
@@ -79,6 +81,13 @@ async def _versions(items: SealedItems, rows: Sequence[StoredVersion], *, dry_ru
     if changed and not dry_run:
         await result(items.below.commit(records.ReplacePatches(tuple(changed))))
     return KeyUse(sizes, len(changed))
+
+
+async def _sealers(items: SealedItems, rows: Sequence[ItemRow | StoredVersion]) -> tuple[Any, Any]:
+    """Return the sealers of rows to read and to write; none to write if a key was destroyed."""
+    old = await items.sealers([row.namespace for row in rows])
+    kept = [namespace for namespace, sealer in old.items() if sealer.lost is None]
+    return old, await items.sealers(kept, to_write=True)
 
 
 def _value(namespace: Namespace, key: str, value: Packed) -> Packed:

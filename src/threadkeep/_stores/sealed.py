@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from operator import attrgetter, call
+from operator import call
 from threading import Lock
 from typing import Any, TypeVar, cast
 
@@ -18,15 +18,10 @@ from threadkeep._core.engine.sealed_rows import (
     Relative,
     RowSealer,
     Seal,
-    Searchable,
 )
 from threadkeep._core.engine.thread_entry import (
     AFTER_ALL,
-    CountThreads,
     ReadEntry,
-    SearchThreads,
-    ThreadEntry,
-    without_labels,
 )
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.lru import Lru
@@ -37,6 +32,7 @@ from threadkeep._stores.caches import AsyncCacheBackend
 from threadkeep._stores.items import AsyncItemBackend
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
+from threadkeep._stores.sealed_searches import SealedSearches
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import (
@@ -70,6 +66,7 @@ class SealedFace(AsyncBackend):
         self._families: Lru[str, Family] = Lru(_FAMILIES)
         self._ready: Lru[str, RowSealer] = Lru(_FAMILIES)
         self._lock = Lock()
+        self._searches = SealedSearches(self.below, self.keys, self._opened)
 
     @property
     def retries(self) -> int:
@@ -81,60 +78,17 @@ class SealedFace(AsyncBackend):
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         """See `Backend.fetch`."""
         first = reads[0] if len(reads) == 1 else None
-        if isinstance(first, model.ReadCheckpoint):
+        if isinstance(first, model.ReadCheckpoint) and not self.keys.checks_reads:
             (reply,) = await result(self.below.fetch(reads))
             return [self.at_hand(first, reply) or await self._opened(first, reply)]
-        asked = [await self._read(read) for read in reads]
+        asked = [await self._searches.asked(read) for read in reads]
         replies = await result(self.below.fetch([read for read, _ in asked]))
-        return [await self._reply(*pair, reply) for pair, reply in zip(asked, replies, strict=True)]
-
-    async def _read(self, read: model.Read) -> tuple[model.Read, tuple[str, ...]]:
-        """Return a read that the store can answer, and labels that only opened entries have."""
-        if isinstance(read, model.FindThreads) and read.run_ids:
-            words = await self._searchable(tenants.tenant_of(read.prefix))
-            return read._replace(run_ids=tuple(map(words.run, read.run_ids))), ()
-        if isinstance(read, model.ScanCheckpoints) and read.filter:
-            name = read.thread or read.prefix
-            if not name and await self._has_tenants():
-                return read._replace(filter={}), ()
-            words = await self._searchable(tenants.tenant_of(name))
-            return read._replace(filter=words.metadata(read.filter)), ()
-        if isinstance(read, SearchThreads | CountThreads) and read.query.labels:
-            labels, prefix = read.query.labels, read.query.prefix
-            if not prefix and await self._has_tenants():
-                return read._replace(query=read.query._replace(labels=())), labels
-            words = await self._searchable(tenants.tenant_of(prefix))
-            found = {label: words.label(label) for label in labels}
-            indexed = tuple([one for one in found.values() if one is not None])
-            left = tuple([label for label in labels if found[label] is None])
-            return read._replace(query=read.query._replace(labels=indexed)), left
-        return read, ()
-
-    async def _searchable(self, tenant: str) -> Searchable:
-        name = tenants.prefix(tenant) if tenant else ""
-        return Searchable(await self.keys.of(name), tenant, self.keys.indexed)
-
-    async def _has_tenants(self) -> bool:
-        """Return True if searches by digests of the store itself may miss threads."""
-        first = model.FindThreads(tenants.FIRST, 1, empty=True)
-        (found,) = await result(self.below.fetch([first]))
-        return any(map(tenants.tenant_of, found))
-
-    async def _reply(self, read: model.Read, labels: tuple[str, ...], reply: Any) -> Any:
-        if isinstance(read, model.FindThreads):
-            return await self._without_hidden(read, reply, str)
-        if isinstance(read, model.ReadSizes):
-            threads = await self._without_hidden(read, reply.threads, attrgetter("thread"))
-            return reply._replace(threads=tuple(threads))
-        if labels and isinstance(read, CountThreads):
-            return await self._count(read, labels)
-        if labels and isinstance(read, SearchThreads):
-            return await self._search(read, labels, reply)
-        if isinstance(read, SearchThreads):
-            return await self._entries(reply)
-        if isinstance(read, ReadEntry):
-            return None if reply is None else (await self._entries([reply]))[0]
-        return await self._opened(read, reply)
+        if self.keys.checks_reads:
+            await self.keys.refresh()
+        return [
+            await self._searches.told(*pair, reply)
+            for pair, reply in zip(asked, replies, strict=True)
+        ]
 
     async def _opened(self, read: model.Read, reply: Any) -> Any:
         """Open the rows of a reply. Few threads have rows of others."""
@@ -149,16 +103,6 @@ class SealedFace(AsyncBackend):
             if not any(family.relatives for family in families) and not skip:
                 raise
         return _opened(read, reply, cache(self._rows), _or_damaged if skip else call)
-
-    async def _entries(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
-        """Open entries. Labels that do not open are damage."""
-        found = []
-        for entry in entries:
-            try:
-                found.append(await self._opened(ReadEntry(entry.thread), entry))
-            except TamperedDataError:
-                found.append(without_labels(entry))
-        return found
 
     def at_hand(
         self, read: model.ReadCheckpoint, reply: model.ThreadState
@@ -182,47 +126,10 @@ class SealedFace(AsyncBackend):
         return None if rows is None else rows.batch(change)
 
     def _ready_rows(self, thread: str) -> RowSealer | None:
+        if not self.keys.is_known:
+            return None
         with self._lock:
             return self._ready.get(thread)
-
-    async def _without_hidden(
-        self,
-        read: model.FindThreads | model.ReadSizes,
-        page: Sequence[Any],
-        name: Callable[[Any], str],
-    ) -> list[Any]:
-        """Leave out hidden threads, with the next ones in their place."""
-        found: list[Any] = []
-        while True:
-            found += [one for one in page if not tenants.is_hidden(name(one))]
-            if len(page) < read.limit or len(found) >= read.limit:
-                return found[: read.limit]
-            (reply,) = await result(self.below.fetch([read._replace(after=name(page[-1]))]))
-            page = reply.threads if isinstance(reply, model.Sizes) else reply
-
-    async def _search(
-        self, read: SearchThreads, labels: tuple[str, ...], page: Sequence[ThreadEntry]
-    ) -> list[ThreadEntry]:
-        """Leave out entries without these labels, with the next ones in their place."""
-        found: list[ThreadEntry] = []
-        while True:
-            entries = await self._entries(page)
-            found += [one for one in entries if {*labels} <= {*one.labels} or one.damage]
-            if len(page) < read.limit or len(found) >= read.limit:
-                return found[: read.limit]
-            after = getattr(page[-1], read.order), page[-1].thread
-            (page,) = await result(self.below.fetch([read._replace(after=after)]))
-
-    async def _count(self, read: CountThreads, labels: tuple[str, ...]) -> int:
-        search = SearchThreads(read.query, "thread", descending=False, after=None, limit=_PAGE)
-        number = 0
-        while True:
-            (page,) = await result(self.below.fetch([search]))
-            entries = await self._entries(page)
-            number += len([one for one in entries if {*labels} <= {*one.labels}])
-            if len(page) < _PAGE:
-                return number
-            search = search._replace(after=(page[-1].thread, page[-1].thread))
 
     # -- rows --------------------------------------------------------------------------
 
@@ -404,9 +311,11 @@ class SealedFace(AsyncBackend):
         """See `StoreKeys.finish_rotation`."""
         await self.keys.finish_rotation()
 
-    async def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+    async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
         """Destroy the key of a "tenant" or "thread", and what late writers have sealed with it."""
-        destroyed = await self.keys.destroy(f"{kind} {name}")
+        if kind == "thread":
+            await self._end_copies(name)
+        destroyed = await self.keys.destroy(kind, name)
         late = [name, tenants.family_thread(name)]
         if kind == "tenant":
             late = await self._threads_of(tenants.prefix(name))
@@ -414,6 +323,16 @@ class SealedFace(AsyncBackend):
         for thread in late:
             await result(self.below.commit(model.DropThread(thread, time.time_ns() // 1000)))
         return destroyed
+
+    async def _end_copies(self, source: str) -> None:
+        """Give copies of a thread their own keys, if a crash kept them from it."""
+        for name in await self._threads_of(tenants.family_thread("")):
+            copy = tenants.owner_of(name)
+            if await self._searches.is_gone(name):
+                continue
+            family = await self.read_family(copy)
+            if family.root == copy and source in {one.thread for one in family.relatives}:
+                await self.reseal(copy, dry_run=False)
 
     async def _threads_of(self, prefix: str) -> list[str]:
         found: list[str] = []
@@ -527,7 +446,7 @@ class SealedBackend(BlockingFace[SealedFace]):
 
     def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         first = reads[0] if len(reads) == 1 else None
-        if isinstance(first, model.ReadCheckpoint):
+        if isinstance(first, model.ReadCheckpoint) and not self.face.keys.checks_reads:
             (reply,) = self._below.fetch(reads)
             opened = self.face.at_hand(first, reply)
             if opened is not None:
@@ -563,5 +482,5 @@ class SealedBackend(BlockingFace[SealedFace]):
     def finish_rotation(self) -> None:
         finish(self.face.finish_rotation())
 
-    def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+    def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
         return finish(self.face.destroy_key(kind, name))

@@ -27,6 +27,7 @@ from threadkeep._stores.caches import (
 )
 from threadkeep._stores.items import AsyncItemBackend, BlockingItems, merged, records
 from threadkeep._stores.items.records import ItemRow, Namespace, Packed, Unopened, VersionRow
+from threadkeep._stores.key_store import DestroyedKeyError
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import (
@@ -50,7 +51,9 @@ def no_index() -> InvalidArgumentError:
 
 
 class _ValueSealer:
-    """Seals and opens the values of one group."""
+    """Seals and opens the values of one group; opens none if their key was destroyed (`lost`)."""
+
+    lost: CodecError | None = None
 
     def __init__(self, keys: StoreKeys, sealer: Sealer, group: str) -> None:
         self._takes_plain = keys.allow_plaintext
@@ -62,6 +65,8 @@ class _ValueSealer:
 
     def opened(self, value: Any, where: bytes) -> Any:
         """Return the plain bytes, a plain row's value as it is, or an `Unopened`."""
+        if self.lost is not None:
+            return Unopened.because(self.lost)
         if not isinstance(value, bytes) or not is_sealed(value):
             if self._takes_plain:
                 return value
@@ -136,10 +141,16 @@ class SealedItems(AsyncItemBackend):
         """Return the sealers of namespaces."""
         found: dict[Namespace, _ItemSealer] = {}
         of = self.keys.writing if to_write else self.keys.of
-        for namespace in namespaces:
-            if namespace not in found:
+        for namespace in dict.fromkeys(namespaces):
+            sealer, lost = self.keys.none, None
+            try:
                 sealer = await of(namespace[0] if namespace else "")
-                found[namespace] = _ItemSealer(self.keys, sealer, f"items {namespace!a}")
+            except DestroyedKeyError as error:  # (a program that knew the key wrote late)
+                if to_write:
+                    raise
+                lost = TamperedDataError(error.message)
+            found[namespace] = _ItemSealer(self.keys, sealer, f"items {namespace!a}")
+            found[namespace].lost = lost
         return found
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:

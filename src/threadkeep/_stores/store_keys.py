@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy
 from math import inf
@@ -38,7 +38,7 @@ MIGRATE = 'Open it with allow_plaintext="migrate", then run `threadkeep rotate`.
 _SECRET = 32  # bytes
 _SEALERS = 10_000  # of tenants or threads, in memory
 KNOWN_FOR = 60.0
-"""Seconds for which a program uses a random key without asking whether it was destroyed."""
+"""Seconds for which a program uses the record, or a random key, without reading it again."""
 _PLACE = place("record")
 
 
@@ -154,13 +154,31 @@ class StoreKeys:
         """The keys of metadata whose digests are stored."""
         return self._declared | self.indexed
 
+    @property
+    def is_known(self) -> bool:
+        """True if the record was read a short time ago."""
+        return self._known.until > time.monotonic()
+
     def at_hand(self, thread: str) -> Sealer | None:
         """Return the sealer of a thread if it is in memory."""
         return self._known.sealer(self._name(thread, is_thread=True))
 
     async def refresh(self) -> None:
         """Read the record again: other programs change it."""
-        self._opened(await self._stored())
+        await self._opened(await self._stored())
+
+    def proof(self) -> Callable[[], bool]:
+        """Return `is_authentic` as a function; the record is read after all rows from now on.
+
+        Another program notes in the record that bytes came from elsewhere before it stores them.
+        """
+        self._known.checks_reads = True
+        return lambda: self.is_authentic
+
+    @property
+    def checks_reads(self) -> bool:
+        """True if the record has to be read after rows: see `proof`."""
+        return self._known.checks_reads and self.is_authentic
 
     @property
     def is_authentic(self) -> bool:
@@ -173,7 +191,7 @@ class StoreKeys:
         await self.writing()
         while not self.has_plain:
             rows = await self._stored()
-            record = self._opened(rows)
+            record = await self._opened(rows)
             if record is not None and not record.plain:
                 await self._put(rows, record._replace(plain=True))
 
@@ -210,7 +228,7 @@ class StoreKeys:
 
         Even a tombstone comes after it: threads without a record are those of a plain store.
         """
-        if not self._known.is_ready:
+        if not (self._known.is_ready and self.is_known):
             await self._prepare()
 
     async def portable(self, name: str = "", *, is_thread: bool = False) -> Sealer:
@@ -231,11 +249,11 @@ class StoreKeys:
         sealer = _sealer_of(cast("Secret", secret), context)
         return self._known.remember(f"portable {key}", sealer, KNOWN_FOR)
 
-    async def destroy(self, name: str) -> tuple[str, ScrubReport]:
-        """Destroy the key of a tenant or thread; see `KeyStore.destroy`.
+    async def destroy(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
+        """Destroy the key of a "tenant" or "thread", with those of the tenant's threads.
 
-        Args:
-            name: such as "tenant acme" or "thread 42".
+        Returns:
+            The keys' ids, and the places that were cleared of them.
         """
         record = await self._record()
         if self._random is None or record is None:
@@ -243,11 +261,13 @@ class StoreKeys:
                 "Keys that are derived from a ring cannot be destroyed one by one.",
                 hint="Open the store with key_store=, before the first save.",
             )
-        destroyed = await self._random.destroy(record.store, name)
-        self._known.forget(name)
-        self._known.forget(f"portable {name}")
+        below = f"thread {tenants.prefix(name)}" if kind == "tenant" else ""
+        ended, ids, report = await self._random.destroy(record.store, f"{kind} {name}", below)
+        for one in ended:
+            self._known.forget(one)
+            self._known.forget(f"portable {one}")
         known_cipher.cache_clear()
-        return destroyed
+        return ids, report
 
     async def migrate(self) -> None:
         """Create the tables of the key store, or migrate them."""
@@ -280,25 +300,32 @@ class StoreKeys:
         context = "store", record.store, tenant
         if self._random is None or not key:
             return self._known.remember(key, self.ring.sealer(*context, clues=record.clues))
+        tenants_key = self._name(name, is_thread=False)
+        own = None
+        if tenants_key not in ("", key):  # (first: a destroyed key has none below it)
+            own = await self._random.get(record.store, tenants_key, create=create)
         secret = await self._random.get(record.store, key, create=create)
         if secret is None:
             return self.none
         if key.startswith("thread "):  # (searches use the same digests in all threads)
-            other = self._name(name, is_thread=False)
-            found = await self._random.get(record.store, other, create=create) if other else None
-            secret = secret._replace(clues=record.clues if found is None else found.clues)
-        return self._known.remember(key, _sealer_of(secret, context), KNOWN_FOR)
+            secret = secret._replace(clues=record.clues if own is None else own.clues)
+        sealer = _sealer_of(secret, context, record.clues)
+        return self._known.remember(key, sealer, KNOWN_FOR)
 
     async def _record(self) -> KeyRecord | None:
-        return self._known.record or self._opened(await self._stored())
+        if self.is_known:
+            return self._known.record
+        return await self._opened(await self._stored())
 
     # -- the record --------------------------------------------------------------------
 
     async def _prepare(self) -> None:
         """Make the record, or add the current key to it."""
-        while not self._known.is_ready:
+        while True:
             rows = await self._stored()
-            record = self._opened(rows)
+            record = await self._opened(rows)
+            if record is not None and self._known.is_ready:
+                return
             if record is None:
                 await self._check_is_empty()
                 declared = [] if self.allow_plaintext else sorted(self._declared)
@@ -306,10 +333,11 @@ class StoreKeys:
                 store = secrets.token_bytes(16)
                 plain = self.allow_plaintext
                 record = KeyRecord(store, clues, [], declared, plain, self._wanted)
-            if not self._suffices(record):
-                keys = list(dict.fromkeys([self.ring.ids[0], *record.keys]))
-                plain = record.plain or self.allow_plaintext
-                await self._put(rows, record._replace(keys=keys, plain=plain))
+                if self._random is not None:
+                    await self._random.begin(store, self._store)
+            keys = list(dict.fromkeys([self.ring.ids[0], *record.keys]))
+            plain = record.plain or self.allow_plaintext
+            await self._put(rows, record._replace(keys=keys, plain=plain))
 
     def _suffices(self, record: KeyRecord) -> bool:
         """Return True if the record allows what this program may store."""
@@ -319,7 +347,7 @@ class StoreKeys:
         """Note that all rows have the current key, and the digests of all declared fields."""
         while True:
             rows = await self._stored()
-            record = self._opened(rows)
+            record = await self._opened(rows)
             if record is None:
                 return
             if self._random is not None:
@@ -329,7 +357,9 @@ class StoreKeys:
                 return
             await self._put(rows, new)
 
-    def _opened(self, rows: ThreadRows) -> KeyRecord | None:
+    async def _opened(self, rows: ThreadRows) -> KeyRecord | None:
+        """Return the record that was read just now, and remember it."""
+        until = time.monotonic() + KNOWN_FOR
         if not rows.orphans:
             return None
         body, sealer = rows.orphans[0].body, self.ring.sealer("record")
@@ -340,12 +370,17 @@ class StoreKeys:
                 f"Rows of this store may be encrypted with key {missing[0]}, which was not given.",
                 hint="Add it to the keys; `threadkeep rotate` makes it unnecessary.",
             )
-        self._check_random(record)
-        self._known.record = record
+        if self._known.record is None:
+            await self._check_random(record)
+        elif self._known.record.store != record.store:
+            raise WrongKeyError(
+                "Another store was put in the place of this one.", hint="Open it again."
+            )
+        self._known.record, self._known.until = record, until
         self._known.is_ready = self._suffices(record)
         return record
 
-    def _check_random(self, record: KeyRecord) -> None:
+    async def _check_random(self, record: KeyRecord) -> None:
         if record.random and self._key_database is None:
             raise WrongKeyError(
                 "Keys of this store are in a key store, which was not given.",
@@ -356,6 +391,8 @@ class StoreKeys:
                 "This store was begun without key_store= and thread_keys=.",
                 hint="Leave them out, or mirror the threads to a new store.",
             )
+        if record.random and self._random is not None:
+            await self._random.check(record.store)
 
     async def _put(self, rows: ThreadRows, record: KeyRecord) -> None:
         """Put a record in place of the one in these rows, if no other process has done so."""
@@ -385,9 +422,9 @@ class StoreKeys:
         return cast("ThreadRows", rows)
 
 
-def _sealer_of(secret: Secret, context: tuple[str | bytes, ...]) -> Sealer:
+def _sealer_of(secret: Secret, context: tuple[str | bytes, ...], runs: bytes = b"") -> Sealer:
     name = bytes.fromhex(secret.id)
-    return Sealer({name: secret.key}, name, context, secret.clues)
+    return Sealer({name: secret.key}, name, context, secret.clues, runs)
 
 
 class _Known:
@@ -395,7 +432,9 @@ class _Known:
 
     def __init__(self) -> None:
         self.record: KeyRecord | None = None
-        self.is_ready = False  # the record names the current key
+        self.until = 0.0  # when to read it again
+        self.is_ready = False  # it names the current key
+        self.checks_reads = False  # it is read after all rows
         self._sealers: Lru[str, tuple[Sealer, float]] = Lru(_SEALERS)
         self._lock = Lock()
 

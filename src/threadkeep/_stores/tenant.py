@@ -292,11 +292,11 @@ class TenantFace(AsyncBackend):
         """See `Backend.scrub`."""
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
 
-    async def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+    async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
         """See `SealedFace.destroy_key`. A tenant's saver ends keys of threads alone."""
         assert kind == "thread"  # noqa: S101 - see `Saver.shred_tenant`
         below: Any = self.below
-        found: tuple[str, ScrubReport] = await result(
+        found: tuple[tuple[str, ...], ScrubReport] = await result(
             below.destroy_key(kind, self.names.stored(name))
         )
         return found
@@ -327,7 +327,7 @@ class TenantBackend(BlockingFace[TenantFace]):
         reply = self.below.at_hand(names.asked(read))
         return None if reply is None else names.told(read, reply)
 
-    def destroy_key(self, kind: str, name: str) -> tuple[str, ScrubReport]:
+    def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
         """See `SealedFace.destroy_key`."""
         return finish(self.face.destroy_key(kind, name))
 

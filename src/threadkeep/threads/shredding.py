@@ -94,13 +94,7 @@ def shred_tenant(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
     )
     items = yield from _remove_items(store, tenants.label(name))
-    own = []
-    if store.backend.keys.has_thread_keys:
-        for thread in threads:
-            key, _ = yield from on(store, call("destroy_key", "thread", thread))
-            own.append(key)
-    report = yield from _end(store, "tenant", name, [name], erased, items)
-    return report._replace(keys=(*report.keys, *filter(None, own)))
+    return (yield from _end(store, "tenant", name, [name], erased, items))
 
 
 def _end(
@@ -111,15 +105,15 @@ def _end(
     erased: EraseReport,
     items: int,
 ) -> Operation[ShredReport]:
-    ids, report = [], ScrubReport()
+    keys: tuple[str, ...] = ()
+    report = ScrubReport()
     for one in names:
         destroyed, report = yield from on(store, call("destroy_key", kind, one))
-        ids.append(destroyed)
+        keys += destroyed
     remains = (*report.remains, *REMAINS)
     if erased.shared_with:
         remains += (f"Values shared with other threads: {', '.join(erased.shared_with[:20])}.",)
-    known = tuple(filter(None, ids))
-    return ShredReport(name, datetime.now(UTC), known, erased, items, report.cleared, remains)
+    return ShredReport(name, datetime.now(UTC), keys, erased, items, report.cleared, remains)
 
 
 def _remove_items(store: LayeredBackend, label: str) -> Operation[int]:

@@ -65,7 +65,7 @@ class Searchable(NamedTuple):
 
     def run(self, run_id: str) -> str:
         """Return the digest of a run's id."""
-        return _text(self.sealer.digest("run_id", run_id))
+        return _text(self.sealer.run_digest(run_id))
 
     def of(self, word: str) -> str:
         """Return the digest of a word."""
