@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open_saver
+from threadkeep._core.parts import parts_of
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.store_keys import KNOWN_FOR, StoreKeys
 from threadkeep._stores.sync_bridge import finish
@@ -26,6 +28,7 @@ from threadkeep.errors import (
     UnknownTypeError,
     WrongKeyError,
 )
+from threadkeep.threads.archives import offload
 
 RING = KeyRing([b"k" * 32])
 
@@ -189,8 +192,11 @@ def test_a_rotation_continues_beside_writers_and_after_an_end(ours: Any, tmp_pat
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_rotation_reaches_the_cold_store(is_first: bool, tmp_path: Path) -> None:
+def test_a_rotation_reaches_the_cold_store(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also if it is a program's first operation: the store's record lists the old key alone."""
+    monkeypatch.setattr(offload, "parts_of", partial(parts_of, most_items=1))
     old = KeyRing.generate()
     new, cold = old.rotated(), (tmp_path / "cold").as_uri()
     with open_backend("sqlite", tmp_path, keys=old, cold=cold) as saver:
@@ -199,15 +205,25 @@ def test_a_rotation_reaches_the_cold_store(is_first: bool, tmp_path: Path) -> No
                 put(saver, thread, f"{number} {os.urandom(4000).hex()}")
         saver.threads.archive("archived")
         assert saver.threads.offload("offloaded", over=1024).bytes > 0
+        before = saver.threads.get("offloaded").offloaded_bytes
+    objects = {*(tmp_path / "cold").rglob("*.tkp")}
+    assert len(objects) > 1
     with open_backend("sqlite", tmp_path, keys=new) as saver:
         if not is_first:
             put(saver, "other")
         with pytest.raises(InvalidArgumentError, match="older key"):
             saver.rotate_keys()
     with open_backend("sqlite", tmp_path, keys=new, cold=cold) as saver:
+        assert saver.rotate_keys(dry_run=True).archives == 2
+        assert {*(tmp_path / "cold").rglob("*.tkp")} == objects
         assert saver.rotate_keys().archives == 2
         assert saver.threads.get("archived").state == "archived"
+        assert saver.threads.get("offloaded").offloaded_bytes == pytest.approx(before, rel=0.1)
+    assert len({*(tmp_path / "cold").rglob("*.tkp")} - objects) == len(objects)
+    for path in objects:
+        path.unlink()
     with open_backend("sqlite", tmp_path, keys=new.without(old.current), cold=cold) as saver:
+        saver.threads.offload("offloaded", over=1024)  # (it would notice missing objects)
         for thread in ("archived", "offloaded"):
             assert len(list(saver.list(at(thread)))) == 4
         assert saver.check().ok

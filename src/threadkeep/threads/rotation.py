@@ -15,7 +15,7 @@ from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.sealers import refreshed
 from threadkeep.errors import ConflictError, InvalidArgumentError
-from threadkeep.threads.archives import offload, tiering
+from threadkeep.threads.archives import tiering
 from threadkeep.threads.statistics import Stats
 
 _PASSES = 3
@@ -27,11 +27,11 @@ class RotationReport(NamedTuple):
     Attributes:
         threads: the number of threads read.
         changed: the number of values that were encrypted again, or would be.
-        key_bytes: the bytes of values before the rotation, by the id of their key; "" for values
-            that were not encrypted.
+        key_bytes: the bytes of values in the store before the rotation, by the id of their key; ""
+            for values that were not encrypted.
         dry_run: True if nothing was changed.
-        archives: the number of threads with values in the cold store. Archives are restored and
-            archived again, other values stay in the store until they are offloaded again.
+        archives: the number of threads with values in the cold store, which `key_bytes` does not
+            count. Objects that an older key may have encrypted are written again.
     """
 
     threads: int
@@ -83,9 +83,7 @@ def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[
             "Values in the cold store may be encrypted with an older key.", hint=WITH_COLD
         )
     for entry in entries:
-        yield from on(store, offload.restore(engine, entry.thread))
-        if is_archived(entry):
-            yield from tiering.archive(store, engine, entry.thread)
+        yield from tiering.write_again(store, engine, entry)
     return len(entries)
 
 

@@ -86,7 +86,8 @@ class Stats:
         cache_bytes: their bytes.
         items_sampled: True if bytes of items and results are extrapolated from a sample.
         key_bytes: with `exact`, bytes of encrypted values by the id of their key, "" for values
-            that are not encrypted; empty if the saver has no keys, or a tenant.
+            that are not encrypted, without those in the cold store; empty if the saver has no keys,
+            or a tenant.
     """
 
     at: datetime = field(compare=False)

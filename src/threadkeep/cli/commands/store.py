@@ -170,6 +170,8 @@ def rotate(session: Session, *, dry_run: bool = DRY_RUN) -> None:
         f"{name or 'not encrypted'}: {texts.size(bytes)}"
         for name, bytes in sorted(report.key_bytes.items())
     ]
+    if report.archives:
+        rows.append(f"{plural(report.archives, 'thread')} with values in the cold store, too")
     done = "Would encrypt" if dry_run else "Encrypted"
     last = f"{done} {plural(report.changed, 'value')} of {plural(report.threads, 'thread')}."
     session.print(document, *rows, last)

@@ -275,14 +275,18 @@ def _move(
     archive: ArchiveRecord,
     old: Sequence[Segment],
     go: Sequence[Segment],
-    stay: Sequence[Segment],
-) -> Operation[None]:
-    """Write segments to a new object, and replace them by stubs."""
+    stay: Sequence[Segment] = (),
+) -> Operation[str]:
+    """Write segments to a new object, and replace them by stubs; return the object's key.
+
+    The old segments may be stubs themselves.
+    """
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
     seal = yield from seal_of(cold, snapshot.thread)
     data, stubs = yield from external(partial(stubs_for, go, key, seal.seal))
     yield from external(partial(put, cold, key, data))
-    size = max(archive.offloaded, 0) + _bytes_of(go)
+    before = sum([location.size for one in old if (location := location_of(one)) is not None])
+    size = max(archive.offloaded - before, 0) + _bytes_of(go)
     batch = _exchange(engine.now(), snapshot.thread, snapshot.rows, old, [*stay, *stubs])
     total = thread_summary.of_thread(snapshot.rows).size + cast("EntryUpdate", batch.touch).size
     batch = batch._replace(
@@ -298,6 +302,31 @@ def _move(
             yield from external(partial(cold.delete, key))
             raise
     engine.working_set.forget(snapshot.thread)
+    return key
+
+
+def write_again(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Operation[None]:
+    """Move offloaded segments to new objects, which have the current key."""
+    written: set[str] = set()
+
+    def attempt() -> Operation[bool]:
+        """Write one object; return False if nothing is left."""
+        snapshot = yield from on(store, read_snapshot(thread))
+        _, stubs = yield from on(store, _stubs_of(thread))
+        left = [stub for stub, location in stubs.items() if location.key not in written]
+        archive = archive_of(snapshot.entry)
+        if not left or archive is None:
+            return False
+        if not archive.folder.startswith(cold.home()):
+            yield from announce(store, cold, engine, thread, stubs=True)
+            return (yield from attempt())
+        part = next(parts_of(left, lambda stub: stubs[stub].size))
+        segments = yield from on(store, _exactly(thread, [stub.span for stub in part]))
+        written.add((yield from _move(store, cold, engine, snapshot, archive, part, segments)))
+        return True
+
+    while (yield from retry(thread, attempt)):
+        pass
 
 
 def _exchange(

@@ -14,7 +14,12 @@ from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import DropThread, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress, commit
 from threadkeep._core.engine.registration import retry
-from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, EntryFence, ThreadEntry
+from threadkeep._core.engine.thread_entry import (
+    WITH_CHECKPOINTS,
+    EntryFence,
+    ThreadEntry,
+    is_archived,
+)
 from threadkeep._core.policies import Tiering, check_over
 from threadkeep._core.validation import MICROSECOND, duration, micros
 from threadkeep._run.driver import Runner, on
@@ -169,6 +174,16 @@ def archive(store: LayeredBackend, engine: Engine, thread: str) -> Operation[Thr
 def restore(engine: Engine, thread: str) -> Operation[ThreadInfo]:
     """See `Threads.restore`."""
     return info((yield from offloading.restore(engine, validation.thread_id(thread))))
+
+
+def write_again(store: LayeredBackend, engine: Engine, entry: ThreadEntry) -> Operation[None]:
+    """Write a thread's archive or offloaded values again, with the current key."""
+    if is_archived(entry):
+        yield from on(store, offloading.restore(engine, entry.thread))
+        yield from archive(store, engine, entry.thread)
+    else:
+        cold = yield from _cold(store, "rotate keys")
+        yield from offloading.write_again(store.beneath(), cold, engine, entry.thread)
 
 
 def offload(
