@@ -28,7 +28,7 @@ from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import OVERHEAD, Sealer
 from threadkeep._stores import resealing, resealing_items
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
-from threadkeep._stores.caches import AsyncCacheBackend
+from threadkeep._stores.caches import AsyncCacheBackend, ClearEntries
 from threadkeep._stores.items import AsyncItemBackend
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
@@ -308,7 +308,10 @@ class SealedFace(AsyncBackend):
         return await resealing_items.reseal_items(items, after, dry_run=dry_run)
 
     async def finish_rotation(self) -> None:
-        """See `StoreKeys.finish_rotation`."""
+        """See `StoreKeys.finish_rotation`. Cached results that may be plain are removed."""
+        if self.keys.allow_plaintext and (await self.item_usage(0)).cache_entries:
+            entries: Any = self.below.cache()
+            await result(entries.commit_many([ClearEntries(None)]))
         await self.keys.finish_rotation()
 
     async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:

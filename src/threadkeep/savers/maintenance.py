@@ -201,18 +201,23 @@ class Maintenance(ForTenants, Closing):
     check, acheck = sync_and_async(_check)
 
     def _rotate_keys(
-        self, *, dry_run: bool = False, progress: Progress | None = None
+        self, *, dry_run: bool = False, rewrite: bool = False, progress: Progress | None = None
     ) -> Operation[RotationReport]:
         """Encrypt all stored values with the current key, in small commits.
 
         Programs may keep running, if all of them have the current key. An interrupted rotation
         continues where it ended. Afterwards the older keys can be removed from the ring, except for
-        backups. Also encrypts plain values, with `allow_plaintext="migrate"`, and makes metadata of
-        existing threads `searchable`. Items of stores get new versions (`item.version`). Cached
-        results stay as they are: a result whose key is removed is a miss.
+        backups. Also makes metadata of existing threads `searchable`. Items of stores get new
+        versions (`item.version`). Cached results stay as they are: a result whose key is removed is
+        a miss.
+
+        With `allow_plaintext="migrate"`, also encrypts plain values, then removes the plain text
+        that is left: cached results, full-text and vector indexes, the hot store, and removed rows
+        in the store's files, as `threads.erase` does. The report names what may still hold some.
 
         Args:
             dry_run: only count.
+            rewrite: PostgreSQL, with `allow_plaintext`: rewrite the tables, which locks them.
             progress: called as `progress(stage, done, total)`; the total is 0: unknown.
 
         Raises:
@@ -221,7 +226,9 @@ class Maintenance(ForTenants, Closing):
             ConflictError: other programs still write with an older key, or change a thread all
                 the time.
         """
-        return lazy.rotation.rotate(self._store, self._engine, progress, dry_run=dry_run)
+        return lazy.rotation.rotate(
+            self._store, self._engine, progress, dry_run=dry_run, rewrite=rewrite
+        )
 
     rotate_keys, arotate_keys = sync_and_async(_rotate_keys)
 

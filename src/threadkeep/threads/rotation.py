@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.cold_references import WITH_COLD, archive_of
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.thread_entry import ThreadEntry, is_archived
-from threadkeep._run.driver import on
+from threadkeep._run.driver import external, on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.sealers import refreshed
-from threadkeep.errors import ConflictError, InvalidArgumentError
+from threadkeep._stores.base import ScrubReport
+from threadkeep.errors import ConflictError, InvalidArgumentError, ThreadkeepError
 from threadkeep.threads.archives import tiering
 from threadkeep.threads.statistics import Stats
 
+if TYPE_CHECKING:
+    from threadkeep._stores.message_index import ArchiveIndex
+
 _PASSES = 3
+_INDEXES = (
+    "Indexes of layered memory that programs opened themselves (index=), or over connections of"
+    " their own: remove them."
+)
 
 
 class RotationReport(NamedTuple):
@@ -32,6 +42,8 @@ class RotationReport(NamedTuple):
         dry_run: True if nothing was changed.
         archives: the number of threads with values in the cold store, which `key_bytes` does not
             count. Objects that an older key may have encrypted are written again.
+        cleared: places that were cleared of old plain text, after a rotation of plain values.
+        remains: places that may still hold some, each with what to do.
     """
 
     threads: int
@@ -39,10 +51,17 @@ class RotationReport(NamedTuple):
     key_bytes: dict[str, int]
     dry_run: bool
     archives: int = 0
+    cleared: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
 
 
 def rotate(
-    store: LayeredBackend, engine: Engine, progress: Progress | None, *, dry_run: bool
+    store: LayeredBackend,
+    engine: Engine,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+    rewrite: bool = False,
 ) -> Operation[RotationReport]:
     """See `Saver.rotate_keys`."""
     if not hasattr(store.backend, "reseal"):
@@ -60,7 +79,10 @@ def rotate(
         if not found.changed:
             yield from on(store, call("finish_rotation"))
             engine.working_set.forget(None)
-            return first
+            if not store.backend.keys.allow_plaintext:
+                return first
+            left = yield from _clear_plain(store, rewrite=rewrite)
+            return first._replace(cleared=left.cleared, remains=left.remains)
     raise ConflictError(
         "Other processes still write with an older key.",
         hint="Give all of them the new keys, and run the rotation again.",
@@ -85,6 +107,31 @@ def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[
     for entry in entries:
         yield from tiering.write_again(store, engine, entry)
     return len(entries)
+
+
+def _clear_plain(store: LayeredBackend, *, rewrite: bool) -> Operation[ScrubReport]:
+    """Remove old plain text beside the rows.
+
+    The rotation has put all items again, without words and vectors, and removed cached results.
+    """
+    face: Any = getattr(store.backend, "face", store.backend)
+    index = face.below.message_index()
+    if index is not None:
+        yield from external(partial(_empty, index))
+    yield from on(store, store.clear_cache(None))
+    report = ScrubReport(("full-text and vector indexes, cached results",), (_INDEXES,))
+    for scrub in (store.scrub_hot(), store.scrub(rewrite=rewrite)):
+        try:
+            report += yield from on(store, scrub)
+        except ThreadkeepError as error:
+            failure = " ".join(str(error).split())
+            report += ScrubReport(remains=(f"Removed rows in the store's files: {failure}",))
+    return report
+
+
+def _empty(index: ArchiveIndex) -> None:
+    with closing(index):
+        index.remove(*index.threads())
 
 
 def with_keys(

@@ -36,10 +36,15 @@ _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
 _VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
 _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
 # Tables that not every schema has: archived messages (message_index.py), vectors (items.py).
+# (ANALYZE keeps the statistics of an emptied table: the first statement drops those of words.)
 _REWRITE_INDEXES = tuple(
     [
-        Statement(f"VACUUM (FULL, ANALYZE) {{schema}}.{table}", keep=False)
-        for table in ("threadkeep_memory_messages", "store_item_vectors")
+        Statement(text, keep=False)
+        for text in (
+            "ALTER TABLE {schema}.threadkeep_memory_messages ALTER COLUMN words TYPE tsvector",
+            "VACUUM (FULL, ANALYZE) {schema}.threadkeep_memory_messages",
+            "VACUUM (FULL, ANALYZE) {schema}.store_item_vectors",
+        )
     ]
 )
 _STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
@@ -75,7 +80,7 @@ _LOG = (
     " CHECKPOINT speed this up. Archived WAL, base backups and replicas: let them expire."
 )
 _PAGES = (
-    "PostgreSQL's table files, in free space that was not reused yet: erase with rewrite=True"
+    "PostgreSQL's table files, in free space that was not reused yet: use rewrite=True"
     " (--rewrite), or VACUUM FULL the schema's tables in a quiet hour."
 )
 _NOT_VACUUMED = "(VACUUM could not be run, and is left to autovacuum: {})"
@@ -113,7 +118,7 @@ async def _rewrite(database: PostgresDatabase) -> ScrubReport:
             hint="Erase as the role that owns the schema's tables.",
         )
     for rewrite in _REWRITE_INDEXES:
-        with suppress(psycopg.errors.UndefinedTable):
+        with suppress(psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
             await database.send_alone(rewrite)
     notes = () if await _is_allowed(database, _STATISTICS) else (_NOTES,)
     written = () if await _is_allowed(database, _CHECKPOINT) else (_NOT_WRITTEN,)

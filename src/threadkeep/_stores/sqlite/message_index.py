@@ -134,7 +134,9 @@ class SqliteIndex(MadeTables):
             db.executemany(delete, [(thread,) for thread in threads])
 
     def threads(self) -> set[str]:
-        with self._connections.reading() as db:
+        with self._given.reading() as db:
+            if not self._is_made(db):
+                return set()
             rows = db.execute("SELECT thread FROM threadkeep_memory_threads")
             return {thread for (thread,) in rows}
 

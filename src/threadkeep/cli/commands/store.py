@@ -158,13 +158,20 @@ _NAMES = 5  # shown of the threads in the cold store
 
 
 @command("threadkeep rotate threads.db --dry-run", store=True, cold=True, tenant=False)
-def rotate(session: Session, *, dry_run: bool = DRY_RUN) -> None:
+def rotate(
+    session: Session,
+    *,
+    rewrite: bool = flag("--rewrite", "PostgreSQL: rewrite the tables, which locks them."),
+    dry_run: bool = DRY_RUN,
+) -> None:
     """Encrypt all values with the current key. Programs may keep running.
 
     Keys: the variable TK_KEYS, or the file that THREADKEEP_KEYS_FILE names, the current key first.
+    With THREADKEEP_ALLOW_PLAINTEXT=migrate, old plain text is removed from indexes, caches and the
+    store's files, too.
     """
     with session.open() as saver, session.progress() as progress:
-        report = saver.rotate_keys(dry_run=dry_run, progress=progress)
+        report = saver.rotate_keys(dry_run=dry_run, rewrite=rewrite, progress=progress)
     document = {"store": public_name(session.store_url()), **report._asdict()}
     rows = [
         f"{name or 'not encrypted'}: {texts.size(bytes)}"
@@ -173,8 +180,10 @@ def rotate(session: Session, *, dry_run: bool = DRY_RUN) -> None:
     if report.archives:
         rows.append(f"{plural(report.archives, 'thread')} with values in the cold store, too")
     done = "Would encrypt" if dry_run else "Encrypted"
-    last = f"{done} {plural(report.changed, 'value')} of {plural(report.threads, 'thread')}."
-    session.print(document, *rows, last)
+    rows.append(f"{done} {plural(report.changed, 'value')} of {plural(report.threads, 'thread')}.")
+    rows += [f"Cleared: {place}" for place in report.cleared]
+    rows += [f"Remaining: {in_shell(place)}" for place in report.remains]
+    session.print(document, *rows)
 
 
 @command("threadkeep backup sqlite:///threads.db backup.db", tenant=False)
