@@ -19,7 +19,7 @@ CallableSummarizer or ExtractiveSummarizer), LayeredMemoryMiddleware, Integrated
 
 Streamed answers: `stream_saved`, `astream_saved`, StreamingCheckpointSaver.
 
-Encryption: KeyRing.
+Encryption: KeyRing. Roles of PostgreSQL for tenants: `grant_role`, `revoke_role`.
 
 State of other workflows: CheckpointManager with CheckpointConfig, AutoSaver, `checkpointed`,
 SQLiteCheckpointStore, MemoryCheckpointStore.
@@ -87,6 +87,7 @@ if _CHECKING:
     from threadkeep.monitor import Alert, Monitor, Thresholds, aadvise, advise, astats, observe
     from threadkeep.monitor import stats as stats
     from threadkeep.opening import open_all
+    from threadkeep.roles import grant_role, revoke_role
     from threadkeep.sessions import AutoSaver as AutoSaver
     from threadkeep.sessions import CheckpointConfig as CheckpointConfig
     from threadkeep.sessions import CheckpointManager as CheckpointManager
@@ -167,6 +168,7 @@ __all__ = [
     "astats",
     "astream_saved",
     "compare_versions",
+    "grant_role",
     "observe",
     "open_all",
     "open_cache",
@@ -174,6 +176,7 @@ __all__ = [
     "open_store",
     "register",
     "register_module",
+    "revoke_role",
     "stream_saved",
 ]
 
@@ -184,6 +187,7 @@ _LATER = {  # modules that are imported when one of their names is first used
     " add_messages",
     "monitor": "Alert Monitor Thresholds aadvise advise astats observe stats",
     "opening": "open_all",
+    "roles": "grant_role revoke_role",
     "sessions": "AutoSaver CheckpointConfig CheckpointManager MemoryCheckpointStore"
     " SQLiteCheckpointStore checkpointed",
     "store": "AsyncPostgresStore AsyncRedisStore AsyncSqliteStore InMemoryStore LocalEmbeddings"

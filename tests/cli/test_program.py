@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from kit.cli import SECONDS, command, threadkeep
 from kit.engine import Chain
+from kit.postgres import empty_schema, granted, role_of, url
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
 import threadkeep as package
@@ -45,6 +46,7 @@ SUCCEEDS = {
     "export": "export alpha beta new.tkb --url threads.db",
     "fork": "fork alpha --as new --url threads.db",
     "gc": "gc threads.db --keep-last 1",
+    "grant": "grant --role ROLE --tenant acme",
     "history": "history alpha --url threads.db",
     "branches": "branches alpha --url threads.db",
     "import": "import backup.tkb --url sqlite:///new.db",
@@ -80,6 +82,9 @@ def alone(request, monkeypatch, tmp_path):
         monkeypatch.setenv("THREADKEEP_KEYS_FILE", "keys")
     for name in ("THREADKEEP_URL", "THREADKEEP_CONFIG", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
+    if "[grant]" in request.node.name:
+        monkeypatch.setenv("THREADKEEP_URL", f"{url()}?schema={empty_schema(granted)}")
+        monkeypatch.setitem(SUCCEEDS, "grant", f"grant --role {role_of()} --tenant acme")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("THREADKEEP_COLD", (tmp_path / "cold").as_uri())
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))

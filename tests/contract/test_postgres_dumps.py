@@ -14,7 +14,7 @@ import pytest
 from kit.engine import Chain, everything
 from kit.postgres import hashed, make, monthly, plain, url
 
-from threadkeep import open_saver
+from threadkeep import grant_role, open_saver, revoke_role
 from threadkeep._stores.postgres.maintenance import Dumps
 from threadkeep.errors import (
     BackendError,
@@ -286,6 +286,24 @@ def test_a_restore_that_fails_has_changed_nothing(store, archive, programs):
     with pytest.raises(BackendError, match="depend"):
         Dumps(store, programs).restore(archive, NOW, replace=True)
     assert contents(store) == before
+
+
+def test_policies_are_left_out(store, programs, tmp_path):
+    """They name roles, which another server may lack."""
+    role = f"tenant_{os.getpid()}"
+    execute(f"CREATE ROLE {role}")
+    grant_role(store, role, tenant="acme")
+    before = contents(store)
+    Dumps(store, programs).back_up(tmp_path / "backup")
+    revoke_role(store, role)
+    execute(f"DROP ROLE {role}")
+    for replace in (True, False):
+        Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=replace)
+        assert contents(store) == before
+        table = f"'{SCHEMA}.threads'::regclass"
+        assert execute(f"SELECT FROM pg_policy WHERE polrelid = {table}") == []
+        assert execute(f"SELECT relrowsecurity FROM pg_class WHERE oid = {table}") == [(True,)]
+        execute(f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
 def test_a_role_that_is_not_there_is_not_needed(store, programs, tmp_path):

@@ -1,11 +1,13 @@
 """PostgreSQL finds rows by indexes, in tables of any size."""
 
 import json
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from kit.postgres import empty_schema, hashed, monthly, plain, url
+from kit.contract import owning
+from kit.postgres import empty_schema, granted, hashed, monthly, plain, url, url_of_role
 
 from threadkeep._core.engine.model import (
     Batch,
@@ -30,6 +32,7 @@ from threadkeep._stores.postgres import changes, reads
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.postgres.migrations import ahead
 from threadkeep._stores.postgres.statement import register_arrays
+from threadkeep._stores.tenant import Names, for_tenant
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 THREADS, STEPS, MORE = 10, 8, 3000
@@ -54,22 +57,49 @@ t AS (INSERT INTO threads (thread_id) SELECT thread FROM copies),
 w AS (INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, seq, run, seen, task_id,
         task_path, body)
     SELECT thread, '', {id}, seq, run, seen, task_id, task_path, body
-    FROM copies, writes WHERE thread_id = '0009'),
+    FROM copies, writes WHERE thread_id = %(original)s),
 s AS (INSERT INTO segments SELECT thread, log, start, count, data
-    FROM copies, segments WHERE thread_id = '0009')
+    FROM copies, segments WHERE thread_id = %(original)s)
 INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen,
     flags, ts, metadata, key_log, key_pos, manifest)
 SELECT thread, '', {id}, {parent}, run, seen,
     flags, ts, metadata || jsonb_build_object('run_id', n), key_log, key_pos, manifest
-FROM copies, checkpoints WHERE thread_id = '0009'
+FROM copies, checkpoints WHERE thread_id = %(original)s
 """.format(**OTHERS)
+
+
+# A thread of 3,000 checkpoints, each with a segment, before all others.
+LONG = """
+WITH t AS (INSERT INTO threads (thread_id) VALUES (%(long)s)),
+s AS (INSERT INTO segments
+    SELECT %(long)s, log, n, 1, data FROM generate_series(0, 2999) n, segments
+    WHERE thread_id = %(original)s AND start = 0)
+INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen,
+    flags, ts, metadata, key_log, key_pos, manifest)
+SELECT %(long)s, '', to_char(n, 'FM00000000'), to_char(n - 1, 'FM00000000'), run, seen, flags, ts,
+    '{}', key_log, n, manifest
+FROM generate_series(1, 2999) n, checkpoints WHERE thread_id = %(original)s AND key_pos = 0
+"""
 
 
 @pytest.fixture(scope="module", params=[plain, monthly, hashed])
 def db(request):
     """A connection to a store of some thousand rows, which the server knows about."""
     schema = empty_schema(request.param)
-    backend = PostgresBackend(url(), schema=schema)
+    fill(PostgresBackend(url(), schema=schema), schema)
+    with connected(url(), schema) as connection:
+        yield connection
+
+
+@contextmanager
+def connected(at, schema):
+    with psycopg.connect(at, autocommit=True, prepare_threshold=None) as connection:
+        connection.execute(f"SET search_path = {schema}")
+        connection.schema_of_test = schema
+        yield connection
+
+
+def fill(backend, schema, original="0009"):
     for thread in range(THREADS):
         steps = range(1, STEPS + 1)
         said = [json.dumps({"step": n, "run_id": f"{thread}/{n}", "kind": "loop"}) for n in steps]
@@ -85,13 +115,12 @@ def db(request):
         }
         backend.commit(Batch(f"{thread:04}", NOW, **rows))
     backend.close()
-    with psycopg.connect(url(), autocommit=True, prepare_threshold=None) as connection:
-        connection.execute(f"SET search_path = {schema}")
+    with connected(url(), schema) as connection:
+        long = original.replace("0009", "long")
+        connection.execute(LONG, {"original": original, "long": long})
         starts = [month.start for month in ahead(datetime.now(UTC), 3)]
-        connection.execute(MULTIPLY, {"more": MORE, "starts": starts})
+        connection.execute(MULTIPLY, {"more": MORE, "starts": starts, "original": original})
         connection.execute("; ".join(f"ANALYZE {schema}.{table}" for table in TABLES))
-        connection.schema_of_test = schema
-        yield connection
 
 
 def scan(**asked):
@@ -105,6 +134,11 @@ READS = {
     "by id": ReadCheckpoint("0007", "", uid(HEAD)),
     "segments": ReadSegments("0007", (Span(1, 2, 5),)),
     "a path": ReadPath("0007", "", uid(HEAD), 5),
+    "the head of a long thread": ReadCheckpoint("long", ""),
+    "an early checkpoint of a long thread": ReadCheckpoint("long", "", "00000007"),
+    "the end of a long log": ReadSegments("long", (Span(1, 2990, 3000),)),
+    "a path in a long thread": ReadPath("long", "", "00002999", 5),
+    "a page of a long thread": scan(thread="long", ns=""),
     "a page of a thread": scan(thread="0007", ns=""),
     "a page of all threads": scan(),
     "the next page of all threads": scan(after=(uid(HEAD), "0007", "")),
@@ -183,6 +217,44 @@ def test_reads_use_indexes(db, asked, mode):
         scanned = [n for n in nodes(plan) if n["Node Type"] == "Seq Scan" and seen(n) > FEW]
         assert scanned == [], shown(plan)
         assert touched(plan) < MOST, shown(plan)
+
+
+@pytest.fixture(scope="module")
+def role():
+    """A connection of a role that sees ten threads among thousands."""
+    schema, names = empty_schema(granted), Names("acme")
+    backend = PostgresBackend(url(), schema=schema)
+    fill(owning(for_tenant(backend, names), backend), schema, names.stored("0009"))
+    at = url_of_role(f"{url()}?schema={schema}", "acme")
+    with connected(at.partition("?")[0], schema) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "auto"])
+@pytest.mark.parametrize("asked", READS)
+def test_reads_of_a_role_use_indexes(role, asked, mode):
+    """A filter of metadata reads all rows of the tenant; nothing reads all rows of the store."""
+    most = 4 * MOST if "filter" in asked or "runs" in asked else MOST
+    for plan in plans(role, Names("acme").asked(READS[asked]), mode):
+        scanned = [n for n in nodes(plan) if n["Node Type"] == "Seq Scan" and seen(n) > FEW]
+        assert scanned == [], shown(plan)
+        assert touched(plan) < most, shown(plan)
+
+
+def test_saves_of_a_role_use_indexes(role):
+    names, known = Names("acme"), ["long", *[f"{n:04}" for n in range(THREADS)]]
+    with psycopg.Cursor(role) as cursor:
+        register_arrays(cursor.adapters)
+        for number in range(10, 20):
+            group = [names.change(groups_batch(thread, number)) for thread in known]
+            for statement in (changes.together(group), *map(changes.statement, group[:2])):
+                text = statement.sql.replace("{schema}", role.schema_of_test)
+                with role.transaction(force_rollback=True):
+                    before = rows_read(role)
+                    cursor.execute(text, statement.values)
+                    sequential, by_index = map(int.__sub__, rows_read(role), before)
+                assert sequential < MOST
+                assert by_index < MOST
 
 
 ROWS_READ = """

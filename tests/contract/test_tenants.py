@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 from kit.contract import AsyncOwning, Variant, owning
-from kit.postgres import url_for
+from kit.postgres import granted, url_for, url_of_role
 from kit.redis import url_for as redis_url_for
 
 from threadkeep._core.engine.model import (
@@ -131,6 +131,22 @@ class TestPostgres(Beside, Variant):
 class TestAwaitedPostgres(TestPostgres):
     def opened(self, store):
         return in_the_loop(store)
+
+
+class TestPostgresRole(TestPostgres):
+    """Row-level security gives the role all that the tenant's saver needs, and nothing else."""
+
+    def store(self, folder):
+        return PostgresBackend(url_for(folder, granted), max_size=8)
+
+    def new_backend(self, folder):
+        self.url = url_of_role(url_for(folder, granted), TENANT)
+        return super().new_backend(folder)
+
+    def opened(self, store):
+        own = PostgresBackend(self.url, max_size=8)
+        own.migrate()
+        return owning(for_tenant(own, Names(TENANT)), owning(own, store))
 
 
 class TestRedis(Beside, Variant):

@@ -14,7 +14,10 @@ from itertools import count
 from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.sql import Identifier
 
+from threadkeep import grant_role
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.testing.records import uid
 
@@ -77,6 +80,10 @@ def plain(schema: str) -> None:
     """Tables as a migration makes them."""
 
 
+def granted(schema: str) -> None:
+    """Plain tables that may have policies for roles of earlier tests."""
+
+
 def monthly(schema: str) -> None:
     """Checkpoints in a partition for each month, and in some more for `records.uid`."""
     backend = PostgresBackend(url(), schema=schema, max_size=1, partition_by="month")
@@ -122,3 +129,26 @@ def empty_schema(layout: Layout = plain) -> str:
 def url_for(folder: Path, layout: Layout = plain) -> str:
     """The URL of the schema that stands for a folder: as empty as that when a test begins."""
     return f"{url()}?schema={_schemas(layout).of(str(folder))}"
+
+
+def role_of(options: str = "LOGIN", name: str = "tk_role") -> str:
+    """A new role of the server."""
+    role = f"{name}_{os.getpid()}_{next(_count)}"
+    quoted = Identifier(role).as_string()
+    _server().execute(f"CREATE ROLE {quoted} {options}")
+    atexit.register(_server().execute, f"DROP OWNED BY {quoted}; DROP ROLE {quoted}")
+    return role
+
+
+def url_of_role(store: str, tenant: str | None) -> str:
+    """The URL of a store for a new role, which is granted the rows of a tenant."""
+    role = role_of()
+    grant_role(store, role, tenant=tenant)
+    return url_as(store, role)
+
+
+def url_as(store: str, role: str) -> str:
+    """The URL of a store for another role."""
+    at, _, query = store.partition("?")
+    parts = conninfo_to_dict(at)
+    return f"postgresql://{role}@{parts['host']}:{parts['port']}/{parts['dbname']}?{query}"

@@ -249,10 +249,14 @@ class Dumps:
                 f"The schema {self._settings.schema!r} holds threads already.",
                 hint="Restore into a database without this schema, or --replace all it holds.",
             )
-        with _temporary_file(_restore_order(contents, self._settings.schema)) as order:
+        # (policies name roles, which this server may lack, and are of no use without privileges)
+        contents = _POLICY.sub("", contents)
+        if exists:
+            contents = _restore_order(contents, self._settings.schema)
+        with _temporary_file(contents) as order:
             whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
-            clean = ("--clean", "--if-exists", f"--use-list={order}") if exists else ()
-            self._run(program, *clean, *whole, self._at, str(file))
+            clean = ("--clean", "--if-exists") if exists else ()
+            self._run(program, *clean, *whole, f"--use-list={order}", self._at, str(file))
         if before:
             with self._connected() as db:
                 self._outdate(db, before, now)
@@ -367,6 +371,7 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
 # -- the list of an archive, as `pg_restore --list` prints it --------------------------
 
 _SCHEMA = re.compile(r"^\d+; \d+ \d+ SCHEMA - (.+) \S+$", re.MULTILINE)
+_POLICY = re.compile(r"^\d+; \d+ \d+ POLICY .*\n", re.MULTILINE)
 _CONSTRAINT = re.compile(r"^\d+; \d+ \d+ CONSTRAINT ")  # a primary key or the like; no foreign key
 _DUMPED_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels", "heaps")
 

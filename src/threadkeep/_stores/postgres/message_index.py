@@ -44,6 +44,10 @@ DROP TRIGGER IF EXISTS threadkeep_memory_deleted ON {schema}.threads;
 CREATE TRIGGER threadkeep_memory_deleted AFTER DELETE OR UPDATE OF deleted_at
     ON {schema}.threads FOR EACH ROW EXECUTE FUNCTION {schema}.threadkeep_memory_remove();
 """
+_IS_THERE = """
+SELECT 1 FROM pg_class
+WHERE relnamespace = to_regnamespace(%s) AND relname = 'threadkeep_memory_messages'
+"""
 # A removal of the thread waits for a record that is being added, and removes it too. A record that
 # is added during a removal waits for it, and then does not find the record before it.
 _LOCK = "SELECT 1 FROM {schema}.threads WHERE thread_id = %s FOR SHARE"
@@ -126,10 +130,15 @@ class PostgresIndex(ArchiveIndex):
             try:
                 return add()
             except psycopg.errors.UndefinedTable:
-                tables = self._sql(_TABLES).replace("{key}", said(KEY, self._schema).sql)
-                with self._pool.get().connection() as db:
-                    db.execute(tables)
+                self.create()
                 return add()
+
+    def create(self) -> None:
+        """Create the tables if they do not exist."""
+        tables = self._sql(_TABLES).replace("{key}", said(KEY, self._schema).sql)
+        with mapped_errors(self._server, migrating=True), self._pool.get().connection() as db:
+            if not db.execute(_IS_THERE, (self._schema,)).fetchall():
+                db.execute(tables)
 
     def _add(self, record: tuple[str, str], messages: tuple[Any, ...], after: str | None) -> bool:
         thread = record[0]

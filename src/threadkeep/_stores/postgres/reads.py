@@ -45,12 +45,13 @@ _KEYFRAME = """
     CASE WHEN row_number() OVER (PARTITION BY c.thread_id, k.log, k.start ORDER BY {order}) = 1
         THEN k.data END
 """
+# (not coalesce: for a role with policies, it would keep the planner from the index)
 _KEYFRAMES = """
     LEFT JOIN {schema}.threads o ON o.thread_id = c.thread_id
     LEFT JOIN LATERAL (
         SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
-        WHERE s.thread_id = coalesce(o.heap, c.thread_id) AND s.log = c.key_log
-            AND s.start <= c.key_pos
+        WHERE s.thread_id = CASE WHEN o.heap IS NULL THEN c.thread_id ELSE o.heap END
+            AND s.log = c.key_log AND s.start <= c.key_pos
         ORDER BY s.start DESC LIMIT 1
     ) k ON k.start + k.count > c.key_pos
 """
@@ -201,14 +202,16 @@ def _path(read: model.ReadPath) -> Query:
 _SEGMENTS = f"""
 SELECT DISTINCT ON (s.log, s.start) s.log, s.start, s.count, s.data
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
+LEFT JOIN LATERAL (
+    SELECT b.start FROM {{schema}}.segments b
+    WHERE b.thread_id = {_HEAP} AND b.log = span.log AND b.start <= span.start
+    ORDER BY b.start DESC LIMIT 1
+) b ON true
 JOIN LATERAL (
     SELECT s.log, s.start, s.count, s.data FROM {{schema}}.segments s
     WHERE s.thread_id = {_HEAP} AND s.log = span.log AND s.start < span.stop
         AND s.start + s.count > span.start
-        AND s.start >= coalesce((
-            SELECT b.start FROM {{schema}}.segments b
-            WHERE b.thread_id = {_HEAP} AND b.log = span.log AND b.start <= span.start
-            ORDER BY b.start DESC LIMIT 1), 0)
+        AND s.start >= CASE WHEN b.start IS NULL THEN 0 ELSE b.start END
 ) s ON span.start < span.stop
 WHERE %s::bigint IS NULL OR %s = coalesce(
     (SELECT {_GENERATION} FROM {{schema}}.threads t WHERE t.thread_id = %s), 0)

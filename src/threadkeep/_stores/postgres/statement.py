@@ -162,6 +162,7 @@ _KINDS: dict[str, tuple[int, Callable[[Any], bytes], Array]] = {
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 NO_RIGHT = "42501"
 """The error code of a missing privilege."""
+_OTHER_ROWS = "ExecWithCheckOptions"  # the server's function that finds a row against a policy
 
 _OWNER = "Migrate as a user who owns the schema, or who may CREATE one in this database."
 _SET_UP = (
@@ -186,6 +187,11 @@ _MEANINGS: dict[str, Meaning] = {
     NO_RIGHT: (
         errors.ReadOnlyError,
         "Grant this user USAGE on the schema and its sequence, and all rights on its tables.",
+    ),
+    # (a role of one tenant: see roles.py)
+    _OTHER_ROWS: (
+        errors.ReadOnlyError,
+        "Use for_tenant() with this role's tenant, or the operator's URL: also to begin with keys.",
     ),
     "TK001": (
         errors.BackendError,
@@ -271,7 +277,7 @@ def _meaning(error: psycopg.Error, code: str) -> Meaning:
             return _MEANINGS["08"]
         if isinstance(error, psycopg.DataError):
             return _MEANINGS["22"]
-    for prefix in (code, code[:3], code[:2]):
+    for prefix in (error.diag.source_function, code, code[:3], code[:2]):
         if prefix in _MEANINGS:
             return _MEANINGS[prefix]
     return errors.BackendError, "See the server's log."

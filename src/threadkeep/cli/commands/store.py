@@ -1,4 +1,4 @@
-"""Commands for a whole store: check, repair, backup, restore, migrate, rotate, views."""
+"""Commands for a whole store: check, repair, backup, restore, migrate, grant, rotate, views."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from threadkeep.cli.parameters import (
 from threadkeep.cli.stores import Session, keys, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
+from threadkeep.roles import grant_role, revoke_role
 from threadkeep.savers import backup as backups
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.threads.repair.check import CheckReport, Finding
@@ -290,6 +291,34 @@ def migrate(session: Session) -> None:
     summary = "The tables are up to date" if is_set_up else "Created the tables"
     document = {"store": public_name(url), "migrated": True, "created": is_new or not is_set_up}
     session.print(document, f"Created {path}" if is_new else summary)
+
+
+@command(
+    "threadkeep grant postgresql://owner@localhost/app --role acme_app --tenant acme", store=True
+)
+def grant(
+    session: Session,
+    *,
+    role: str = option("--role ROLE", "Existing role of PostgreSQL.", ...),
+    all_tenants: bool = flag("--all-tenants", "Give it the rows of all tenants instead."),
+    is_revoked: bool = flag("--revoke", "Take all of its rights instead."),
+) -> None:
+    """Let a PostgreSQL role use the rows of one tenant only, by row-level security.
+
+    Run it again after an upgrade of threadkeep.
+    """
+    if (session.tenant is not None) + all_tenants + is_revoked != 1:
+        raise InvalidArgumentError(
+            "The command needs one kind of rights.", hint="Use --tenant, --all-tenants or --revoke."
+        )
+    if is_revoked:
+        revoke_role(session.store_url(), role)
+    else:
+        grant_role(session.store_url(), role, tenant=session.tenant)
+    rows = "no rows" if is_revoked else "the rows of all tenants"
+    rows = rows if session.tenant is None else f"the rows of the tenant {session.tenant}"
+    document = {"role": role, "tenant": session.tenant, "revoked": is_revoked}
+    session.print(document, f"{role} can use {rows}")
 
 
 @command("threadkeep views | sqlite3 threads.db", url=False)

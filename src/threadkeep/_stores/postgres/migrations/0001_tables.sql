@@ -426,7 +426,7 @@ END
 $$;
 
 -- Remove a locked thread's rows. Shared segments stay, and the thread gets its own heap, whose name
--- is no thread's id (see statement.py).
+-- begins with the thread's id (see roles.py), and is no thread's id (see statement.py).
 CREATE FUNCTION {schema}.empty_thread(the_thread text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -439,7 +439,7 @@ BEGIN
     THEN
         UPDATE {schema}.threads t
         SET generation = {schema}.generation_of(t.generation, t.heap),
-            heap = E'\x01\x03' || gen_random_uuid()
+            heap = the_thread || E'\x01\x03' || gen_random_uuid()
         WHERE t.thread_id = the_thread;
         -- The segments that the other threads need must be counted again.
         UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = its_heap;
