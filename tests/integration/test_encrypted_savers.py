@@ -393,6 +393,7 @@ async def test_no_value_of_another_programs_plain_bundle_is_trusted(
                 read()
         with pytest.raises(UnknownTypeError):
             await saver.aget_tuple(at("t"))
+        await saver.aclose()
     assert "strangers_of_a_test" not in sys.modules
 
 

@@ -143,5 +143,6 @@ def test_nothing_shows_a_key():
     ring = KeyRing([b"secret of 32 bytes, every one...."[:32]])
     assert "secret" not in repr(ring) + str(ring) + repr(ring.sealer("s"))
     assert urlsafe_b64encode(b"secret").decode() not in repr(ring)
-    with pytest.raises(TypeError, match="not pickled"):
-        pickle.dumps(ring)
+    for one in (ring, ring.sealer("store"), ring.langgraph_cipher()):
+        with pytest.raises(TypeError, match="not pickled"):
+            pickle.dumps(one)

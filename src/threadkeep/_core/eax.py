@@ -43,6 +43,10 @@ class LangGraphCipher:
                 return _counted(key, nonce, data)
         raise WrongKeyError(f"No key decrypts the value ({ciphername}), or it was changed.")
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """Refuse to be pickled, since others may read what pickles hold."""
+        raise TypeError("A LangGraphCipher is not pickled: pickles would show its keys.")
+
 
 def seal(key: bytes, nonce: bytes, plain: bytes, header: bytes = b"") -> tuple[bytes, bytes]:
     """Return the encrypted bytes and their tag, which also authenticates the header."""

@@ -146,3 +146,7 @@ class Sealer:
             with suppress(InvalidTag):
                 return known_cipher(key, group).decrypt(nonce, body, where)
         raise TamperedDataError
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """Refuse to be pickled, since others may read what pickles hold."""
+        raise TypeError("A Sealer is not pickled: pickles would show its keys.")
