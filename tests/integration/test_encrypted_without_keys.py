@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,13 @@ def test_an_open_store_is_looked_at_once(tmp_path: Path) -> None:
             items.put(("a",), key, {"a": 1})
             items.for_tenant("acme").put(("a",), key, {"a": 1})
         assert counted.count == 2
+
+
+async def test_of_many_first_changes_one_looks(tmp_path: Path) -> None:
+    async with open_backend("sqlite", tmp_path) as saver:
+        counted = _Counted(saver.backend)
+        await asyncio.gather(*[saver.aput(*arguments(f"t{number}")) for number in range(50)])
+        assert counted.count == 1
 
 
 def test_a_refused_program_is_refused_again(tmp_path: Path) -> None:

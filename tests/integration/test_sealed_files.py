@@ -300,8 +300,9 @@ def test_a_repair_without_the_keys_changes_nothing(tmp_path: Path) -> None:
         before = shown(saver)
     with opened(tmp_path / "threads.db", None) as plain:
         assert {finding.kind for finding in plain.check().findings} == {"unknown"}
-        done = plain.threads.repair(file=tmp_path / "file.tkq")
-        assert (done.ok, done.repaired, done.file) == (False, (), None)
+        with pytest.raises(WrongKeyError, match="no keys were given"):
+            plain.threads.repair(file=tmp_path / "file.tkq")
+    assert not (tmp_path / "file.tkq").exists()
     with opened(tmp_path / "threads.db") as saver:
         assert shown(saver) == before
 

@@ -15,7 +15,7 @@ import attrs
 from pydantic import BaseModel
 
 from threadkeep import MemorySaver
-from threadkeep._core import arguments
+from threadkeep._core import arguments, tenants
 from threadkeep._core.codec import NativeCodec
 from threadkeep._core.engine import put, thread_summary
 from threadkeep._core.engine.model import Batch, Change, Read, ReadThread
@@ -78,7 +78,10 @@ class Interrupting(Passing):
 
 
 class Counted(Backend):
-    """Passes everything on to another backend and records the requests."""
+    """Passes everything on to another backend and records the requests.
+
+    The one read before a saver's first change is left out.
+    """
 
     def __init__(self, inner: Any = None) -> None:
         self.inner = MemoryBackend() if inner is None else inner
@@ -88,7 +91,8 @@ class Counted(Backend):
         self._sizes: dict[tuple[str, int, int], int] = {}
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        self.fetches.append(reads)
+        if ReadThread(tenants.STORE) not in reads:
+            self.fetches.append(reads)
         return self.inner.fetch(reads)
 
     def commit(self, change: Change) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any, Protocol
 
 from threadkeep._core import tenants
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.operation import Commit, CommitMany, Operation
+from threadkeep._run.driver import arun, run
+from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import NotSetUpError, WrongKeyError
 
 CHANGING = frozenset({Commit, CommitMany})
@@ -40,11 +43,19 @@ class FirstChange:
     def __init__(self, threads: StoreOfThreads | None = None, *, is_due: bool = True) -> None:
         self._threads = threads
         self.is_due = is_due
+        self._turns = PerLoop(asyncio.Lock)
 
-    def check(self, store: StoreOfThreads) -> Operation[None]:
-        """Check a store once; see `check_is_plain`."""
-        yield from check_is_plain(self._threads or store)
+    def check(self, store: StoreOfThreads) -> None:
+        """Check a store; see `check_is_plain`."""
+        run(check_is_plain(self._threads or store))
         self.is_due = False
+
+    async def acheck(self, store: StoreOfThreads) -> None:
+        """Async variant of `check`: of the first changes of a loop, one asks."""
+        async with self._turns.here():
+            if self.is_due:
+                await arun(check_is_plain(self._threads or store))
+                self.is_due = False
 
 
 def check_is_plain(store: StoreOfThreads) -> Operation[None]:

@@ -33,13 +33,11 @@ from threadkeep._run.driver import (
     StoreLayer,
     acall,
     adrive,
-    arun,
     drive,
     external,
     in_thread,
     kind_of,
     on,
-    run,
     sync_or_async,
 )
 from threadkeep._run.first_change import CHANGING, FirstChange
@@ -232,7 +230,7 @@ class LayeredBackend:
     def answer(self, request: Request) -> Any:
         """Answer a request through the layers."""
         if self._first.is_due and type(request) in CHANGING:
-            run(self._first.check(self))
+            self._first.check(self)
         route = self._routes.get(kind_of(request))
         if route is None:
             return self._carry_out(request)
@@ -248,7 +246,7 @@ class LayeredBackend:
     async def aanswer(self, request: Request) -> Any:
         """Answer a request of an awaiting caller through the layers."""
         if self._first.is_due and type(request) in CHANGING:
-            await arun(self._first.check(self))
+            await self._first.acheck(self)
         route = self._routes.get(kind_of(request))
         if route is None:
             return await self._acarry_out(request)
