@@ -28,7 +28,9 @@ from threadkeep._core.engine.thread_entry import (
     ThreadQuery,
     transition,
 )
-from threadkeep._stores.postgres import changes, reads
+from threadkeep._core.tenants import label
+from threadkeep._stores.items.records import GetItems
+from threadkeep._stores.postgres import changes, item_queries, reads
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.postgres.migrations import ahead
 from threadkeep._stores.postgres.statement import register_arrays
@@ -239,6 +241,30 @@ def test_reads_of_a_role_use_indexes(role, asked, mode):
         scanned = [n for n in nodes(plan) if n["Node Type"] == "Seq Scan" and seen(n) > FEW]
         assert scanned == [], shown(plan)
         assert touched(plan) < most, shown(plan)
+
+
+SPACES = """
+INSERT INTO store_namespaces
+SELECT n, %(label)s || '.users.' || n || '.' FROM generate_series(1, 2000) n;
+INSERT INTO store_items (namespace, key, number, version, created_at, updated_at, body)
+SELECT number, 'k', number, number, 1, 1, '{}' FROM store_namespaces;
+ANALYZE store_namespaces; ANALYZE store_items
+"""
+
+
+def test_an_item_of_a_role_is_found_by_index(role):
+    """The policy of items looks up their namespace, not all namespaces of the tenant."""
+    with connected(url(), role.schema_of_test) as owner, psycopg.ClientCursor(owner) as cursor:
+        cursor.execute(SPACES, {"label": label("acme")})
+    (statement,) = item_queries.query(
+        GetItems((((label("acme"), "users", "7"), "k"),)), ""
+    ).statements
+    with psycopg.Cursor(role) as cursor:
+        register_arrays(cursor.adapters)
+        text = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement.sql.replace("{schema}.", "")
+        ((plan,),) = cursor.execute(text, statement.values).fetchone()
+        assert plan["Plan"]["Actual Rows"] == 1
+        assert touched(plan["Plan"]) < 9, shown(plan["Plan"])
 
 
 def test_saves_of_a_role_use_indexes(role):

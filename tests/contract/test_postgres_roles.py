@@ -23,6 +23,7 @@ from threadkeep import (
     revoke_role,
 )
 from threadkeep._core.tenants import STORE, label, prefix
+from threadkeep._stores.key_store import MARK
 from threadkeep._stores.postgres import roles
 from threadkeep.cache import NodeCache
 from threadkeep.errors import (
@@ -92,11 +93,15 @@ def check_work(saver, store, cache, word):
     assert cache.get([(("node",), word)]) == {}
 
 
+def user_of(at):
+    return at.partition("//")[2].partition("@")[0]
+
+
 @contextmanager
 def opened(at, options, tenant=None):
     """Open a saver, a store and a cache, of a tenant or (None) of the operator."""
     if "key_store" in options:
-        options = {**options, "key_store": at}
+        options = {**options, "key_store": url_as(options["key_store"], user_of(at))}
     with open_saver(at, **options) as saver, Store(saver.backend, history=9) as store:
         saver.setup()
         store.setup()
@@ -133,8 +138,7 @@ def tables_in(db):
 OPTIONS = {
     "plain": {},
     "sealed": {"keys": KeyRing([b"k" * 32])},
-    # (the keys are in the same schema, so that their rows are compared, too)
-    "random keys": {"keys": KeyRing([b"k" * 32]), "key_store": "", "thread_keys": True},
+    "random keys": {"keys": KeyRing([b"k" * 32]), "thread_keys": True},
 }
 
 
@@ -142,13 +146,19 @@ class Made:
     """A store with rows of the operator and of two tenants, each with its own role."""
 
     def __init__(self, options):
-        self.options = options
+        self.options = dict(options)
+        if "thread_keys" in options:
+            self.options["key_store"] = f"{url()}?schema={empty_schema(granted)}"
+        options = self.options
         self.operator = f"{url()}?schema={empty_schema(granted)}"
         with connected(self.operator) as db:
             db.execute(VECTORS.format(self.schema))
         with opened(self.operator, options) as three:
             work(*three, "ours")
         self.urls = {name: url_of_role(self.operator, name) for name in ("acme", "beta")}
+        for name, at in self.urls.items():
+            if "key_store" in options:
+                grant_role(options["key_store"], user_of(at), tenant=name)
         self.own = {"ours": rows(self.operator)}
         for name, at in self.urls.items():
             with opened(at, options, name) as three:
@@ -212,6 +222,27 @@ def test_the_work_of_a_tenant_passes(made):
         assert store.get(("users", "ann"), "k").value["text"] == "ours 2"
         assert saver.threads.gc(Retention(keep_last=1)).checkpoints > 0
         assert saver.check().ok
+
+
+def test_a_role_sees_the_keys_of_its_tenant_alone():
+    """If random keys are in a PostgreSQL schema, too."""
+    made = Made(OPTIONS["random keys"])
+    keys = made.options["key_store"]
+    everything = rows(keys)
+    for name, at in made.urls.items():
+        found = rows(url_as(keys, user_of(at)))
+        for table in ("threads", "writes"):
+            ends = f" tenant {name},", f" thread {prefix(name)}"
+            plain = {row.replace('"', ""): row for row in everything[table]}
+            own = {row for text, row in plain.items() if any(end in text for end in ends)}
+            mark = {row for text, row in plain.items() if f" {MARK}," in text}
+            assert found[table] == own | mark, table
+            assert len(own) > 3
+            assert len(mark) == 1
+            with connected(url_as(keys, user_of(at))) as db:
+                for row in everything[table] - own:
+                    text = f"INSERT INTO {table} SELECT (%s::{table}).*"
+                    refused(db, refusals.InsufficientPrivilege, text, row)
 
 
 # -- a role that tries --------------------------------------------------------------------
@@ -328,7 +359,7 @@ FREE = (  # it may run these, and sees no more afterwards
 
 
 def test_its_rights_cannot_be_widened(acme):
-    users = {name: at.partition("//")[2].partition("@")[0] for name, at in acme.made.urls.items()}
+    users = {name: user_of(at) for name, at in acme.made.urls.items()}
     with connected(acme.made.operator) as db:
         owner = db.info.user
     for text in BARRED:
@@ -412,10 +443,6 @@ def seen(at):
     with connected(at) as db:
         names = [name for (name,) in db.execute("SELECT thread_id FROM threads")]
         return sorted(name.removesuffix(" t").removeprefix("threadkeep@tenant ") for name in names)
-
-
-def user_of(at):
-    return at.partition("//")[2].partition("@")[0]
 
 
 def test_a_grant_is_replaced_and_revoked(store):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain, config, everything
-from kit.postgres import url_for
+from kit.postgres import granted, url_for, url_of_role
 from kit.redis import url as redis_url
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -76,6 +76,10 @@ def saver_options(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def pair(saver: Any) -> tuple[Any, Any]:
     """Two tenants with threads of the same ids, on each store; a third of the operator's own."""
+    return _pair(saver)
+
+
+def _pair(saver: Any) -> tuple[Any, Any]:
     one, other = saver.for_tenant("one"), saver.for_tenant("one more")
     for each, word in ((one, "mine"), (other, "yours"), (saver, "ours")):
         say(each, word, f"{word}-2")
@@ -164,6 +168,22 @@ def test_no_call_reaches_another_tenant(
     assert state_of(other) == before
     assert said(saver) == ["ours", "ours-2"]
     assert saver.check().ok
+
+
+@pytest.mark.drawn(8)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_role_makes_every_call(saver_options: dict[str, Any], call: str, tmp_path: Path) -> None:
+    """PostgreSQL lets it see the rows of its tenant alone (see `grant_role`)."""
+    store = url_for(tmp_path, granted)
+    with open_saver(store, **saver_options) as saver:
+        saver.setup()
+        _, other = _pair(saver)
+        before = state_of(other)
+        with open_saver(url_of_role(store, "one"), **saver_options) as own:
+            CALLS[call](own.for_tenant("one"), tmp_path)
+        assert state_of(other) == before
+        assert said(saver) == ["ours", "ours-2"]
+        assert saver.check().ok
 
 
 def test_a_tenant_sees_its_own_threads_alone(pair: tuple[Any, Any]) -> None:

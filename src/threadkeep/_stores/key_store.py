@@ -36,7 +36,8 @@ from threadkeep.errors import (
     WrongKeyError,
 )
 
-_MARK = "store"  # the name of a key that seals nothing
+MARK = "store"
+"""The name of a key that seals nothing."""
 _SECRET = 32  # bytes
 _PAGE = 256
 
@@ -108,11 +109,11 @@ class KeyStore:
                 "The key store is the database of the data.",
                 hint="Use another database, so that backups of the data hold no keys.",
             )
-        await self.get(store, _MARK, create=True)
+        await self.get(store, MARK, create=True)
 
     async def check(self, store: bytes) -> None:
         """Raise WrongKeyError if this database does not hold the keys of a store."""
-        if await self.get(store, _MARK, create=False) is None:
+        if await self.get(store, MARK, create=False) is None:
             raise WrongKeyError(
                 "This key store holds no keys of this store.",
                 hint="Give the key store that the store was begun with.",

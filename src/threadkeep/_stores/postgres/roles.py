@@ -14,6 +14,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from threadkeep._core import tenants
 from threadkeep._stores import caches
+from threadkeep._stores.key_store import MARK
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.postgres.item_queries import bounds_of
@@ -250,8 +251,9 @@ _OF_ALL = {
 }
 """By table: the conditions of a role that sees all rows."""
 
-_IN_NAMESPACE = (
-    "EXISTS (SELECT FROM {schema}.store_namespaces n WHERE n.number = namespace AND {paths})"
+# (Its own policy limits the namespaces. EXISTS would read all of them into a hash table.)
+_NUMBERED_ROWS = _Conditions(
+    "(SELECT n.number FROM {schema}.store_namespaces n WHERE n.number = namespace) IS NOT NULL"
 )
 
 
@@ -259,36 +261,37 @@ def _conditions(tenant: str) -> dict[str, _Conditions]:
     label = tenants.label(tenant)
     named = _begins("thread_id", f"{label} ")
     family = _begins("thread_id", f"{tenants.family_thread(label)} ")
-    own, hidden = _opaque(named), _opaque(f"{named} OR {family} OR {_key(tenant)}")
+    keys, mark = _keys(tenant)
+    own, hidden = _opaque(named), _opaque(f"{named} OR {family} OR {keys}")
     in_heap = _begins("heap", f"{label} ")
     # (a thread in a heap of another tenant would stop the collection of that heap)
     new = f"{hidden} AND (heap IS NULL OR {in_heap})"
     indexed = _opaque(_begins('thread_id COLLATE "C"', f"{label} "))
-    record = f"thread_id = '{tenants.STORE}'"
-    bounds = bounds_of((label,))
-    numbered = _opaque(_IN_NAMESPACE.replace("{paths}", _between("n.path", *bounds)))
+    record = f"thread_id = '{tenants.STORE}' OR {mark}"
+    paths = _opaque(_between("path", *bounds_of((label,))))
     ids = caches.of_tenant(label)
     entries = _between("id", f"\\x{ids.hex()}", f"\\x{caches.end_of(ids).hex()}")
     return _OF_ALL | {
         **dict.fromkeys(_NAMED, _Conditions(own)),
-        **dict.fromkeys(_NUMBERED, _Conditions(numbered)),
+        **dict.fromkeys(_NUMBERED, _NUMBERED_ROWS),
         **dict.fromkeys(_INDEX, _Conditions(indexed)),
         "threads": _Conditions(hidden, new, read=record),
         "writes": _Conditions(hidden, read=record),
         "heaps": _Conditions(_opaque(in_heap)),
-        "store_namespaces": _Conditions(_between("path", *bounds)),
+        "store_namespaces": _Conditions(paths),
         "cache": _Conditions(entries),
     }
 
 
-def _key(tenant: str) -> str:
-    """Return the condition on threads of a key store: their names end with a tenant or thread."""
-    end = f"substr(thread_id, {len(f'{tenants.KEY} ') + _STORE_ID + 2})"
-    name = pack_text(f"tenant {tenant}").encode().hex()
+def _keys(tenant: str) -> tuple[str, str]:
+    """Return the conditions on threads of a key store: on keys of a tenant, and on the mark."""
+    place = _begins("thread_id", f"{tenants.KEY} ")
+    name = f"substr(thread_id, {len(f'{tenants.KEY} ') + _STORE_ID + 2})"
+    own = pack_text(f"tenant {tenant}").encode().hex()
+    of_thread = f"starts_with({name}, 'thread {tenants.prefix(tenant)}')"
     return (
-        f"{_begins('thread_id', f'{tenants.KEY} ')} AND"
-        f" ({end} = convert_from('\\x{name}', 'UTF8')"
-        f" OR starts_with({end}, 'thread {tenants.prefix(tenant)}'))"
+        f"{place} AND ({name} = convert_from('\\x{own}', 'UTF8') OR {of_thread})",
+        f"{place} AND {name} = '{MARK}'",
     )
 
 
