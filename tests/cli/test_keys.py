@@ -52,3 +52,10 @@ def test_plain_files(before, told, refused, monkeypatch):
     told("restore", "backup.tkb", "sqlite:///one.db")
     told("import", "threads.tkb", "--url", "sqlite:///two.db")
     assert found() == {"backup.tkb", "threads.tkb", "one.db", "two.db"}
+
+
+def test_a_dry_rotation_names_what_it_cannot_count(before, told):
+    cold = Path("cold").absolute().as_uri()
+    told("archive", "t", "--cold", cold)
+    lines = told("rotate", "--dry-run", "--cold", cold)
+    assert "1 thread with values in the cold store, too" in lines
