@@ -480,6 +480,7 @@ def test_a_role_that_could_evade_it_is_refused(store):
     with connected(store) as db:
         schema, owner = store.partition("=")[2], db.info.user
         of_beta = user_of(url_of_role(store, "beta"))
+        defaults = f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}"
         for options, more, match in (
             ("SUPERUSER", "", "ignores policies"),
             ("BYPASSRLS", "", "ignores policies"),
@@ -487,11 +488,14 @@ def test_a_role_that_could_evade_it_is_refused(store):
             ("", f"GRANT {owner} TO {{role}}", "owns the tables"),
             ("", f"GRANT {of_beta} TO {{role}}", f"is in the role {of_beta}"),
             ("", f"GRANT CREATE ON SCHEMA {schema} TO {{role}}", "create functions"),
+            ("", f"{defaults} GRANT SELECT ON TABLES TO {{role}}", "created later"),
+            ("", f"{defaults} GRANT SELECT ON TABLES TO PUBLIC", "created later"),
         ):
             role = role_of(f"LOGIN {options}")
             db.execute(more.format(role=role))
             with pytest.raises(StateError, match=match):
                 grant_role(store, role, tenant="acme")
+        db.execute(f"{defaults} REVOKE ALL ON TABLES FROM PUBLIC")
         for change in (partial(grant_role, tenant=None), revoke_role):
             with pytest.raises(StateError, match="owns the tables"):
                 change(store, owner)  # (which would lose its own rights)

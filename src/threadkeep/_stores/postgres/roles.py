@@ -32,13 +32,18 @@ _TABLES = """
 SELECT relname::text FROM pg_class
 WHERE relnamespace = to_regnamespace({literal}) AND relkind IN ('r', 'p')
 """
-# Whether the role can evade its policies; whether it can add functions to the schema; other roles
+# Whether the role can evade its policies; whether it can add functions to the schema; whether it
+# would have rights on later tables, which have no policies; other roles
 # whose rows it would see too; roles that would not see rows any more, as no policy is theirs.
 _LOOK = """
 SELECT pg_has_role(r.oid, c.relowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles o WHERE (o.rolsuper OR o.rolbypassrls OR o.rolcreaterole)
             AND pg_has_role(r.oid, o.oid, 'MEMBER')),
     has_schema_privilege(r.oid, c.relnamespace, 'CREATE'),
+    EXISTS (
+        SELECT FROM pg_default_acl d CROSS JOIN aclexplode(d.defaclacl) a
+        WHERE d.defaclobjtype = 'r' AND d.defaclnamespace IN (0, c.relnamespace)
+            AND CASE WHEN a.grantee = 0 THEN true ELSE pg_has_role(r.oid, a.grantee, 'MEMBER') END),
     ARRAY(
         SELECT DISTINCT o.rolname::text FROM pg_policy p JOIN pg_class t ON t.oid = p.polrelid
         JOIN pg_roles o ON o.oid = ANY (p.polroles)
@@ -203,13 +208,18 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _check_keeps_apart(role: str, found: tuple[bool, list[str], list[str]]) -> None:
+def _check_keeps_apart(role: str, found: tuple[bool, bool, list[str], list[str]]) -> None:
     """Raise a `StateError` if the policies would not hold, or would end the work of others."""
-    may_create, others, blind = found
+    may_create, has_later, others, blind = found
     if may_create:
         raise StateError(
             f"{role} may create functions in the schema, which other roles could call.",
             hint="REVOKE CREATE ON SCHEMA from it and from PUBLIC.",
+        )
+    if has_later:
+        raise StateError(
+            f"{role} would have rights on all tables that are created later.",
+            hint="ALTER DEFAULT PRIVILEGES ... REVOKE ALL ON TABLES FROM it and from PUBLIC.",
         )
     if others:
         raise StateError(
