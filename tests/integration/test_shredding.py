@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from threadkeep import KeyRing, Retention, Store, open_saver
 from threadkeep._core.sealed_files import FileKind, opened_file
 from threadkeep._stores import resealing, store_keys
+from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     InvalidArgumentError,
     StateError,
@@ -23,6 +24,7 @@ from threadkeep.errors import (
     ThreadDeletedError,
     WrongKeyError,
 )
+from threadkeep.threads import shredding
 
 RING = KeyRing([b"k" * 32])
 
@@ -249,6 +251,73 @@ def test_runs_of_all_tenants_are_deleted_by_their_ids(
         for tenant in ("acme", "other"):
             mine = saver.for_tenant(tenant)
             assert [mine.get_tuple(at(thread)) is None for thread in ("t", "u")] == [True, False]
+
+
+def test_forks_share_their_origins_key_after_a_rotation(saver: Any) -> None:
+    put(saver, "t")
+    saver.threads.fork("t", None, "f")
+    put(saver, "f")
+    assert saver.rotate_keys(dry_run=True).changed == 0
+    saver.rotate_keys()
+    assert text(saver, "f") == "hello"
+
+
+def test_an_archive_of_a_removed_fork_ends_with_its_origins_key(
+    tmp_path: Path, options: Any
+) -> None:
+    """It holds the origin's values under the fork's key."""
+    cold, copy = tmp_path / "cold", tmp_path / "copy"
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri(), **options) as saver:
+        put(saver, "t")
+        saver.threads.fork("t", None, "f")
+        put(saver, "f")
+        saver.threads.archive("f")
+        shutil.copytree(cold, copy)
+        sealer = finish(saver.backend.keys.portable("f", is_thread=True))
+        saver.delete_thread("f")
+        assert len(saver.shred("t").keys) == 2
+        assert [one for one in copy.rglob("*") if one.is_file()]
+        with pytest.raises(WrongKeyError, match="key of thread f was destroyed"):
+            finish(saver.backend.keys.portable("f", is_thread=True))
+        assert sealer is not None
+
+
+def test_a_fork_that_is_made_during_the_call_keeps_the_key(
+    tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        open_backend("sqlite", tmp_path, **options) as saver,
+        open_backend("sqlite", tmp_path, **options) as other,
+    ):
+        put(saver, "t")
+        original = shredding.erase
+
+        def erased(*args: Any, dry_run: bool, **more: Any) -> Any:
+            if not dry_run:
+                other.threads.fork("t", None, "f")
+            return original(*args, dry_run=dry_run, **more)
+
+        monkeypatch.setattr(shredding, "erase", erased)
+        with pytest.raises(StateError, match="Forks of it"):
+            saver.shred("t")
+        monkeypatch.undo()
+        assert text(saver, "f") == "hello"
+        assert saver.shred("t", forks=True).keys
+        assert list(saver.list(None)) == []
+        assert saver.check().ok
+
+
+def test_a_repeated_call_removes_what_a_late_writer_stored(tmp_path: Path, options: Any) -> None:
+    with (
+        open_backend("sqlite", tmp_path, **options) as saver,
+        open_backend("sqlite", tmp_path, **options) as other,
+    ):
+        put(other, "t")
+        saver.shred("t")
+        assert put(other, "t")
+        assert list(saver.list(None)) == []
+        assert saver.shred("t").keys == ()
+        assert saver.check().ok
 
 
 def test_keys_are_wrapped_again_by_a_rotation(tmp_path: Path, options: Any) -> None:

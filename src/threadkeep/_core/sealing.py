@@ -108,6 +108,11 @@ class Sealer:
         self._head = bytes((SEALED,)) + current
         self._key = self._keys[current]
 
+    @property
+    def key(self) -> str:
+        """The id of the root key that seals."""
+        return self._head[1:].hex()
+
     def group(self, name: str) -> bytes:
         """Return the group of a name, the same with any keys."""
         return blake2b(place("group", *self._context, name), digest_size=GROUP).digest()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from threadkeep._core.tenants import KEY
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import (
+    BackendError,
     ConflictError,
     InvalidArgumentError,
     ThreadDeletedError,
@@ -126,22 +128,23 @@ class KeyStore:
         return bool(mine == others)
 
     async def destroy(
-        self, store: bytes, name: str, below: str = ""
+        self, store: bytes, names: Sequence[str], below: str = ""
     ) -> tuple[list[str], tuple[str, ...], ScrubReport]:
-        """Destroy a key, then those whose names begin with `below`, and clear the files of them.
+        """Destroy keys, then those whose names begin with `below`, and clear the files of them.
 
         Returns:
-            The names of the keys, the ids of those that existed, and the places that were cleared.
+            The names of all keys, the ids of those that existed, and the places that were cleared.
         """
-        names, start = [name], len(_thread(store, ""))
+        threads = [_thread(store, name) for name in names]
         ids: list[str] = []
-        await self._end(_thread(store, name), ids)
-        if below:
-            for thread in await self._threads(_thread(store, below)):
-                await self._end(thread, ids)
-                names.append(thread[start:])
+        for thread in threads:
+            await self._end(thread, ids)
+        for thread in await self._threads(_thread(store, below)) if below else ():
+            await self._end(thread, ids)
+            threads.append(thread)
         report: ScrubReport = await self._call("scrub", rewrite=True)
-        return names, tuple(ids), report
+        start = len(_thread(store, ""))
+        return [thread[start:] for thread in threads], tuple(ids), report
 
     async def _end(self, thread: str, ids: list[str]) -> None:
         rows = await self._rows(thread)
@@ -198,7 +201,11 @@ class KeyStore:
 
     async def _call(self, method: str, *args: Any, **options: Any) -> Any:
         call = partial(getattr(self._backend, method), *args, **options)
-        return await (asyncio.to_thread(call) if self._in_threads else result(call()))
+        try:
+            return await (asyncio.to_thread(call) if self._in_threads else result(call()))
+        except BackendError as error:
+            error.message = f"The key store failed: {error.message}"
+            raise
 
 
 def _thread(store: bytes, name: str) -> str:

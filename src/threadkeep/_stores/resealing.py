@@ -75,6 +75,7 @@ class _Pass:
         self._face, self._thread = face, thread
         self._bytes: Counter[str] = Counter()
         self._changed = 0
+        self._shared: set[str] = set()  # keys of rows that may stay
 
     async def run(self, *, dry_run: bool) -> _Found:
         reads: list[model.Read] = [model.ReadThread(self._thread), ReadEntry(self._thread)]
@@ -84,6 +85,7 @@ class _Pass:
         if not tenants.is_hidden(self._thread):
             await self._face.read_family(self._thread)
         sealer = await self._face.rows_to_write(self._thread)
+        self._shared = sealer.shared_keys
         fence = _fence(rows, entry)
         try:
             for change in self._row_changes(sealer, rows):
@@ -139,7 +141,7 @@ class _Pass:
             self._bytes[key_in(data)] += len(data)
             new = seal(opened(row))
             is_same = getattr(new, "metadata", None) == getattr(row, "metadata", None)
-            if not is_same or key_in(data_of(new)) != key_in(data):
+            if not is_same or key_in(data) not in {key_in(data_of(new)), *self._shared}:
                 self._changed += 1
                 yield new
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,11 +25,12 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import OVERHEAD, Sealer
-from threadkeep._stores import resealing, resealing_items
+from threadkeep._stores import destroying, resealing, resealing_items
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.caches import AsyncCacheBackend, ClearEntries
 from threadkeep._stores.items import AsyncItemBackend
 from threadkeep._stores.items.records import SearchOptions
+from threadkeep._stores.key_store import DestroyedKeyError
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
 from threadkeep._stores.sealed_searches import SealedSearches
 from threadkeep._stores.store_keys import StoreKeys
@@ -66,7 +66,7 @@ class SealedFace(AsyncBackend):
         self._families: Lru[str, Family] = Lru(_FAMILIES)
         self._ready: Lru[str, RowSealer] = Lru(_FAMILIES)
         self._lock = Lock()
-        self._searches = SealedSearches(self.below, self.keys, self._opened)
+        self.searches = SealedSearches(self.below, self.keys, self._opened)
 
     @property
     def retries(self) -> int:
@@ -81,21 +81,27 @@ class SealedFace(AsyncBackend):
         if isinstance(first, model.ReadCheckpoint) and not self.keys.checks_reads:
             (reply,) = await result(self.below.fetch(reads))
             return [self.at_hand(first, reply) or await self._opened(first, reply)]
-        asked = [await self._searches.asked(read) for read in reads]
+        asked = [await self.searches.asked(read) for read in reads]
         replies = await result(self.below.fetch([read for read, _ in asked]))
         if self.keys.checks_reads:
             await self.keys.refresh()
+        skip = any(isinstance(read, model.ReadThread) and read.skip for read in reads)
         return [
-            await self._searches.told(*pair, reply)
+            await self.searches.told(*pair, reply, skip=skip)
             for pair, reply in zip(asked, replies, strict=True)
         ]
 
     async def _opened(self, read: model.Read, reply: Any) -> Any:
         """Open the rows of a reply. Few threads have rows of others."""
         names = _names(read, reply)
-        for name in names:
-            await self.keys.of(name, is_thread=True)
         skip = isinstance(read, model.ReadThread) and read.skip
+        for name in names:
+            try:
+                await self.keys.of(name, is_thread=True)
+            except DestroyedKeyError:
+                if not skip:
+                    raise
+                return _opened(read, reply, cache(self._rows), _damaged)
         try:
             return _opened(read, reply, cache(self._rows))
         except (TamperedDataError, WrongKeyError):
@@ -315,33 +321,8 @@ class SealedFace(AsyncBackend):
         await self.keys.finish_rotation()
 
     async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
-        """Destroy the key of a "tenant" or "thread", and what late writers have sealed with it."""
-        if kind == "thread":
-            await self._end_copies(name)
-        destroyed = await self.keys.destroy(kind, name)
-        late = [name, tenants.family_thread(name)]
-        if kind == "tenant":
-            late = await self._threads_of(tenants.prefix(name))
-            late += await self._threads_of(tenants.family_thread(tenants.prefix(name)))
-        for thread in late:
-            await result(self.below.commit(model.DropThread(thread, time.time_ns() // 1000)))
-        return destroyed
-
-    async def _end_copies(self, source: str) -> None:
-        """Give copies of a thread their own keys, if a crash kept them from it."""
-        for name in await self._threads_of(tenants.family_thread("")):
-            copy = tenants.owner_of(name)
-            if await self._searches.is_gone(name):
-                continue
-            family = await self.read_family(copy)
-            if family.root == copy and source in {one.thread for one in family.relatives}:
-                await self.reseal(copy, dry_run=False)
-
-    async def _threads_of(self, prefix: str) -> list[str]:
-        found: list[str] = []
-        while page := await self.stored_names(found[-1] if found else None, prefix):
-            found += page
-        return found
+        """See `destroying.destroy`."""
+        return await destroying.destroy(self, kind, name)
 
     # -- the rest ----------------------------------------------------------------------
 
@@ -419,12 +400,17 @@ def _opened(
 
 
 def _or_damaged(opened: Callable[[Any], Any], row: Any) -> Any:
-    """Open a row, or return it as damage: it does not begin as an encrypted one any more."""
+    """Open a row, or return it as damage."""
     try:
         return opened(row)
     except CorruptionError:
-        name = next(name for name in ("manifest", "body", "data") if hasattr(row, name))
-        return row._replace(**{name: b"\0" + getattr(row, name)[1:]})
+        return _damaged(opened, row)
+
+
+def _damaged(_: Callable[[Any], Any], row: Any) -> Any:
+    """Return a row that does not begin as an encrypted one any more."""
+    name = next(name for name in ("manifest", "body", "data") if hasattr(row, name))
+    return row._replace(**{name: b"\0" + getattr(row, name)[1:]})
 
 
 class SealedBackend(BlockingFace[SealedFace]):

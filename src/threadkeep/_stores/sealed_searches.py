@@ -77,8 +77,13 @@ class SealedSearches:
         (found,) = await result(self.below.fetch([first]))
         return any(map(tenants.tenant_of, found))
 
-    async def told(self, read: model.Read, labels: tuple[str, ...], reply: Any) -> Any:
-        """Return the opened reply to a read, with what `asked` returned."""
+    async def told(
+        self, read: model.Read, labels: tuple[str, ...], reply: Any, *, skip: bool = False
+    ) -> Any:
+        """Return the opened reply to a read, with what `asked` returned.
+
+        With `skip`, an entry whose key was destroyed comes without labels.
+        """
         if isinstance(read, model.FindThreads):
             return await self._without_hidden(read, reply, str)
         if isinstance(read, model.ReadSizes):
@@ -89,7 +94,11 @@ class SealedSearches:
         if isinstance(read, SearchThreads):
             return await self._search(read, labels, reply)
         if isinstance(read, ReadEntry):
-            return None if reply is None else await self._entry(reply)
+            if reply is None:
+                return None
+            if skip and await self.is_gone(reply.thread):
+                return reply._replace(labels=())
+            return await self._entry(reply)
         if isinstance(read, model.ScanCheckpoints) and read.thread is None:
             reply = await self._without_destroyed(read, reply)
         return await self._open(read, reply)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from math import inf
@@ -249,8 +249,10 @@ class StoreKeys:
         sealer = _sealer_of(cast("Secret", secret), context)
         return self._known.remember(f"portable {key}", sealer, KNOWN_FOR)
 
-    async def destroy(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
-        """Destroy the key of a "tenant" or "thread", with those of the tenant's threads.
+    async def destroy(
+        self, kind: str, name: str, others: Sequence[str] = ()
+    ) -> tuple[tuple[str, ...], ScrubReport]:
+        """Destroy the key of a "tenant" or "thread", with those of the tenant's or other threads.
 
         Returns:
             The keys' ids, and the places that were cleared of them.
@@ -262,7 +264,8 @@ class StoreKeys:
                 hint="Open the store with key_store=, before the first save.",
             )
         below = f"thread {tenants.prefix(name)}" if kind == "tenant" else ""
-        ended, ids, report = await self._random.destroy(record.store, f"{kind} {name}", below)
+        names = [f"{kind} {one}" for one in (name, *others)]
+        ended, ids, report = await self._random.destroy(record.store, names, below)
         for one in ended:
             self._known.forget(one)
             self._known.forget(f"portable {one}")

@@ -296,9 +296,13 @@ class TenantFace(AsyncBackend):
         """See `SealedFace.destroy_key`. A tenant's saver ends keys of threads alone."""
         assert kind == "thread"  # noqa: S101 - see `Saver.shred_tenant`
         below: Any = self.below
-        found: tuple[tuple[str, ...], ScrubReport] = await result(
-            below.destroy_key(kind, self.names.stored(name))
-        )
+        try:
+            found: tuple[tuple[str, ...], ScrubReport] = await result(
+                below.destroy_key(kind, self.names.stored(name))
+            )
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
         return found
 
     async def close(self) -> None:

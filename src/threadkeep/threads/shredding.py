@@ -10,10 +10,10 @@ from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.caches import CacheCommit, ClearEntries, of_tenant
+from threadkeep._stores.destroying import forks_left
 from threadkeep._stores.items.records import SearchOptions
-from threadkeep.errors import InvalidArgumentError, StateError
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads.erasure import EraseReport, erase, erase_all
 from threadkeep.threads.transfer.whole_thread import all_threads
 
@@ -68,14 +68,9 @@ def shred_thread(
             hint="Open it with keys=, key_store= and thread_keys=True, before the first save.",
         )
     if planned.forks:
-        raise StateError(
-            f"Forks of it are encrypted with its key: {', '.join(planned.forks[:5])}.",
-            hint="Shred them, too: forks=True.",
-            thread=name,
-        )
+        raise forks_left(planned.forks, name)
     erased = yield from erasing(dry_run=False)
-    names = [name, *[one.thread for one in planned.threads if one.thread != name]]
-    return (yield from _end(store, "thread", name, names, erased, 0))
+    return (yield from _end(store, "thread", name, erased, 0))
 
 
 def shred_tenant(
@@ -94,22 +89,13 @@ def shred_tenant(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
     )
     items = yield from _remove_items(store, tenants.label(name))
-    return (yield from _end(store, "tenant", name, [name], erased, items))
+    return (yield from _end(store, "tenant", name, erased, items))
 
 
 def _end(
-    store: LayeredBackend,
-    kind: str,
-    name: str,
-    names: list[str],
-    erased: EraseReport,
-    items: int,
+    store: LayeredBackend, kind: str, name: str, erased: EraseReport, items: int
 ) -> Operation[ShredReport]:
-    keys: tuple[str, ...] = ()
-    report = ScrubReport()
-    for one in names:
-        destroyed, report = yield from on(store, call("destroy_key", kind, one))
-        keys += destroyed
+    keys, report = yield from on(store, call("destroy_key", kind, name))
     remains = (*report.remains, *REMAINS)
     if erased.shared_with:
         remains += (f"Values shared with other threads: {', '.join(erased.shared_with[:20])}.",)

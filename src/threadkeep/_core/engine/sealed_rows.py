@@ -122,6 +122,11 @@ class RowSealer:
         self._takes_plain = plain
         self._keyframe: tuple[Segment, Segment] | None = None  # the last one, sealed and opened
 
+    @property
+    def shared_keys(self) -> set[str]:
+        """The ids of the keys that a fork's rows share with its origins'."""
+        return set() if self._root is self._own else {one.sealer.key for one, _ in self._others}
+
     # -- segments ----------------------------------------------------------------------
 
     def segment(self, row: Segment) -> Segment:
