@@ -171,7 +171,7 @@ def not_given(what: str, key: str) -> WrongKeyError:
     """Return the error for something that is encrypted with a key that the program lacks."""
     return WrongKeyError(
         f"{what} is encrypted with key {key}, which was not given.",
-        hint=f"Open the store with keys that include {key}.",
+        hint=f"Give keys= or a key_store= that includes {key}.",
     )
 
 
