@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, suppress
 from functools import partial
 
 import psycopg
 import pytest
 from kit.engine import Chain, config
-from kit.postgres import empty_schema, granted, role_of, url, url_as, url_of_role
+from kit.postgres import (
+    empty_schema,
+    granted,
+    hashed,
+    make,
+    monthly,
+    role_of,
+    url,
+    url_as,
+    url_of_role,
+)
 from kit.rows import place, put, value_at
 from langchain_core.messages import HumanMessage
 from psycopg import errors as refusals
@@ -384,6 +395,25 @@ def test_its_functions_get_no_row_before_the_policy(acme):
     found = {name for (name,) in acme.execute("SELECT thread_id FROM threads")}
     assert {*told} == found
     assert not [name for name in told if "acme" not in name and name != STORE]
+
+
+@pytest.mark.parametrize("layout", [monthly, hashed])
+def test_partitions_are_reached_through_their_table_alone(layout):
+    schema = f"tk_roles_{layout.__name__}_{os.getpid()}"
+    make(schema, layout)
+    operator = f"{url()}?schema={schema}"
+    at = url_of_role(operator, "acme")
+    with open_saver(operator) as saver, open_saver(at) as own:
+        for each in (saver, saver.for_tenant("beta"), own.for_tenant("acme")):
+            put(each, place("t"), {"value": 1})
+        assert own.threads.count() == 1
+        own.setup()
+        assert own.for_tenant("acme").check().ok
+    with connected(at) as db:
+        assert db.execute("SELECT FROM checkpoints").rowcount == 1
+        parts = db.execute("SELECT relid::regclass::text FROM pg_partition_tree('checkpoints')")
+        for (part,) in parts.fetchall()[1:]:
+            refused(db, refusals.InsufficientPrivilege, f"SELECT FROM {part}")
 
 
 # -- errors -------------------------------------------------------------------------------
