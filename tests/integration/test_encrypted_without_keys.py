@@ -25,7 +25,7 @@ from threadkeep import (
     open_all,
 )
 from threadkeep._core import tenants
-from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.model import FindThreads
 from threadkeep._core.engine.operation import no_progress
 from threadkeep.errors import WrongKeyError
 from threadkeep.savers import backup
@@ -179,7 +179,7 @@ class _Counted:
         self._fetch, backend.fetch = backend.fetch, self
 
     def __call__(self, reads: Any) -> Any:
-        self.count += ReadThread(tenants.STORE) in reads
+        self.count += FindThreads(None, 1, empty=True, prefix=tenants.STORE) in reads
         return self._fetch(reads)
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from threadkeep._core import tenants
-from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.model import FindThreads
 from threadkeep._core.engine.operation import Commit, CommitMany, Operation
 from threadkeep._run.driver import arun, run
 from threadkeep._stores.process_forks import PerLoop
@@ -68,8 +68,9 @@ def check_is_plain(store: StoreOfThreads) -> Operation[None]:
     if whole.backend.keys is not None:
         return
     with suppress(NotSetUpError):  # (items and cached results may have tables of their own)
-        (rows,) = yield whole.external("fetch", (ReadThread(tenants.STORE),))
-        if rows.orphans:
+        read = FindThreads(None, 1, empty=True, prefix=tenants.STORE)  # (cheaper than its rows)
+        (found,) = yield whole.external("fetch", (read,))
+        if found:
             raise WrongKeyError(
                 "Rows of this store are encrypted, and no keys were given.",
                 hint="Open it with keys= (in the shell: TK_KEYS or THREADKEEP_KEYS_FILE).",
