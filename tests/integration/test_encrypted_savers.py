@@ -255,8 +255,13 @@ def test_a_store_that_ever_allowed_plain_values_is_not_authentic(tmp_path: Path)
 
 
 def test_only_a_saver_with_keys_rotates() -> None:
-    with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="with keys"):
+    with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="has no keys"):
         saver.rotate_keys()
+    with (
+        MemorySaver(keys=RING) as saver,
+        pytest.raises(InvalidArgumentError, match="of the tenant"),
+    ):
+        saver.for_tenant("acme").rotate_keys()
 
 
 def test_options_that_need_keys_or_have_them_twice(ours: Any) -> None:

@@ -226,6 +226,7 @@ class Maintenance(ForTenants, Closing):
             ConflictError: other programs still write with an older key, or change a thread all
                 the time.
         """
+        self._check_is_whole("rotate_keys")
         return lazy.rotation.rotate(
             self._store, self._engine, progress, dry_run=dry_run, rewrite=rewrite
         )

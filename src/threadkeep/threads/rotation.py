@@ -64,11 +64,8 @@ def rotate(
     rewrite: bool = False,
 ) -> Operation[RotationReport]:
     """See `Saver.rotate_keys`."""
-    if not hasattr(store.backend, "reseal"):
-        raise InvalidArgumentError(
-            "Only a saver with keys and without a tenant can rotate keys.",
-            hint="Open the store with keys=.",
-        )
+    if store.backend.keys is None:
+        raise InvalidArgumentError("The saver has no keys.", hint="Open it with keys=.")
     archives = yield from _cold(store, engine, dry_run=dry_run)
     first = None
     for _ in range(_PASSES):
@@ -139,7 +136,7 @@ def with_keys(
 ) -> Operation[Stats]:
     """Add the bytes by key to statistics, if the store is encrypted."""
     found = yield from counting
-    if not hasattr(store.backend, "reseal"):
+    if store.backend.keys is None or store.whole is not store:
         return found
     report = yield from rotate(store, engine, None, dry_run=True)
     return replace(found, key_bytes=report.key_bytes)

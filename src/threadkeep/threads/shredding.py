@@ -80,10 +80,6 @@ def shred_tenant(
     name = tenants.checked(tenant)
     if store.backend.keys is None:
         raise InvalidArgumentError("The saver has no keys.", hint="Open it with keys=.")
-    if not hasattr(store.backend, "reseal"):
-        raise InvalidArgumentError(
-            "A tenant's saver cannot shred tenants.", hint="Use the saver without a tenant."
-        )
     threads = yield from on(store.beneath(), all_threads(tenants.prefix(name)))
     erased = yield from erase_all(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
