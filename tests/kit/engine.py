@@ -230,9 +230,10 @@ def use_layers(saver: Saver, layers: Sequence[Any]) -> None:
 
 
 def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:
-    """A saver, its backend and its codec, which count."""
+    """A saver, its backend and its codec, which count. It knows that the rows are plain."""
     backend, codec = Counted(inner), CountedCodec()
     saver = Saver(backend, **options)
+    saver._store._first.is_due = False
     saver._engine = saver._engine._replace(codec=codec)
     return saver, backend, codec
 
@@ -423,8 +424,10 @@ def rows_in_memory(saver: Saver) -> Any:
 
 
 def fresh(saver: Saver) -> Saver:
-    """Another saver on the same backend, which remembers nothing."""
-    return Saver(saver._store.backend, conflicts=saver._engine.conflicts)
+    """Another saver on the same backend, which remembers nothing but that the rows are plain."""
+    other = Saver(saver._store.backend, conflicts=saver._engine.conflicts)
+    other._store._first.is_due = False
+    return other
 
 
 def interrupted(saver: Saver, what: Callable[[], Any], count: int = 1) -> Saver:
