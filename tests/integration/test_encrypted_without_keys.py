@@ -138,6 +138,9 @@ def test_a_native_backup_needs_no_keys(tmp_path: Path) -> None:
     backup.back_up(url, file, no_progress)
     with open_backend("sqlite", tmp_path, keys=RING) as saver:
         saver.delete_thread("t")
+    for keys in (None, {"keys": KeyRing.generate()}):
+        with pytest.raises(WrongKeyError):
+            backup.restore(file, url, no_progress, replace=True, keys=keys)
     backup.restore(file, url, no_progress, replace=True, keys={"keys": RING})
     assert contents("sqlite", tmp_path) == before
 
