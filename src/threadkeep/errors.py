@@ -180,6 +180,10 @@ class WrongKeyError(CodecError):
     """The stored value is encrypted, and no given key decrypts it."""
 
 
+class DestroyedKeyError(WrongKeyError):
+    """The key of a tenant or thread was destroyed; see `Saver.shred`."""
+
+
 class NewerFormatError(CodecError):
     """The data was written by a newer release of threadkeep."""
 

@@ -18,7 +18,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open_saver
+from threadkeep._core.engine.model import DropThread
 from threadkeep._core.parts import parts_of
+from threadkeep._core.tenants import STORE
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.store_keys import KNOWN_FOR, StoreKeys
 from threadkeep._stores.sync_bridge import finish
@@ -413,7 +415,9 @@ def test_a_key_that_a_late_program_writes_with_is_named_again(
         put(late, "t")
         saver.rotate_keys()
         assert saver.backend.keys.used == (new.current,)
+        late.get_tuple(at("t"))
         monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + KNOWN_FOR)
+        late.get_tuple(at("t"))
         put(late, "t")
         saver.stats(exact=True)
         assert saver.backend.keys.used == (old.current, new.current)
@@ -422,6 +426,19 @@ def test_a_key_that_a_late_program_writes_with_is_named_again(
         pytest.raises(WrongKeyError, match=old.current),
     ):
         saver.get_tuple(at("t"))
+
+
+def test_a_store_that_is_emptied_gets_its_record_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        put(saver, "t")
+        saver.backend.face.below.commit(DropThread(STORE, time.time_ns() // 1000))
+        put(saver, "u")
+        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + KNOWN_FOR)
+        put(saver, "u")
+    with open_backend("sqlite", tmp_path, keys=RING) as saver:
+        assert saver.get_tuple(at("u")) is not None
 
 
 def test_a_store_in_the_place_of_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import redis
 from kit import redis as redis_kit
-from kit.backends import open_backend, url_of
+from kit.backends import SHARED, open_backend, url_of
 from kit.cli import threadkeep
 from kit.marked import holds
 from kit.places import at
@@ -25,7 +25,16 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph, add_messages
 from typing_extensions import TypedDict
 
-from threadkeep import Compression, KeyRing, NodeCache, Saver, Store, WriteBehind, open_saver
+from threadkeep import (
+    Compression,
+    KeyRing,
+    NodeCache,
+    Retention,
+    Saver,
+    Store,
+    WriteBehind,
+    open_saver,
+)
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 
 RING = KeyRing([b"k" * 32])
@@ -222,3 +231,52 @@ def _holds(client: Any, key: bytes, mark: bytes) -> bool:
         return False
     parts = [part for row in reads[kind]() for part in row]
     return any(holds(part, [mark]) for part in parts if part is not None)
+
+
+@pytest.mark.parametrize("options", [{}, {"thread_keys": True}], ids=["ring", "thread keys"])
+@pytest.mark.parametrize("first", [None, "aa", "t", "u"])
+@pytest.mark.parametrize("store", SHARED)
+def test_forks_share_values_as_before(
+    store: str, first: str | None, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also those that sort before their origin, and those whose origin was changed first."""
+    if options:
+        options = {**options, "key_store": f"sqlite:///{tmp_path / 'keys.db'}"}
+
+    def run(saver: Saver, thread: str) -> None:
+        node = StateGraph(State).add_node("n", lambda _: {"messages": [AIMessage("yes " * 90)]})
+        graph = node.add_edge(START, "n").compile(checkpointer=saver)
+        graph.invoke({"messages": [HumanMessage("hello " * 90)]}, at(thread))
+
+    def states(saver: Saver) -> list[Any]:
+        found = [saver.get_tuple(at(thread)) for thread in ("aa", "fork", "t", "u", "zz")]
+        return [one and one.checkpoint["channel_values"]["messages"] for one in found]
+
+    with open_backend(store, tmp_path) as saver:
+        for thread in ("t", "zz"):
+            run(saver, thread)
+        saver.threads.fork("zz", None, "aa")
+        saver.threads.fork("t", None, "u")
+        run(saver, "t")
+        run(saver, "u")
+    migrating = {"keys": RING, "allow_plaintext": "migrate", **options}
+    with open_backend(store, tmp_path, **migrating) as saver:
+        if first is not None:
+            run(saver, first)
+            saver.threads.fork(first, None, "fork")
+        before = states(saver)
+        saver.rotate_keys()
+        assert states(saver) == before
+    with open_backend(store, tmp_path, keys=RING, **options) as saver:
+        assert states(saver) == before
+        assert saver.check().ok
+        for thread in ("u", "aa"):
+            run(saver, thread)
+            saver.threads.gc(Retention(keep_last=1))
+        after = states(saver)
+        if options:
+            saver.shred("zz", forks=True)
+            assert saver.get_tuple(at("zz")) is None
+            assert saver.get_tuple(at("aa")) is None
+    with open_backend(store, tmp_path, keys=RING, **options) as saver:
+        assert states(saver)[2:4] == after[2:4]

@@ -13,6 +13,7 @@ from threadkeep._run.driver import arun, run
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import NotSetUpError, WrongKeyError
 
+WITH_KEYS = "Open it with keys= (in the shell: TK_KEYS or THREADKEEP_KEYS_FILE)."
 CHANGING = frozenset({Commit, CommitMany})
 """The requests that wait for the check."""
 
@@ -73,5 +74,5 @@ def check_is_plain(store: StoreOfThreads) -> Operation[None]:
         if found:
             raise WrongKeyError(
                 "Rows of this store are encrypted, and no keys were given.",
-                hint="Open it with keys= (in the shell: TK_KEYS or THREADKEEP_KEYS_FILE).",
+                hint=WITH_KEYS,
             )

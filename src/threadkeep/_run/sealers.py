@@ -14,7 +14,8 @@ from threadkeep._stores.sync_bridge import finish
 
 if TYPE_CHECKING:
     from threadkeep._core.sealing import Sealer
-    from threadkeep._stores.store_keys import Ring, StoreKeys
+    from threadkeep._stores.key_record import Ring
+    from threadkeep._stores.store_keys import StoreKeys
 
 
 def sealer_of(

@@ -8,6 +8,7 @@ from typing import Any
 
 from threadkeep._core import tenants
 from threadkeep._core.engine.model import DropThread, ReadThread
+from threadkeep._core.engine.thread_entry import ReadEntry, is_there
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import StateError
@@ -33,11 +34,14 @@ async def destroy(face: Any, kind: str, name: str) -> tuple[tuple[str, ...], Scr
 
 
 async def _removed_forks(face: Any, thread: str) -> list[str]:
-    """Return the forks of a thread, which have rows no more.
+    """Return the forks of a thread, if all of them were removed.
 
     A copy that a crash kept from its own key gets it here.
     """
+    if await face.searches.is_gone(thread):
+        return []  # (their keys were destroyed before its own)
     forks = []
+    root = (await face.read_family(thread)).root
     for family_thread in await _threads_of(face, tenants.family_thread("")):
         other = tenants.owner_of(family_thread)
         if await face.searches.is_gone(other):
@@ -47,11 +51,12 @@ async def _removed_forks(face: Any, thread: str) -> list[str]:
             continue
         if family.root == other:
             await face.reseal(other, dry_run=False)
-            continue
-        (rows,) = await result(face.below.fetch([ReadThread(other)]))
-        if rows.checkpoints or rows.orphans or rows.segments:
-            raise forks_left([other], thread)
-        forks.append(other)
+        elif family.root == root:  # (else the fork of a copy)
+            reads = [ReadThread(other), ReadEntry(other)]
+            rows, entry = await result(face.below.fetch(reads))
+            if rows.checkpoints or rows.orphans or is_there(entry):
+                raise forks_left([other], thread)
+            forks.append(other)
     return forks
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import (
     BackendError,
     ConflictError,
+    DestroyedKeyError,
     InvalidArgumentError,
     ThreadDeletedError,
     WrongKeyError,
@@ -99,6 +100,16 @@ class KeyStore:
                 await self._call("commit", change)
             except (ConflictError, ThreadDeletedError):
                 continue  # (another program made it, or destroyed it)
+
+    async def get_all(self, store: bytes, names: Collection[str]) -> dict[str, Secret]:
+        """Return the keys that exist, in one read."""
+        threads = {name: _thread(store, name) for name in names}
+        replies = await self._call("fetch", [*map(ReadThread, threads.values())]) if names else []
+        return {
+            name: self._opened(thread, rows.orphans[0])
+            for (name, thread), rows in zip(threads.items(), replies, strict=True)
+            if rows.orphans
+        }
 
     async def begin(self, store: bytes, data: Any) -> None:
         """Note that this database holds the keys of a new store, whose rows are in `data`.
@@ -210,10 +221,6 @@ class KeyStore:
 
 def _thread(store: bytes, name: str) -> str:
     return f"{KEY} {store.hex()} {name}"
-
-
-class DestroyedKeyError(WrongKeyError):
-    """The key of a tenant or thread was destroyed."""
 
 
 def _destroyed(name: str, at: int) -> DestroyedKeyError:

@@ -19,9 +19,13 @@ from threadkeep._core.engine.registration import rows_fence
 from threadkeep._core.engine.sealed_rows import RowSealer
 from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry
 from threadkeep._core.parts import parts_of
-from threadkeep._stores.key_store import DestroyedKeyError
 from threadkeep._stores.sync_bridge import result
-from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
+from threadkeep.errors import (
+    ConflictError,
+    DestroyedKeyError,
+    SegmentTakenError,
+    StaleThreadError,
+)
 
 _ATTEMPTS = 20
 _MOST_BYTES = 1 << 20  # of a commit

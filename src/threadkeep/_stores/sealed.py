@@ -25,12 +25,11 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import OVERHEAD, Sealer
-from threadkeep._stores import destroying, resealing, resealing_items
+from threadkeep._stores import destroying, plain_forks, resealing, resealing_items
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.caches import AsyncCacheBackend, ClearEntries
 from threadkeep._stores.items import AsyncItemBackend
 from threadkeep._stores.items.records import SearchOptions
-from threadkeep._stores.key_store import DestroyedKeyError
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
 from threadkeep._stores.sealed_searches import SealedSearches
 from threadkeep._stores.store_keys import StoreKeys
@@ -38,6 +37,7 @@ from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
+    DestroyedKeyError,
     InvalidArgumentError,
     SegmentTakenError,
     TamperedDataError,
@@ -85,9 +85,8 @@ class SealedFace(AsyncBackend):
         replies = await result(self.below.fetch([read for read, _ in asked]))
         if self.keys.checks_reads:
             await self.keys.refresh()
-        skip = any(isinstance(read, model.ReadThread) and read.skip for read in reads)
         return [
-            await self.searches.told(*pair, reply, skip=skip)
+            await self.searches.told(*pair, reply)
             for pair, reply in zip(asked, replies, strict=True)
         ]
 
@@ -116,7 +115,7 @@ class SealedFace(AsyncBackend):
         """Return the opened reply to a read if no other read is needed, else None."""
         if reply.found is None:
             return reply
-        rows = self._ready_rows(read.thread)
+        rows = self._ready_rows(read.thread) if self.keys.is_known else None
         if rows is None:
             return None
         try:
@@ -126,14 +125,12 @@ class SealedFace(AsyncBackend):
 
     def sealed_at_hand(self, change: model.Change) -> model.Batch | None:
         """Return the sealed rows of a batch if no read is needed, else None."""
-        if type(change) is not model.Batch or change.drop_segments:
+        if type(change) is not model.Batch or change.drop_segments or not self.keys.is_prepared:
             return None
         rows = self._ready_rows(change.thread)
         return None if rows is None else rows.batch(change)
 
     def _ready_rows(self, thread: str) -> RowSealer | None:
-        if not self.keys.is_known:
-            return None
         with self._lock:
             return self._ready.get(thread)
 
@@ -166,7 +163,7 @@ class SealedFace(AsyncBackend):
             of_all: read the thread's family first: others may share the new rows.
         """
         sealer = await self.keys.writing(thread, is_thread=True)
-        if of_all and not tenants.is_hidden(thread):
+        if (of_all or self.keys.allow_plaintext) and not tenants.is_hidden(thread):
             family = await self._family(thread)
         else:
             with self._lock:
@@ -191,6 +188,8 @@ class SealedFace(AsyncBackend):
         (rows,) = await result(self.below.fetch([model.ReadThread(own)]))
         await self.keys.of(own, is_thread=True)
         found = [self._rows(own).family_of(row) for row in rows.orphans]
+        if not found and self.keys.allow_plaintext:
+            found = [await plain_forks.family_of(self, thread)]
         relatives = dict.fromkeys([one for family in found for one in family.relatives])
         family = Family(found[-1].root if found else thread, tuple(relatives))
         for one in relatives:

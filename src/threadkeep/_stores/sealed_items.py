@@ -27,11 +27,11 @@ from threadkeep._stores.caches import (
 )
 from threadkeep._stores.items import AsyncItemBackend, BlockingItems, merged, records
 from threadkeep._stores.items.records import ItemRow, Namespace, Packed, Unopened, VersionRow
-from threadkeep._stores.key_store import DestroyedKeyError
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import (
     CodecError,
+    DestroyedKeyError,
     InvalidArgumentError,
     TamperedDataError,
     ThreadkeepError,

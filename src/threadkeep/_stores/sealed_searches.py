@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -15,13 +16,16 @@ from threadkeep._core.engine.thread_entry import (
     ReadEntry,
     SearchThreads,
     ThreadEntry,
+    is_archived,
     without_labels,
 )
 from threadkeep._stores.base import AsyncBackend, Backend
-from threadkeep._stores.key_store import DestroyedKeyError
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import result
-from threadkeep.errors import TamperedDataError
+from threadkeep.errors import (
+    DestroyedKeyError,
+    TamperedDataError,
+)
 
 _PAGE = 500
 
@@ -77,31 +81,68 @@ class SealedSearches:
         (found,) = await result(self.below.fetch([first]))
         return any(map(tenants.tenant_of, found))
 
-    async def told(
-        self, read: model.Read, labels: tuple[str, ...], reply: Any, *, skip: bool = False
-    ) -> Any:
+    async def told(self, read: model.Read, labels: tuple[str, ...], reply: Any) -> Any:
         """Return the opened reply to a read, with what `asked` returned.
 
-        With `skip`, an entry whose key was destroyed comes without labels.
+        Lists leave out threads whose key was destroyed: a program that knew it wrote late.
         """
-        if isinstance(read, model.FindThreads):
-            return await self._without_hidden(read, reply, str)
-        if isinstance(read, model.ReadSizes):
-            threads = await self._without_hidden(read, reply.threads, attrgetter("thread"))
-            return reply._replace(threads=tuple(threads))
-        if labels and isinstance(read, CountThreads):
-            return await self._count(read, labels)
-        if isinstance(read, SearchThreads):
-            return await self._search(read, labels, reply)
-        if isinstance(read, ReadEntry):
-            if reply is None:
-                return None
-            if skip and await self.is_gone(reply.thread):
+        match read:
+            case model.FindThreads():
+                return await self._kept(read, reply, str, self._shown)
+            case model.ReadSizes():
+                threads = await self._kept(read, reply.threads, _thread, self._shown)
+                return reply._replace(threads=tuple(threads))
+            case CountThreads() if labels:
+                return await self._count(read, labels)
+            case SearchThreads():
+                after = attrgetter(read.order, "thread")
+                return await self._kept(read, reply, after, partial(self._entries, labels))
+            case ReadEntry():
+                if reply is None or is_archived(reply) or not await self.is_gone(reply.thread):
+                    return reply and await self._entry(reply)
                 return reply._replace(labels=())
-            return await self._entry(reply)
-        if isinstance(read, model.ScanCheckpoints) and read.thread is None:
-            reply = await self._without_destroyed(read, reply)
+            case model.ScanCheckpoints() if read.thread is None:
+                reply = await self._kept(read, reply, _place, self._shown)
         return await self._open(read, reply)
+
+    async def _kept(
+        self,
+        read: Any,
+        page: Sequence[Any],
+        after: Callable[[Any], Any],
+        keep: Callable[[Sequence[Any]], Awaitable[list[Any]]],
+    ) -> list[Any]:
+        """Return rows of a page that `keep` returns, with the next ones in place of others."""
+        found: list[Any] = []
+        while True:
+            found += await keep(page)
+            if len(page) < read.limit or len(found) >= read.limit:
+                return found[: read.limit]
+            (reply,) = await result(self.below.fetch([read._replace(after=after(page[-1]))]))
+            page = reply.threads if isinstance(reply, model.Sizes) else reply
+
+    async def _shown(self, page: Sequence[Any]) -> list[Any]:
+        names = [one if isinstance(one, str) else one.thread for one in page]
+        gone = {name for name in await self._loaded(names) if await self.is_gone(name)}
+        shown = zip(page, names, strict=True)
+        return [one for one, name in shown if name not in gone and not tenants.is_hidden(name)]
+
+    async def _loaded(self, names: Sequence[str]) -> dict[str, None]:
+        """Return threads, whose keys were read at once."""
+        own = dict.fromkeys([name for name in names if not tenants.is_hidden(name)])
+        if not self.keys.are_derived:
+            await self.keys.load([*own])
+        return own
+
+    async def is_gone(self, thread: str) -> bool:
+        """Return True if a thread's key was destroyed."""
+        if self.keys.are_derived:
+            return False
+        try:
+            await self.keys.of(thread, is_thread=True)
+        except DestroyedKeyError:
+            return True
+        return False
 
     async def _entry(self, entry: ThreadEntry) -> ThreadEntry:
         """Open an entry. Labels that do not open are damage."""
@@ -111,73 +152,31 @@ class SealedSearches:
             return without_labels(entry)
         return cast("ThreadEntry", opened)
 
-    async def _entries(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
-        """Open entries, without those whose key was destroyed."""
+    async def _entries(
+        self, labels: Collection[str], page: Sequence[ThreadEntry]
+    ) -> list[ThreadEntry]:
+        """Open entries, without those that lack one of these labels, or whose key was destroyed."""
+        await self._loaded([one.thread for one in page])
         found = []
-        for entry in entries:
+        for entry in page:
             with suppress(DestroyedKeyError):
                 found.append(await self._entry(entry))
-        return found
-
-    async def _without_destroyed(
-        self, read: model.ScanCheckpoints, page: Sequence[model.StoredCheckpoint]
-    ) -> list[model.StoredCheckpoint]:
-        """Leave out rows whose key was destroyed, with the next ones in their place."""
-        found: list[model.StoredCheckpoint] = []
-        while True:
-            gone = {name for name in {one.thread for one in page} if await self.is_gone(name)}
-            found += [one for one in page if one.thread not in gone]
-            if len(page) < read.limit or len(found) >= read.limit:
-                return found[: read.limit]
-            after = (page[-1].row.id, page[-1].thread, page[-1].row.ns)
-            (page,) = await result(self.below.fetch([read._replace(after=after)]))
-
-    async def is_gone(self, thread: str) -> bool:
-        """Return True if a thread's key was destroyed: a program that knew it wrote late."""
-        if self.keys.are_derived:
-            return False
-        try:
-            await self.keys.of(thread, is_thread=True)
-        except DestroyedKeyError:
-            return True
-        return False
-
-    async def _without_hidden(
-        self,
-        read: model.FindThreads | model.ReadSizes,
-        page: Sequence[Any],
-        name: Callable[[Any], str],
-    ) -> list[Any]:
-        """Leave out hidden threads, and those whose key was destroyed; read more instead."""
-        found: list[Any] = []
-        while True:
-            shown = [one for one in page if not tenants.is_hidden(name(one))]
-            found += [one for one in shown if not await self.is_gone(name(one))]
-            if len(page) < read.limit or len(found) >= read.limit:
-                return found[: read.limit]
-            (reply,) = await result(self.below.fetch([read._replace(after=name(page[-1]))]))
-            page = reply.threads if isinstance(reply, model.Sizes) else reply
-
-    async def _search(
-        self, read: SearchThreads, labels: tuple[str, ...], page: Sequence[ThreadEntry]
-    ) -> list[ThreadEntry]:
-        """Leave out entries without these labels, with the next ones in their place."""
-        found: list[ThreadEntry] = []
-        while True:
-            entries = await self._entries(page)
-            found += [one for one in entries if {*labels} <= {*one.labels} or one.damage]
-            if len(page) < read.limit or len(found) >= read.limit:
-                return found[: read.limit]
-            after = getattr(page[-1], read.order), page[-1].thread
-            (page,) = await result(self.below.fetch([read._replace(after=after)]))
+        return [one for one in found if {*labels} <= {*one.labels} or one.damage]
 
     async def _count(self, read: CountThreads, labels: tuple[str, ...]) -> int:
         search = SearchThreads(read.query, "thread", descending=False, after=None, limit=_PAGE)
         number = 0
         while True:
             (page,) = await result(self.below.fetch([search]))
-            entries = await self._entries(page)
-            number += len([one for one in entries if {*labels} <= {*one.labels}])
+            entries = await self._entries(labels, page)
+            number += len([one for one in entries if not one.damage])
             if len(page) < _PAGE:
                 return number
             search = search._replace(after=(page[-1].thread, page[-1].thread))
+
+
+_thread = attrgetter("thread")
+
+
+def _place(one: model.StoredCheckpoint) -> tuple[str, str, str]:
+    return one.row.id, one.thread, one.row.ns

@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import copy
 from math import inf
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import ormsgpack
 
@@ -30,42 +30,26 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import Sealer, known_cipher, place
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.key_record import KeyRecord, Ring
 from threadkeep._stores.key_store import KeyStore, Secret
+from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.sync_bridge import result
-from threadkeep.errors import ConflictError, InvalidArgumentError, WrongKeyError
+from threadkeep.errors import (
+    ConflictError,
+    DestroyedKeyError,
+    InvalidArgumentError,
+    WrongKeyError,
+)
 
-MIGRATE = 'Open it with allow_plaintext="migrate", then run `threadkeep rotate`.'
+MIGRATE = (
+    'Open it with allow_plaintext="migrate" (in the shell: THREADKEEP_ALLOW_PLAINTEXT=migrate),'
+    " then run `threadkeep rotate`."
+)
 _SECRET = 32  # bytes
 _SEALERS = 10_000  # of tenants or threads, in memory
 KNOWN_FOR = 60.0
 """Seconds for which a program uses the record, or a random key, without reading it again."""
 _PLACE = place("record")
-
-
-class Ring(Protocol):
-    """A `threadkeep.KeyRing`."""
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of all keys, the current one first."""
-
-    def sealer(self, *context: str | bytes, clues: bytes = b"") -> Sealer:
-        """Return a sealer whose keys are derived for a context."""
-
-
-class KeyRecord(NamedTuple):
-    """The record of a sealed store."""
-
-    store: bytes  # its id
-    clues: bytes  # secret of digests for searches
-    keys: list[str]  # ids of keys that may have sealed rows
-    searchable: list[str]  # keys of metadata whose digests all rows have
-    plain: bool = False  # True if bytes of values came from elsewhere without authentication
-    random: int = 0  # owners of random keys: 0 none, 1 tenants, 2 threads
-
-    def __repr__(self) -> str:
-        """Return the ids of the keys, without secrets."""
-        return f"KeyRecord({', '.join(self.keys)})"
 
 
 class StoreKeys:
@@ -159,6 +143,11 @@ class StoreKeys:
         """True if the record was read a short time ago."""
         return self._known.until > time.monotonic()
 
+    @property
+    def is_prepared(self) -> bool:
+        """True if the record was read a short time ago, and allows what this program may store."""
+        return self._known.is_ready and self.is_known
+
     def at_hand(self, thread: str) -> Sealer | None:
         """Return the sealer of a thread if it is in memory."""
         return self._known.sealer(self._name(thread, is_thread=True))
@@ -188,8 +177,8 @@ class StoreKeys:
 
     async def note_plain(self) -> None:
         """Note that bytes of values come from elsewhere, before they are stored."""
-        await self.writing()
         while not self.has_plain:
+            await self._prepare()
             rows = await self._stored()
             record = await self._opened(rows)
             if record is not None and not record.plain:
@@ -228,7 +217,7 @@ class StoreKeys:
 
         Even a tombstone comes after it: threads without a record are those of a plain store.
         """
-        if not (self._known.is_ready and self.is_known):
+        if not self.is_prepared:
             await self._prepare()
 
     async def portable(self, name: str = "", *, is_thread: bool = False) -> Sealer:
@@ -264,12 +253,9 @@ class StoreKeys:
                 hint="Open the store with key_store=, before the first save.",
             )
         below = f"thread {tenants.prefix(name)}" if kind == "tenant" else ""
-        names = [f"{kind} {one}" for one in (name, *others)]
+        names = [f"{kind} {one}" for one in (*others, name)]  # (in this order: see `destroying`)
         ended, ids, report = await self._random.destroy(record.store, names, below)
-        for one in ended:
-            self._known.forget(one)
-            self._known.forget(f"portable {one}")
-        known_cipher.cache_clear()
+        self._forget(ended)
         return ids, report
 
     async def migrate(self) -> None:
@@ -305,15 +291,45 @@ class StoreKeys:
             return self._known.remember(key, self.ring.sealer(*context, clues=record.clues))
         tenants_key = self._name(name, is_thread=False)
         own = None
-        if tenants_key not in ("", key):  # (first: a destroyed key has none below it)
-            own = await self._random.get(record.store, tenants_key, create=create)
-        secret = await self._random.get(record.store, key, create=create)
-        if secret is None:
-            return self.none
+        try:
+            if tenants_key not in ("", key):  # (first: a destroyed key has none below it)
+                own = await self._random.get(record.store, tenants_key, create=create)
+            secret = await self._random.get(record.store, key, create=create)
+        except DestroyedKeyError:
+            self._forget([key, tenants_key])
+            raise
+        return self.none if secret is None else self._remembered(record, name, key, secret, own)
+
+    def _remembered(
+        self, record: KeyRecord, name: str, key: str, secret: Secret, own: Secret | None
+    ) -> Sealer:
+        """Return the sealer of a random key; `own` is the key of the thread's tenant."""
         if key.startswith("thread "):  # (searches use the same digests in all threads)
             secret = secret._replace(clues=record.clues if own is None else own.clues)
-        sealer = _sealer_of(secret, context, record.clues)
-        return self._known.remember(key, sealer, KNOWN_FOR)
+        context = "store", record.store, tenants.tenant_of(name)
+        return self._known.remember(key, _sealer_of(secret, context, record.clues), KNOWN_FOR)
+
+    async def load(self, threads: Sequence[str]) -> None:
+        """Read the random keys of these threads at once, as far as they are not in memory."""
+        record = await self._record()
+        if record is None or self._random is None:
+            return
+        now = time.monotonic()
+        wanted = {self._name(name, is_thread=True): name for name in threads}
+        wanted = {key: name for key, name in wanted.items() if key}
+        wanted = {key: name for key, name in wanted.items() if not self._known.sealer(key, now)}
+        above = {key: self._name(name, is_thread=False) for key, name in wanted.items()}
+        found = await self._random.get_all(record.store, {*wanted, *above.values()} - {""})
+        for key, name in wanted.items():
+            if key in found and (not above[key] or above[key] in found):
+                self._remembered(record, name, key, found[key], found.get(above[key]))
+
+    def _forget(self, keys: Sequence[str]) -> None:
+        """Forget destroyed keys."""
+        for key in keys:
+            self._known.forget(key)
+            self._known.forget(f"portable {key}")
+        known_cipher.cache_clear()
 
     async def _record(self) -> KeyRecord | None:
         if self.is_known:
@@ -329,6 +345,7 @@ class StoreKeys:
             record = await self._opened(rows)
             if record is not None and self._known.is_ready:
                 return
+            record = record or self._known.record  # (an emptied store gets its record back)
             if record is None:
                 await self._check_is_empty()
                 declared = [] if self.allow_plaintext else sorted(self._declared)
@@ -375,10 +392,13 @@ class StoreKeys:
             )
         if self._known.record is None:
             await self._check_random(record)
-        elif self._known.record.store != record.store:
-            raise WrongKeyError(
-                "Another store was put in the place of this one.", hint="Open it again."
-            )
+        else:
+            if self._known.record.store != record.store:
+                raise WrongKeyError(
+                    "Another store was put in the place of this one.", hint="Open it again."
+                )
+            # (another caller may have read a newer one)
+            record = record._replace(plain=record.plain or self._known.record.plain)
         self._known.record, self._known.until = record, until
         self._known.is_ready = self._suffices(record)
         return record
@@ -430,14 +450,15 @@ def _sealer_of(secret: Secret, context: tuple[str | bytes, ...], runs: bytes = b
     return Sealer({name: secret.key}, name, context, secret.clues, runs)
 
 
-class _Known:
+class _Known(ResetInChild):
     """Facts of a store that its keys remember."""
 
-    def __init__(self) -> None:
+    checks_reads = False  # True: the record is read after all rows
+
+    def _reset(self) -> None:
         self.record: KeyRecord | None = None
         self.until = 0.0  # when to read it again
         self.is_ready = False  # it names the current key
-        self.checks_reads = False  # it is read after all rows
         self._sealers: Lru[str, tuple[Sealer, float]] = Lru(_SEALERS)
         self._lock = Lock()
 

@@ -10,6 +10,7 @@ from threadkeep._core import validation
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import Operation, call
 from threadkeep._run.driver import Closing, external, on, sync_and_async
+from threadkeep._run.first_change import check_is_plain
 from threadkeep.errors import invalid
 from threadkeep.savers.tenants import ForTenants
 from threadkeep.threads import lazy
@@ -58,10 +59,9 @@ class Maintenance(ForTenants, Closing):
         Raises:
             InvalidArgumentError: the ids are invalid.
         """
-        return on(
-            self._store,
-            apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)),
-        )
+        names = validation.ids("run_ids", run_ids)
+        yield from check_is_plain(self._store)  # (a search by digest would find none)
+        yield from on(self._store, apply.delete_for_runs(self._engine, names))
 
     delete_for_runs, adelete_for_runs = sync_and_async(_delete_for_runs)
 

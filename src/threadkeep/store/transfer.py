@@ -23,6 +23,7 @@ from threadkeep._core.engine.operation import Operation, call, fetch
 from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import external, on, sync_or_async, within
+from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.sealers import noting_plain, sealer_of
 from threadkeep._stores.base import ScrubReport
@@ -66,6 +67,7 @@ def erase(
     stack: LayeredBackend, pair: LayeredBackend, prefix: Namespace
 ) -> Operation[ItemEraseReport]:
     """Remove items, their versions and vectors, also from the store's files."""
+    yield from check_is_plain(pair)
     removed: int = yield from on(stack, call("erase", prefix))
     scrubbed: ScrubReport = yield pair.external("scrub", rewrite=True)
     return ItemEraseReport(removed, *scrubbed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,10 +14,17 @@ from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.thread_entry import ThreadEntry, is_archived
 from threadkeep._run.driver import external, on
+from threadkeep._run.first_change import WITH_KEYS
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.sealers import refreshed
 from threadkeep._stores.base import ScrubReport
-from threadkeep.errors import ConflictError, InvalidArgumentError, ThreadkeepError
+from threadkeep.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    StateError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
 from threadkeep.threads.archives import tiering
 from threadkeep.threads.statistics import Stats
 
@@ -28,6 +35,10 @@ _PASSES = 3
 _INDEXES = (
     "Indexes of layered memory that programs opened themselves (index=), or over connections of"
     " their own: remove them."
+)
+_OBJECTS = (
+    "Objects in the cold store from before: each is removed when its thread is archived or"
+    " offloaded an hour later or more. Archives of threads that were restored: remove them."
 )
 
 
@@ -65,7 +76,7 @@ def rotate(
 ) -> Operation[RotationReport]:
     """See `Saver.rotate_keys`."""
     if store.backend.keys is None:
-        raise InvalidArgumentError("The saver has no keys.", hint="Open it with keys=.")
+        raise InvalidArgumentError("The saver has no keys.", hint=WITH_KEYS)
     archives = yield from _cold(store, engine, dry_run=dry_run)
     first = None
     for _ in range(_PASSES):
@@ -102,7 +113,8 @@ def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[
             "Values in the cold store may be encrypted with an older key.", hint=WITH_COLD
         )
     for entry in entries:
-        yield from tiering.write_again(store, engine, entry)
+        with suppress(StateError, ThreadNotFoundError):  # (restored or deleted meanwhile)
+            yield from tiering.write_again(store, engine, entry)
     return len(entries)
 
 
@@ -116,7 +128,8 @@ def _clear_plain(store: LayeredBackend, *, rewrite: bool) -> Operation[ScrubRepo
     if index is not None:
         yield from external(partial(_empty, index))
     yield from on(store, store.clear_cache(None))
-    report = ScrubReport(("full-text and vector indexes, cached results",), (_INDEXES,))
+    remains = (_INDEXES,) if store.cold is None else (_INDEXES, _OBJECTS)
+    report = ScrubReport(("full-text and vector indexes, cached results",), remains)
     for scrub in (store.scrub_hot(), store.scrub(rewrite=rewrite)):
         try:
             report += yield from on(store, scrub)
@@ -128,7 +141,8 @@ def _clear_plain(store: LayeredBackend, *, rewrite: bool) -> Operation[ScrubRepo
 
 def _empty(index: ArchiveIndex) -> None:
     with closing(index):
-        index.remove(*index.threads())
+        if threads := index.threads():
+            index.remove(*threads)
 
 
 def with_keys(

@@ -9,6 +9,7 @@ from threadkeep._core import tenants, validation
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._run.driver import on
+from threadkeep._run.first_change import WITH_KEYS
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.caches import CacheCommit, ClearEntries, of_tenant
 from threadkeep._stores.destroying import forks_left
@@ -19,7 +20,7 @@ from threadkeep.threads.transfer.whole_thread import all_threads
 
 REMAINS = (
     "Copies of the key store, such as its backups and replicas: remove them.",
-    "The key in the memory of other programs, for up to a minute: restart those that were paused.",
+    "The key in the memory of other programs, until they ask for it a minute later: restart them.",
     "Bundles, and backups as bundles, of the whole store, which the ring's key opens: remove them.",
     "Files that were written without encryption, and text that programs have sent elsewhere.",
     "In backups: names of threads, namespaces and keys of items, times and sizes.",
@@ -79,7 +80,7 @@ def shred_tenant(
     """See `Saver.shred_tenant`."""
     name = tenants.checked(tenant)
     if store.backend.keys is None:
-        raise InvalidArgumentError("The saver has no keys.", hint="Open it with keys=.")
+        raise InvalidArgumentError("The saver has no keys.", hint=WITH_KEYS)
     threads = yield from on(store.beneath(), all_threads(tenants.prefix(name)))
     erased = yield from erase_all(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False

@@ -50,6 +50,7 @@ from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     ClosedError,
+    DestroyedKeyError,
     LostSavesError,
     SegmentTakenError,
     StaleThreadError,
@@ -72,7 +73,7 @@ _RENAMED = 2**70  # step between the names of a generation; larger than any gene
 _RENAMED_COUNT = 4096
 _NO_GENERATION = -1
 _OVERTAKEN = (StaleThreadError, SegmentTakenError)  # failures of a batch that can be rebased
-_REFUSALS = (StaleThreadError, ThreadDeletedError)  # errors that a retry cannot fix
+_REFUSALS = (StaleThreadError, ThreadDeletedError, DestroyedKeyError)  # a retry cannot fix them
 _log = logging.getLogger("threadkeep")
 
 
