@@ -59,6 +59,7 @@ SUCCEEDS = {
     "partial": "partial alpha --url threads.db",
     "pin": "pin alpha --url threads.db",
     "prune": "prune alpha beta --url threads.db",
+    "heads": "heads --url threads.db",
     "repair": "repair --url threads.db",
     "restore": "restore backup.tkb new.db",
     "rotate": "rotate encrypted.db",

@@ -148,6 +148,7 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     await threads.aadopt(theirs, ["theirs"])
     with pytest.raises(InvalidArgumentError, match="migrations"):
         await threads.aupgrade()
+    assert await threads.arolled_back(await threads.aheads()) == {}
     await threads.arepair(dry_run=True)
     await threads.arepair(file=folder / "quarantine")
     await threads.aerase("c", rewrite=True)

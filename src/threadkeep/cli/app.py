@@ -46,7 +46,7 @@ _PANELS = {
     "Items and caches": "items cache",
     "Move threads between stores": "export import adopt mirror",
     "Maintain a store": "stats advise monitor check repair gc tier upgrade backup restore migrate"
-    " grant rotate views",
+    " grant rotate heads views",
 }
 
 

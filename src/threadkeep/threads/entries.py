@@ -208,6 +208,36 @@ class ThreadEntries:
 
     count, acount = sync_and_async(_count)
 
+    def _heads(self, progress: Progress | None = None) -> Operation[dict[str, str]]:
+        """Return the id of the newest checkpoint of each thread, without archived threads.
+
+        Only checkpoints of the graph itself count. Record them outside the store: `rolled_back`
+        compares them later.
+
+        Raises:
+            CorruptionError: the newest checkpoint of a thread is damaged.
+        """
+        return on(self._store, lazy.heads.heads(progress))
+
+    heads, aheads = sync_and_async(_heads)
+
+    def _rolled_back(
+        self, heads: Mapping[str, str], progress: Progress | None = None
+    ) -> Operation[dict[str, str | None]]:
+        """Return the threads whose newest checkpoint is older than a recorded one.
+
+        Somebody with access to the store may have put back older rows, or a backup. Each has the id
+        of its newest checkpoint; None if it has none, such as after a deletion. Archived threads
+        are left out.
+
+        Args:
+            heads: as `heads` returned them earlier.
+            progress: called as `progress(stage, done, total)`; the total is 0: unknown.
+        """
+        return on(self._store, lazy.heads.rolled_back(heads, progress))
+
+    rolled_back, arolled_back = sync_and_async(_rolled_back)
+
 
 class ThreadTransfers:
     """Copies of threads to and from files and other stores."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from threadkeep.threads import (
         erasure,
         forks,
+        heads,
         last_statistics,
         merging,
         partial_output,
@@ -39,6 +40,7 @@ _PATHS = {
     "erasure": "threads.erasure",
     "forks": "threads.forks",
     "gc": "threads.retention.gc",
+    "heads": "threads.heads",
     "last_statistics": "threads.last_statistics",
     "merging": "threads.merging",
     "mirror": "threads.transfer.mirror",
@@ -61,6 +63,7 @@ __all__ = [
     "erasure",
     "forks",
     "gc",
+    "heads",
     "last_statistics",
     "merging",
     "mirror",

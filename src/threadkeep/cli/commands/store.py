@@ -1,7 +1,8 @@
-"""Commands for a whole store: check, repair, backup, restore, migrate, grant, rotate, views."""
+"""Commands for a whole store: check, repair, backup, restore, migrate, grant, rotate, views..."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -185,6 +186,46 @@ def rotate(
     rows += [f"Cleared: {place}" for place in report.cleared]
     rows += [f"Remaining: {in_shell(place)}" for place in report.remains]
     session.print(document, *rows)
+
+
+@command("threadkeep heads threads.db --json > heads.json", store=True)
+def heads(
+    session: Session,
+    *,
+    compare: Path | None = option(
+        "--compare FILE", "Show threads that are older than in this file, as --json printed it."
+    ),
+) -> int:
+    """Show the newest checkpoint of each thread. Exit code 1: --compare found older threads.
+
+    Keep the result away from the store: it shows later if somebody put back older rows.
+    """
+    document = {"store": public_name(session.store_url())}
+    with session.open() as saver, session.progress() as progress:
+        if compare is None:
+            found = saver.threads.heads(progress)
+            rows = [f"{head}  {thread}" for thread, head in found.items()]
+            session.print({**document, "heads": found}, *rows)
+            return 0
+        recorded = _recorded(compare)
+        older = saver.threads.rolled_back(recorded, progress)
+    rows = [
+        f"{one}: {head or 'no checkpoint'} (was {recorded[one]})" for one, head in older.items()
+    ]
+    summary = f"{plural(len(older), 'thread')} of {len(recorded)} older than recorded."
+    session.print({**document, "older": older}, *rows, summary)
+    return 1 if older else 0
+
+
+def _recorded(file: Path) -> dict[str, str]:
+    try:
+        found = json.loads(file.read_text("utf-8"))["heads"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{file} holds no heads: {error!r:.100}",
+            hint="Write it by `threadkeep heads URL --json > FILE`.",
+        ) from None
+    return dict(found)
 
 
 @command("threadkeep backup sqlite:///threads.db backup.db", tenant=False)
