@@ -386,7 +386,7 @@ def test_housekeeping_beside_runs_loses_nothing() -> None:
 
         with ThreadPoolExecutor(3) as pool:
             tidying = pool.submit(tidy)
-            runs = [pool.submit(talk, saver, 150, thread) for thread in "tu"]
+            runs = [pool.submit(talk, saver, 60, thread) for thread in "tu"]
             try:
                 chains = [run.result() for run in runs]
             finally:
@@ -395,7 +395,7 @@ def test_housekeeping_beside_runs_loses_nothing() -> None:
         for chain, thread in zip(chains, "tu", strict=True):
             found = saver.get_tuple(config(thread))
             assert found.checkpoint["channel_values"] == chain.values
-            assert found.pending_writes == [("task", "n", 149)]
+            assert found.pending_writes == [("task", "n", 59)]
         assert saver.check().ok
 
 
