@@ -74,6 +74,7 @@ def fill(saver: Saver, mark: str, index: str = "text") -> None:
     for number in range(6):
         running.invoke({"messages": [HumanMessage(f"{number} {mark}")]}, at("t"))
     assert layered.search_messages("t", query=mark)
+    layered.index.close()
     saver.threads.tag("t", mark)
     items = Store(saver.backend, index={**INDEXES[index], "fields": ["text"]}, history=2)
     items.setup()
