@@ -26,6 +26,7 @@ VARIABLE = "TK_KEYS"
 LANGGRAPH_VARIABLE = "LANGGRAPH_AES_KEY"
 _SIZES = (16, 24, 32)  # bytes of a key
 _MOST = 64  # keys of a ring
+_MOST_PADDING = 65536  # bytes
 _HEX = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{48}|[0-9A-Fa-f]{64}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -204,11 +205,11 @@ class KeyRing:
             )
         return KeyRing([one for name, one in self._keys.items() if name.hex() != key])
 
-    def sealer(self, *context: str | bytes, clues: bytes = b"") -> Sealer:
+    def sealer(self, *context: str | bytes, clues: bytes = b"", padding: int = 0) -> Sealer:
         """Return a sealer of values, with keys derived for a context; see `Sealer`."""
         from threadkeep._core.sealing import Sealer  # noqa: PLC0415 - an extra
 
-        return Sealer(self._keys, next(iter(self._keys)), context, clues)
+        return Sealer(self._keys, next(iter(self._keys)), context, clues, padding=padding)
 
     def langgraph_cipher(self) -> LangGraphCipher:
         """Return a cipher of LangGraph's `EncryptedSerializer`, which tries each key."""
@@ -263,6 +264,17 @@ class KeyOptions(TypedDict, total=False):
             None,
         ),
     ]
+    padding: Annotated[
+        int,
+        Option(
+            0,
+            "With `keys`, bytes: each value is filled up to a multiple of these before it is"
+            " encrypted, so that lengths show less. 0: none.",
+            lambda value: type(value) is int and 0 <= value <= _MOST_PADDING,
+            f"Use a whole number of bytes from 0 to {_MOST_PADDING}.",
+            None,
+        ),
+    ]
 
 
 class SaverKeyOptions(KeyOptions, total=False):
@@ -298,7 +310,7 @@ def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
         InvalidArgumentError: it encrypts them already, or other options need keys.
     """
     keys: KeyRing | None = options["keys"]
-    others = ("allow_plaintext", "searchable", "key_store", "thread_keys")
+    others = ("allow_plaintext", "padding", "searchable", "key_store", "thread_keys")
     given = [name for name in others if options.get(name)]
     if keys is None:
         if given and getattr(backend, "keys", None) is None:
@@ -322,6 +334,7 @@ def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
         allow_plaintext=options["allow_plaintext"] is not None,
         key_store=open_backend(store) if isinstance(store, str) else store,
         thread_keys=options.get("thread_keys", False),
+        padding=options["padding"],
     )
     if isinstance(backend, Backend):
         return SealedBackend(backend, found)

@@ -263,6 +263,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "groups": {"group_commit": GroupCommit()},
     "behind": {"write_behind": WriteBehind()},
     "searchable": {"searchable": ["user"]},
+    "padding": {"padding": 4096},
     "validated": {"validate": "strict"},
 }
 MODES: dict[str, tuple[bool, str]] = {

@@ -2,7 +2,7 @@
 
 A sealed value is, in this order:
 
-    magic  1 byte    0xB8: this format
+    magic  1 byte    0xB8: this format; 0xB9: the same, and the plain bytes are filled up
     key    4 bytes   the id of the root key
     nonce  12 bytes  its second half, a digest
     body             encrypted, as long as the plain bytes
@@ -17,6 +17,10 @@ that was moved, swapped or cut does not open.
 The digest is of the place and the plain bytes, under a key of its own (as in SIV, RFC 5297): the
 same value sealed again for its place is the same bytes, so that a repeated commit is harmless. Two
 values at one place show that they are equal, and nothing else.
+
+Bytes are filled up to a multiple of the sealer's padding with 0x80 and zeros, as in ISO/IEC 7816-4.
+Then the place ends with "padded", so that no value is one of the other form, and no nonce serves
+both.
 """
 
 from __future__ import annotations
@@ -33,15 +37,24 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from threadkeep._core.codec.frame import KEY_ID, SEALED, SEALED_OVERHEAD, is_sealed, not_given
+from threadkeep._core.codec.frame import (
+    KEY_ID,
+    PADDED,
+    SEALED,
+    SEALED_OVERHEAD,
+    is_sealed,
+    not_given,
+)
 from threadkeep.errors import TamperedDataError
 
 GROUP = 12
 OVERHEAD = SEALED_OVERHEAD
+MOST_PADDING = 65536  # bytes
 _NONCE = 1 + KEY_ID
 _BODY = _NONCE + 12
 _GROUPS = 4096  # ciphers of groups in memory, of all sealers together, about 3 KB each
 _BLOCK = 16  # bytes of AES
+_END, _PADDED = b"\x80", b"padded"
 _REDUCTION = 0x87  # of the field with 2**128 elements (NIST SP 800-38B)
 
 
@@ -88,6 +101,7 @@ class Sealer:
             keys.
         clues: the secret of digests for searches, which stay the same with other roots.
         runs: the secret of digests of runs' ids, if it is another one.
+        padding: bytes; values are filled up to a multiple of it. 0: they are not.
     """
 
     place = staticmethod(place)
@@ -99,6 +113,7 @@ class Sealer:
         context: tuple[str | bytes, ...],
         clues: bytes = b"",
         runs: bytes = b"",
+        padding: int = 0,
     ) -> None:
         self._keys = {name: derive(root, "data", *context) for name, root in roots.items()}
         self._digests = derive(roots[current], "nonces", *context)
@@ -107,6 +122,7 @@ class Sealer:
         self._context = context
         self._head = bytes((SEALED,)) + current
         self._key = self._keys[current]
+        self._padding = padding
 
     @property
     def key(self) -> str:
@@ -125,14 +141,21 @@ class Sealer:
         """Return 12 bytes that stand for a run's id."""
         return blake2b(place("run_id", run_id), key=self._runs, digest_size=12).digest()
 
-    def seal(self, data: bytes, where: bytes, group: bytes) -> bytes:
+    def seal(
+        self, data: bytes, where: bytes, group: bytes, most_padding: int = MOST_PADDING
+    ) -> bytes:
         """Seal bytes for a place, always in the same way."""
+        head = self._head
+        if self._padding and most_padding:
+            size = min(self._padding, most_padding)
+            data = b"".join((data, _END, bytes(-(len(data) + 1) % size)))
+            head, where = bytes((PADDED,)) + head[1:], where + _PADDED
         said = blake2b(len(where).to_bytes(8), key=self._digests, digest_size=GROUP)
         said.update(group + where)
         said.update(data)
         nonce = said.digest()
         sealed = known_cipher(self._key, group).encrypt(nonce, data, where)
-        return b"".join((self._head, nonce, sealed))
+        return b"".join((head, nonce, sealed))
 
     def open(self, sealed: bytes, where: bytes, groups: Sequence[bytes]) -> bytes:
         """Return the bytes that were sealed for a place, in one of these groups.
@@ -147,11 +170,21 @@ class Sealer:
         if key is None:
             raise not_given("The stored value", sealed[1:_NONCE].hex())
         nonce, body = sealed[_NONCE:_BODY], sealed[_BODY:]
+        is_padded = sealed[0] == PADDED
+        where = where + _PADDED if is_padded else where
         for group in groups:
             with suppress(InvalidTag):
-                return known_cipher(key, group).decrypt(nonce, body, where)
+                data = known_cipher(key, group).decrypt(nonce, body, where)
+                return _without_padding(data) if is_padded else data
         raise TamperedDataError
 
     def __reduce__(self) -> str | tuple[object, ...]:
         """Refuse to be pickled, since others may read what pickles hold."""
         raise TypeError("A Sealer is not pickled: pickles would show its keys.")
+
+
+def _without_padding(data: bytes) -> bytes:
+    data = data.rstrip(b"\0")
+    if not data.endswith(_END):
+        raise TamperedDataError
+    return data[:-1]

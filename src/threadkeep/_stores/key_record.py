@@ -14,7 +14,7 @@ class Ring(Protocol):
     def ids(self) -> tuple[str, ...]:
         """The ids of all keys, the current one first."""
 
-    def sealer(self, *context: str | bytes, clues: bytes = b"") -> Sealer:
+    def sealer(self, *context: str | bytes, clues: bytes = b"", padding: int = 0) -> Sealer:
         """Return a sealer whose keys are derived for a context."""
 
 

@@ -67,6 +67,7 @@ class StoreKeys:
         allow_plaintext: return rows that are not sealed as they are.
         key_store: the database of random keys.
         thread_keys: whether each thread has its own.
+        padding: of values in the store; see `Sealer`.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class StoreKeys:
         allow_plaintext: bool = False,
         key_store: Backend | AsyncBackend | None = None,
         thread_keys: bool = False,
+        padding: int = 0,
     ) -> None:
         self.ring = ring
         self._declared = frozenset(searchable)
         self.allow_plaintext = allow_plaintext
         self._key_database = key_store
+        self._padding = padding
         self._wanted = 0 if key_store is None else 1 + thread_keys
         self._known = _Known()
         self._store: Any = None  # a backend
@@ -288,7 +291,8 @@ class StoreKeys:
         tenant = tenants.tenant_of(name)
         context = "store", record.store, tenant
         if self._random is None or not key:
-            return self._known.remember(key, self.ring.sealer(*context, clues=record.clues))
+            sealer = self.ring.sealer(*context, clues=record.clues, padding=self._padding)
+            return self._known.remember(key, sealer)
         tenants_key = self._name(name, is_thread=False)
         own = None
         try:
@@ -307,7 +311,8 @@ class StoreKeys:
         if key.startswith("thread "):  # (searches use the same digests in all threads)
             secret = secret._replace(clues=record.clues if own is None else own.clues)
         context = "store", record.store, tenants.tenant_of(name)
-        return self._known.remember(key, _sealer_of(secret, context, record.clues), KNOWN_FOR)
+        sealer = _sealer_of(secret, context, record.clues, self._padding)
+        return self._known.remember(key, sealer, KNOWN_FOR)
 
     async def load(self, threads: Sequence[str]) -> None:
         """Read the random keys of these threads at once, as far as they are not in memory."""
@@ -445,9 +450,11 @@ class StoreKeys:
         return cast("ThreadRows", rows)
 
 
-def _sealer_of(secret: Secret, context: tuple[str | bytes, ...], runs: bytes = b"") -> Sealer:
+def _sealer_of(
+    secret: Secret, context: tuple[str | bytes, ...], runs: bytes = b"", padding: int = 0
+) -> Sealer:
     name = bytes.fromhex(secret.id)
-    return Sealer({name: secret.key}, name, context, secret.clues, runs)
+    return Sealer({name: secret.key}, name, context, secret.clues, runs, padding)
 
 
 class _Known(ResetInChild):

@@ -46,6 +46,7 @@ class Settings(BaseSettings):
     keys_file: Path | None = None
     key_store: str | None = None
     allow_plaintext: Literal["migrate"] | None = None
+    padding: int = 0
 
     @classmethod
     def settings_customise_sources(
@@ -125,6 +126,7 @@ def keys() -> KeyOptions:
         "keys": ring,
         "key_store": found.key_store,
         "allow_plaintext": found.allow_plaintext,
+        "padding": found.padding,
     }
 
 

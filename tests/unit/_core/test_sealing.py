@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep._core import sealing
-from threadkeep._core.codec.frame import SEALED, key_of
+from threadkeep._core.codec.frame import PADDED, SEALED, is_sealed, key_of
 from threadkeep._core.sealing import GROUP, OVERHEAD, Sealer, place
 from threadkeep.errors import TamperedDataError, WrongKeyError
 
@@ -19,9 +19,11 @@ ROOT, OTHER = b"k" * 32, b"o" * 16
 HERE = place("segment", "thread", 1, 2)
 
 
-def sealer(*roots: bytes, context: tuple[str | bytes, ...] = ("store",)) -> Sealer:
+def sealer(
+    *roots: bytes, context: tuple[str | bytes, ...] = ("store",), padding: int = 0
+) -> Sealer:
     known = {sealing.key_id(root): root for root in roots}
-    return Sealer(known, next(iter(known)), context)
+    return Sealer(known, next(iter(known)), context, padding=padding)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,9 @@ def test_groups_outlive_keys_and_belong_to_a_context() -> None:
     assert sealer(ROOT).group("t") != sealer(ROOT, context=("another store",)).group("t")
 
 
-def test_every_bit_is_authenticated() -> None:
-    ours = sealer(ROOT)
+@pytest.mark.parametrize("padding", [0, 16])
+def test_every_bit_is_authenticated(padding: int) -> None:
+    ours = sealer(ROOT, padding=padding)
     sealed = ours.seal(b"four", HERE, ours.group("t"))
     for at in range(8 * len(sealed)):
         changed = bytearray(sealed)
@@ -145,3 +148,45 @@ def test_no_two_places_are_the_same_bytes(
 ) -> None:
     are_equal = [(type(part), part) for part in one] == [(type(part), part) for part in other]
     assert (place(*one) == place(*other)) is are_equal
+
+
+# -- padding -----------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=70) | st.integers(0, 70).map(bytes), st.sampled_from([1, 16, 64]))
+def test_padded_values_are_multiples_and_open_without_the_option(data: bytes, padding: int) -> None:
+    ours = sealer(ROOT, padding=padding)
+    sealed = ours.seal(data, HERE, ours.group("t"))
+    assert len(sealed) - OVERHEAD == (len(data) // padding + 1) * padding
+    assert (sealed[0], key_of(sealed)) == (PADDED, sealing.key_id(ROOT).hex())
+    assert is_sealed(sealed)
+    assert sealer(ROOT).open(sealed, HERE, [ours.group("t")]) == data
+    assert sealer(ROOT, padding=padding).seal(data, HERE, ours.group("t")) == sealed
+
+
+def test_a_padded_value_is_not_taken_for_another_one() -> None:
+    """Nor is one whose plain bytes are the same as the padded ones of another."""
+    padded, plain = sealer(ROOT, padding=16), sealer(ROOT)
+    group = plain.group("t")
+    one, other = (
+        padded.seal(b"data", HERE, group),
+        plain.seal(b"data\x80" + bytes(11), HERE, group),
+    )
+    assert one[5:17] != other[5:17]  # (a nonce that is used twice would give the key away)
+    for sealed, first in ((one, SEALED), (other, PADDED)):
+        with pytest.raises(TamperedDataError):
+            plain.open(bytes((first,)) + sealed[1:], HERE, [group])
+
+
+@pytest.mark.parametrize("data", [b"", bytes(16), b"data", b"data\x80\1", b"\x81"])
+def test_padding_without_its_mark_is_refused(data: bytes) -> None:
+    ours = sealer(ROOT)
+    sealed = ours.seal(data, HERE + b"padded", ours.group("t"))
+    with pytest.raises(TamperedDataError):
+        ours.open(bytes((PADDED,)) + sealed[1:], HERE, [ours.group("t")])
+
+
+def test_a_value_takes_less_padding_if_its_place_does() -> None:
+    ours = sealer(ROOT, padding=4096)
+    sizes = [len(ours.seal(b"data", HERE, b"g" * GROUP, most)) - OVERHEAD for most in (0, 256)]
+    assert sizes == [4, 256]

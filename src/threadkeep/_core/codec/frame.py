@@ -34,6 +34,7 @@ from threadkeep.errors import (
 
 MAGIC = 0xB7
 SEALED = 0xB8  # first byte of an encrypted value, whose other bytes `_core.sealing` describes
+PADDED = 0xB9  # the same of one that was filled up
 SEALED_OVERHEAD = 33
 KEY_ID = 4  # bytes
 VERSION = 1
@@ -177,7 +178,7 @@ def not_given(what: str, key: str) -> WrongKeyError:
 
 def is_sealed(data: bytes) -> bool:
     """Return True if these may be sealed bytes (see `_core.sealing`)."""
-    return len(data) >= SEALED_OVERHEAD and data[0] == SEALED
+    return len(data) >= SEALED_OVERHEAD and data[0] in (SEALED, PADDED)
 
 
 def key_of(sealed: bytes) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import ormsgpack
 
 from threadkeep._core.codec.frame import is_sealed
+from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.model import (
     HIDDEN,
     Batch,
@@ -21,10 +22,11 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._core.engine.thread_entry import EntryUpdate, ThreadEntry, label_prefix
-from threadkeep._core.sealing import Sealer, place
+from threadkeep._core.sealing import MOST_PADDING, Sealer, place
 from threadkeep._core.tenants import FAMILY, tenant_of
 from threadkeep.errors import CodecError, TamperedDataError, WrongKeyError
 
+_LABEL_PADDING = 256  # most bytes, as stores index labels
 _ABSENT = b""  # in a place, where it differs from an empty text
 
 
@@ -132,7 +134,8 @@ class RowSealer:
     def segment(self, row: Segment) -> Segment:
         """Seal a segment."""
         sealer, group = self._root
-        data = sealer.seal(row.data, place("segment", *row[:3]), group)
+        most = 0 if row.data[:2] == STUB else MOST_PADDING  # (stubs are found by their size)
+        data = sealer.seal(row.data, place("segment", *row[:3]), group, most)
         return row._replace(data=data)
 
     def opened_segment(self, row: Segment) -> Segment:
@@ -213,7 +216,8 @@ class RowSealer:
         """Yield a record for each label, and a label for the index if searches find it."""
         for label in labels:
             clue = self._clues.of(label_prefix(label))
-            sealed = self._sealer.seal(label.encode(), place("label", clue), self._group)
+            where = place("label", clue)
+            sealed = self._sealer.seal(label.encode(), where, self._group, _LABEL_PADDING)
             yield _JSON.encode({clue: _text(sealed)})
             if indexed := self._clues.label(label):
                 yield indexed

@@ -256,7 +256,9 @@ def examine(engine: Engine, snapshot: ThreadSnapshot) -> Operation[Examined]:
     for key, problem in lost_records(rows, found.lineage):
         found.add(Kind.LAYERS, problem, key)
     is_sound = all(finding.kind in NOTES for finding in found.findings)
-    if is_sound and (problem := registry_problem(rows, entry)):
+    sizes = {segment_key(one): len(one.data) for one in found.segments.values()}
+    is_padded = any(one.size > sizes.get(segment_key(one), one.size) for one in rows.segments)
+    if is_sound and (problem := registry_problem(rows, entry, is_padded=is_padded)):
         found.add(Kind.REGISTRY, problem)
     return found
 

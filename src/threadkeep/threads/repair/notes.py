@@ -15,11 +15,11 @@ from threadkeep._core.engine.rows import unpack_time
 from threadkeep._core.engine.thread_entry import ThreadEntry
 
 
-def registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
+def registry_problem(rows: ThreadRows, entry: ThreadEntry | None, *, is_padded: bool) -> str:
     """Say how the entry of a sound thread differs from its rows; empty if it does not.
 
     Sizes of forks and of threads that share segments are not compared: a shared segment counts
-    for only one thread.
+    for only one thread, and padding only from the first collection on (`is_padded`).
     """
     if not rows.checkpoints:
         problem = "its rows are archived, but its state is not 'archived'"
@@ -31,7 +31,8 @@ def registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
     if not thread_summary.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
         return f"its state in the registry is {entry.state!r}, but {at}"
-    if not rows.family and entry.origin is None and entry.size != size:
+    is_counted = not (rows.family or is_padded) and entry.origin is None
+    if is_counted and entry.size != size:
         return f"its size in the registry is {entry.size} bytes, but its rows hold {size}"
     return ""
 
