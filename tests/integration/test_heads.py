@@ -57,7 +57,7 @@ def test_an_older_copy_of_an_encrypted_store(
     file = str(tmp_path / "heads.json")
     assert threadkeep("heads", url, "--compare", file)[:2] == (
         0,
-        ["0 threads of 3 older than recorded."],
+        ["Older than recorded: 0 of 3 threads."],
     )
     code, lines, _ = threadkeep("heads", f"sqlite:///{copy}", "--compare", file)
     assert code == 1

@@ -212,7 +212,7 @@ def heads(
     rows = [
         f"{one}: {head or 'no checkpoint'} (was {recorded[one]})" for one, head in older.items()
     ]
-    summary = f"{plural(len(older), 'thread')} of {len(recorded)} older than recorded."
+    summary = f"Older than recorded: {len(older)} of {plural(len(recorded), 'thread')}."
     session.print({**document, "older": older}, *rows, summary)
     return 1 if older else 0
 
