@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypedDict
 
 from threadkeep._core.codec import Codec, NativeCodec
+from threadkeep._core.codec.frame import MOST_PADDING
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.external import extra, replacing
 from threadkeep._stores.open import open_backend
@@ -26,7 +27,6 @@ VARIABLE = "TK_KEYS"
 LANGGRAPH_VARIABLE = "LANGGRAPH_AES_KEY"
 _SIZES = (16, 24, 32)  # bytes of a key
 _MOST = 64  # keys of a ring
-_MOST_PADDING = 65536  # bytes
 _HEX = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{48}|[0-9A-Fa-f]{64}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -270,8 +270,8 @@ class KeyOptions(TypedDict, total=False):
             0,
             "With `keys`, bytes: each value is filled up to a multiple of these before it is"
             " encrypted, so that lengths show less. 0: none.",
-            lambda value: type(value) is int and 0 <= value <= _MOST_PADDING,
-            f"Use a whole number of bytes from 0 to {_MOST_PADDING}.",
+            lambda value: type(value) is int and 0 <= value <= MOST_PADDING,
+            f"Use a whole number of bytes from 0 to {MOST_PADDING}.",
             None,
         ),
     ]

@@ -39,6 +39,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from threadkeep._core.codec.frame import (
     KEY_ID,
+    MOST_PADDING,
     PADDED,
     SEALED,
     SEALED_OVERHEAD,
@@ -49,7 +50,6 @@ from threadkeep.errors import TamperedDataError
 
 GROUP = 12
 OVERHEAD = SEALED_OVERHEAD
-MOST_PADDING = 65536  # bytes
 _NONCE = 1 + KEY_ID
 _BODY = _NONCE + 12
 _GROUPS = 4096  # ciphers of groups in memory, of all sealers together, about 3 KB each

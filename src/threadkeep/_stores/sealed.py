@@ -420,14 +420,14 @@ class SealedBackend(BlockingFace[SealedFace]):
         super().__init__(
             SealedFace(below, keys), None if beside is None else SealedFace(beside, keys)
         )
-        self._below = below
+        self.below = below
         self.instant = below.instant and keys.instant
 
     def open(self) -> None:
-        self._below.open()
+        self.below.open()
 
     def at_hand(self, read: model.Read) -> Any:
-        reply = self._below.at_hand(read) if isinstance(read, model.ReadCheckpoint) else None
+        reply = self.below.at_hand(read) if isinstance(read, model.ReadCheckpoint) else None
         return reply and self.face.at_hand(cast("model.ReadCheckpoint", read), reply)
 
     # The three hot calls skip the coroutines of the face if all that they need is in memory.
@@ -435,7 +435,7 @@ class SealedBackend(BlockingFace[SealedFace]):
     def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         first = reads[0] if len(reads) == 1 else None
         if isinstance(first, model.ReadCheckpoint) and not self.face.keys.checks_reads:
-            (reply,) = self._below.fetch(reads)
+            (reply,) = self.below.fetch(reads)
             opened = self.face.at_hand(first, reply)
             if opened is not None:
                 return [opened]
@@ -445,7 +445,7 @@ class SealedBackend(BlockingFace[SealedFace]):
         sealed = self.face.sealed_at_hand(change)
         if sealed is not None:
             with suppress(SegmentTakenError):
-                self._below.commit(sealed)
+                self.below.commit(sealed)
                 return
         super().commit(change)
 
@@ -453,7 +453,7 @@ class SealedBackend(BlockingFace[SealedFace]):
         sealed = [*map(self.face.sealed_at_hand, changes)]
         if None in sealed:
             return super().commit_many(changes)
-        refusals = self._below.commit_many([one for one in sealed if one is not None])
+        refusals = self.below.commit_many([one for one in sealed if one is not None])
         return finish(self.face.retried(changes, refusals))
 
     def stored_names(self, after: str | None) -> list[str]:

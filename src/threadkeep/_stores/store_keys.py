@@ -157,7 +157,7 @@ class StoreKeys:
 
     async def refresh(self) -> None:
         """Read the record again: other programs change it."""
-        await self._opened(await self._stored())
+        await self._read()
 
     def proof(self) -> Callable[[], bool]:
         """Return `is_authentic` as a function; the record is read after all rows from now on.
@@ -182,8 +182,7 @@ class StoreKeys:
         """Note that bytes of values come from elsewhere, before they are stored."""
         while not self.has_plain:
             await self._prepare()
-            rows = await self._stored()
-            record = await self._opened(rows)
+            rows, record = await self._read()
             if record is not None and not record.plain:
                 await self._put(rows, record._replace(plain=True))
 
@@ -259,6 +258,7 @@ class StoreKeys:
         names = [f"{kind} {one}" for one in (*others, name)]  # (in this order: see `destroying`)
         ended, ids, report = await self._random.destroy(record.store, names, below)
         self._forget(ended)
+        known_cipher.cache_clear()
         return ids, report
 
     async def migrate(self) -> None:
@@ -288,9 +288,8 @@ class StoreKeys:
         known = self._known.sealer(key, time.monotonic())
         if known is not None:
             return known
-        tenant = tenants.tenant_of(name)
-        context = "store", record.store, tenant
         if self._random is None or not key:
+            context = "store", record.store, tenants.tenant_of(name)
             sealer = self.ring.sealer(*context, clues=record.clues, padding=self._padding)
             return self._known.remember(key, sealer)
         tenants_key = self._name(name, is_thread=False)
@@ -300,7 +299,8 @@ class StoreKeys:
                 own = await self._random.get(record.store, tenants_key, create=create)
             secret = await self._random.get(record.store, key, create=create)
         except DestroyedKeyError:
-            self._forget([key, tenants_key])
+            if self._forget([key, tenants_key]):
+                known_cipher.cache_clear()
             raise
         return self.none if secret is None else self._remembered(record, name, key, secret, own)
 
@@ -329,25 +329,22 @@ class StoreKeys:
             if key in found and (not above[key] or above[key] in found):
                 self._remembered(record, name, key, found[key], found.get(above[key]))
 
-    def _forget(self, keys: Sequence[str]) -> None:
-        """Forget destroyed keys."""
-        for key in keys:
-            self._known.forget(key)
-            self._known.forget(f"portable {key}")
-        known_cipher.cache_clear()
+    def _forget(self, keys: Sequence[str]) -> bool:
+        """Forget destroyed keys; return True if one was in memory."""
+        names = [name for key in keys for name in (key, f"portable {key}")]
+        return sum(map(self._known.forget, names)) > 0
 
     async def _record(self) -> KeyRecord | None:
         if self.is_known:
             return self._known.record
-        return await self._opened(await self._stored())
+        return (await self._read())[1]
 
     # -- the record --------------------------------------------------------------------
 
     async def _prepare(self) -> None:
         """Make the record, or add the current key to it."""
         while True:
-            rows = await self._stored()
-            record = await self._opened(rows)
+            rows, record = await self._read()
             if record is not None and self._known.is_ready:
                 return
             record = record or self._known.record  # (an emptied store gets its record back)
@@ -371,8 +368,7 @@ class StoreKeys:
     async def finish_rotation(self) -> None:
         """Note that all rows have the current key, and the digests of all declared fields."""
         while True:
-            rows = await self._stored()
-            record = await self._opened(rows)
+            rows, record = await self._read()
             if record is None:
                 return
             if self._random is not None:
@@ -382,11 +378,12 @@ class StoreKeys:
                 return
             await self._put(rows, new)
 
-    async def _opened(self, rows: ThreadRows) -> KeyRecord | None:
-        """Return the record that was read just now, and remember it."""
+    async def _read(self) -> tuple[ThreadRows, KeyRecord | None]:
+        """Return the record with its rows, and remember it."""
+        rows = await self._stored()
         until = time.monotonic() + KNOWN_FOR
         if not rows.orphans:
-            return None
+            return rows, None
         body, sealer = rows.orphans[0].body, self.ring.sealer("record")
         record = KeyRecord(*ormsgpack.unpackb(sealer.open(body, _PLACE, [sealer.group("")])))
         missing = [key for key in record.keys if key not in self.ring.ids]
@@ -406,7 +403,7 @@ class StoreKeys:
             record = record._replace(plain=record.plain or self._known.record.plain)
         self._known.record, self._known.until = record, until
         self._known.is_ready = self._suffices(record)
-        return record
+        return rows, record
 
     async def _check_random(self, record: KeyRecord) -> None:
         if record.random and self._key_database is None:
@@ -481,6 +478,9 @@ class _Known(ResetInChild):
             self._sealers.put(name, (sealer, time.monotonic() + seconds))
         return sealer
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str) -> bool:
+        """Forget a sealer; return True if it was in memory."""
         with self._lock:
+            was_known = self._sealers.get(name) is not None
             self._sealers.drop(name)
+        return was_known

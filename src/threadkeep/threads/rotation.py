@@ -123,8 +123,8 @@ def _clear_plain(store: LayeredBackend, *, rewrite: bool) -> Operation[ScrubRepo
 
     The rotation has put all items again, without words and vectors, and removed cached results.
     """
-    face: Any = getattr(store.backend, "face", store.backend)
-    index = face.below.message_index()
+    sealed: Any = store.backend
+    index = sealed.below.message_index()
     if index is not None:
         yield from external(partial(_empty, index))
     yield from on(store, store.clear_cache(None))

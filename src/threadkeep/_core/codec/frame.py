@@ -35,6 +35,7 @@ from threadkeep.errors import (
 MAGIC = 0xB7
 SEALED = 0xB8  # first byte of an encrypted value, whose other bytes `_core.sealing` describes
 PADDED = 0xB9  # the same of one that was filled up
+MOST_PADDING = 65536  # bytes
 SEALED_OVERHEAD = 33
 KEY_ID = 4  # bytes
 VERSION = 1

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import ormsgpack
 
-from threadkeep._core.codec.frame import is_sealed
+from threadkeep._core.codec.frame import MOST_PADDING, is_sealed
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.model import (
     HIDDEN,
@@ -22,7 +22,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._core.engine.thread_entry import EntryUpdate, ThreadEntry, label_prefix
-from threadkeep._core.sealing import MOST_PADDING, Sealer, place
+from threadkeep._core.sealing import Sealer, place
 from threadkeep._core.tenants import FAMILY, tenant_of
 from threadkeep.errors import CodecError, TamperedDataError, WrongKeyError
 
