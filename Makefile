@@ -24,6 +24,7 @@ demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider
 
 test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 	@scripts/setup test
+	@scripts/chromium >/dev/null
 	@scripts/services --quick $(python) -m pytest -n 3 --dist worksteal $(ARGS)
 
 test-unit: ## Run the unit tests alone, in a minute, without servers: ARGS as above
@@ -41,6 +42,7 @@ fuzz: ## Read mutated bytes with every decoder, for a minute or two: RUNS=100000
 coverage: TESTS ?= tests/unit tests/integration tests/contract
 coverage: ## Measure which lines and branches of src the tests reach: TESTS=tests/unit measures some
 	@scripts/setup test
+	@scripts/chromium >/dev/null
 	@mkdir -p build/coverage
 	@$(python) -m coverage erase
 	-@scripts/services --quick $(python) -m coverage run -m pytest -n 3 --dist worksteal $(TESTS) $(ARGS)

@@ -46,7 +46,7 @@ FLOORS = (  # from the ground up: a room imports what lies below it, and nothing
     {"threads"},
     {"savers"},
     {"backends", "cache", "memory", "monitor", "sessions", "store", "streaming", "testing"},
-    {"opening", "roles"},
+    {"opening", "roles", "ui"},
     {"cli"},
     {"__init__", "__main__"},
 )

@@ -41,7 +41,7 @@ from threadkeep.errors import (
 F = TypeVar("F", bound=Callable[..., int | None])
 
 _PANELS = {
-    "Inspect threads": "threads show state history branches versions diff messages partial",
+    "Inspect threads": "ui threads show state history branches versions diff messages partial",
     "Change threads": "create set tag pin copy fork merge prune archive delete erase",
     "Items and caches": "items cache",
     "Move threads between stores": "export import adopt mirror",

@@ -24,8 +24,9 @@ from threadkeep._stores.open import as_url, file_of, open_to_read
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.keys import VARIABLE, KeyOptions, KeyRing
-from threadkeep.savers.saver import Saver, show_as_stored, show_raw
+from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import MemorySaver, open_saver
+from threadkeep.savers.showing import show_as_stored, show_raw
 
 _NAME = "threadkeep.toml"
 _PREFIX = "THREADKEEP_"

@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 
 from threadkeep._core import arguments, fields, validation, versions
 from threadkeep._core.codec import Compression, Migrations, check_migrations, codec_of, with_serde
-from threadkeep._core.codec.codecs import PlainCodec, RawCodec
+from threadkeep._core.codec.codecs import PlainCodec
 from threadkeep._core.engine import listing, load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
@@ -85,19 +85,6 @@ class Serializing:
             if isinstance(one, Serializing):
                 one._serde = codec.serde  # noqa: SLF001 - a clone
                 one._clones.clear()  # noqa: SLF001 - a clone
-
-
-def show_raw(saver: Serializing) -> None:
-    """Let a saver return objects of unknown classes as `Raw`: to show threads, never to run them.
-
-    Call it before the saver is used. The saver must have no serializer of its own.
-    """
-    saver._engine = saver._engine._replace(codec=RawCodec(), shapes=AS_STORED)  # noqa: SLF001 - as above
-
-
-def show_as_stored(saver: Serializing) -> None:
-    """Let a saver without migrations show channels of any shape. Never save with it."""
-    saver._engine = saver._engine._replace(shapes=AS_STORED)  # noqa: SLF001 - as above
 
 
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]

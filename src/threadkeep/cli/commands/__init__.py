@@ -9,6 +9,7 @@ from threadkeep.cli.commands import (
     retention,
     store,
     threads,
+    ui,
     upgrade,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "retention",
     "store",
     "threads",
+    "ui",
     "upgrade",
 ]

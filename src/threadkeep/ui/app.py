@@ -1,0 +1,119 @@
+"""The ASGI application: its routes and its errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from threadkeep._run.delegate import behind
+from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError, invalid
+from threadkeep.savers.saver import Saver
+from threadkeep.savers.showing import as_stored
+from threadkeep.ui.guard import Access, Authorize, Guard, MountedAccess
+from threadkeep.ui.page import LANGUAGE_COOKIE, LANGUAGES, StorePage, needed, render
+from threadkeep.ui.pages import checkpoint, thread, threads
+
+_STATIC = resources.files("threadkeep.ui").joinpath("static")
+_YEAR = 365 * 86400
+_log = logging.getLogger("threadkeep")
+
+
+def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) -> Guard:
+    """Return the page as an ASGI application, to be mounted in your own service.
+
+    The page reads the saver's store, and shows values of your classes as they are stored: your
+    code does not run. With a saver of `for_tenant`, it shows this tenant alone.
+
+    Args:
+        saver: a saver of threadkeep. It stays open.
+        authorize: gets each request (Starlette's `Request`, which has your cookies and headers) and
+            returns the user's name, or None to refuse. It may be async. Without it, the page
+            refuses every request.
+        write: True also allows changes, which the log `threadkeep.audit` names with their user.
+
+    Raises:
+        InvalidArgumentError: the saver is not threadkeep's.
+    """
+    inner = behind(saver)
+    if not isinstance(inner, Saver):
+        hint = "Use a saver of threadkeep, or `threadkeep ui URL` for a store of LangGraph's."
+        raise invalid("saver", saver, hint)
+    page = StorePage(saver=as_stored(inner), title=_title(inner), writer=inner if write else None)
+    return build(page, MountedAccess(authorize))
+
+
+def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> Guard:
+    """Return the application of a page, with more routes before its own."""
+    every = [
+        *routes,
+        *threads.ROUTES,
+        *thread.ROUTES,
+        *checkpoint.ROUTES,
+        Route("/language", _language),
+        Mount("/static", _Static(directory=str(_STATIC))),
+    ]
+    handlers: Mapping[Any, Any] = {
+        ThreadkeepError: _failed,
+        HTTPException: _http_failed,
+        Exception: _crashed,
+    }
+    made = Starlette(routes=every, exception_handlers=handlers)
+    made.state.page = page
+    return Guard(made, access, writes=page.writer is not None)
+
+
+def _title(saver: Saver) -> str:
+    name = type(saver.backend).__name__.removesuffix("Backend")
+    return f"{name}, tenant {saver.tenant}" if saver.tenant else name
+
+
+class _Static(StaticFiles):
+    """Files of this package, which a browser asks for again only if they changed."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        answer.headers["cache-control"] = "no-cache"
+        return answer
+
+
+def static_file(name: str) -> Response:
+    """Return a file of the page."""
+    return FileResponse(str(_STATIC.joinpath(name)))
+
+
+async def _language(request: Request) -> Response:
+    """Choose a language, and return to a page of this application."""
+    to, back = needed(request, "to"), request.query_params.get("back", "/")
+    if to not in LANGUAGES:
+        raise InvalidArgumentError(f"Unknown language: {to}.", hint=f"Use {', '.join(LANGUAGES)}.")
+    root = request.scope.get("root_path", "")
+    is_here = back.startswith("/") and not back.startswith(("//", "/\\"))
+    answer = RedirectResponse(root + (back if is_here else "/"), 303)
+    answer.set_cookie(LANGUAGE_COOKIE, to, _YEAR, path=root or "/", httponly=True, samesite="lax")
+    return answer
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    is_known = isinstance(error, NotFoundError), isinstance(error, InvalidArgumentError)
+    status = 404 if is_known[0] else 400 if is_known[1] else 500
+    return render(request, "error.html", status, error=error, hint=getattr(error, "hint", ""))
+
+
+async def _http_failed(request: Request, error: HTTPException) -> Response:
+    return render(request, "error.html", error.status_code, error=error.detail, hint="")
+
+
+async def _crashed(request: Request, error: Exception) -> Response:
+    _log.error("The page failed at %s.", request.url.path, exc_info=error)
+    text = "The page failed here; the log says why."
+    return render(request, "error.html", 500, error=text, hint="")

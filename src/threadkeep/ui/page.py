@@ -1,0 +1,141 @@
+"""The page: what it shows, and how it renders templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from threadkeep._core.texts import size
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.ui import text
+
+LANGUAGES = {"en": "English", "zh": "中文"}
+MOST = 200
+"""Rows in one answer."""
+
+LANGUAGE_COOKIE = "threadkeep-language"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorePage:
+    """A store on the page.
+
+    Attributes:
+        saver: reads the store; values of a program's classes are shown as they are stored.
+        title: the store's name, without secrets.
+        command: the store in commands that the page proposes, quoted for the shell.
+        writer: makes changes; None for a page that only shows.
+        is_own: False for a store of LangGraph's own savers.
+    """
+
+    saver: Any
+    title: str
+    command: str = '"$THREADKEEP_URL"'
+    writer: Any = None
+    is_own: bool = True
+
+
+def page_of(request: Request) -> StorePage:
+    """Return the page that a request is for."""
+    page: StorePage = request.app.state.page
+    return page
+
+
+def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    """Render a template, with the values that all templates have."""
+    page = page_of(request)
+    language = language_of(request)
+    user = request.scope.get("threadkeep.user")
+
+    def url(path: str, **query: object) -> str:
+        given = {name: value for name, value in query.items() if value not in (None, "", False)}
+        return f"{request.scope.get('root_path', '')}{path}{'?' if given else ''}{urlencode(given)}"
+
+    html = (
+        _environment(language)
+        .get_template(template)
+        .render(
+            page=page,
+            url=url,
+            here=request.url.path.removeprefix(request.scope.get("root_path", "")),
+            asked=request.query_params,
+            language=language,
+            languages=LANGUAGES,
+            csrf="" if user is None else user.csrf,
+            user="" if user is None else user.name,
+            **values,
+        )
+    )
+    return HTMLResponse(html, status)
+
+
+def language_of(request: Request) -> str:
+    """Return the chosen language, else the first of the browser's that the page has."""
+    chosen = request.cookies.get(LANGUAGE_COOKIE, "")
+    if chosen in LANGUAGES:
+        return chosen
+    for part in request.headers.get("accept-language", "").lower().split(","):
+        if (name := part.strip()[:2]) in LANGUAGES:
+            return name
+    return "en"
+
+
+def needed(request: Request, name: str) -> str:
+    """Return a part of the query that must be given."""
+    value = request.query_params.get(name)
+    if value is None:
+        raise InvalidArgumentError(
+            f"The address has no {name}=.", hint="Follow a link of the page."
+        )
+    return value
+
+
+def number(request: Request, name: str, default: int, most: int) -> int:
+    """Return a number of the query, between 0 and `most`."""
+    given = request.query_params.get(name, "")
+    return (
+        min(int(given), most) if given.isdecimal() and len(given) < len(str(most)) + 9 else default
+    )
+
+
+# -- templates -------------------------------------------------------------------------
+
+
+@cache
+def _environment(language: str) -> Environment:
+    phrases = phrases_in(language)
+    made = Environment(
+        loader=PackageLoader("threadkeep.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n", "jinja2.ext.do"],
+    )
+    made.install_gettext_callables(  # type: ignore[attr-defined] # of the extension
+        lambda phrase: phrases.get(phrase, phrase),
+        lambda one, many, count: phrases.get(many, one if count == 1 else many),
+        newstyle=True,
+    )
+    made.filters |= {"size": size, "markdown": text.markdown, "json": text.as_json, "cut": text.cut}
+    return made
+
+
+@cache
+def phrases_in(language: str) -> Mapping[str, str]:
+    """Return the translations of a language; none for English."""
+    if language == "en":
+        return {}
+    found: dict[str, str] = json.loads(
+        resources.files("threadkeep.ui").joinpath(f"{language}.json").read_text("utf-8")
+    )
+    return found

@@ -1,0 +1,99 @@
+"""The page on this machine: `threadkeep ui URL`."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable, Collection
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.ui.app import build
+from threadkeep.ui.guard import Guard, LocalAccess
+from threadkeep.ui.page import StorePage, render
+from threadkeep.ui.sessions import Sessions
+
+PORT = 8230
+_LONGEST = 1000  # bytes of a token or password
+_SECONDS = 2  # that open answers get when the page stops
+
+
+def listen(host: str, port: int, *, password: str | None) -> socket.socket:
+    """Open the port of the page; 0 for any.
+
+    Raises:
+        InvalidArgumentError: another machine could reach the host, and there is no password.
+        OpenError: the port or the host cannot be used.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        if password is None and not _is_loopback(address[0]):
+            raise InvalidArgumentError(
+                f"Other machines can reach {host}.", hint="Use --password-file FILE."
+            )
+        opened = socket.socket(family, kind, protocol)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+    except OSError as error:
+        is_used = error.errno == errno.EADDRINUSE
+        hint = "Use --port 0 for a free one." if is_used else "Correct --host and --port."
+        raise OpenError(f"{host}:{port}: {error.strerror}.", hint=hint) from error
+    return opened
+
+
+def _is_loopback(address: object) -> bool:
+    return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+
+
+def server_of(app: Guard, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """Return a server of the page, which calls `ready` once it answers.
+
+    `server.run(sockets=[...])` serves it until SIGINT or SIGTERM.
+    """
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    start = server.startup
+
+    async def startup(sockets: list[socket.socket] | None = None) -> None:
+        await start(sockets)
+        ready()
+
+    server.startup = startup  # type: ignore[method-assign] # (uvicorn has no hook for it)
+    return server
+
+
+def local_app(page: StorePage, sessions: Sessions, port: int, names: Collection[str] = ()) -> Guard:
+    """Return the application with its entry, for a port of this machine."""
+    access = LocalAccess(sessions, port, names)
+
+    async def enter(request: Request) -> Response:
+        """Exchange a token or password for a session's cookie."""
+        if request.method == "GET":
+            return render(request, "enter.html", password=sessions.password is not None)
+        word = bytearray()
+        async for part in request.stream():
+            word += part
+            if len(word) > _LONGEST:
+                break
+        session = sessions.enter(word[:_LONGEST].decode("utf-8", "replace"))
+        if session is None:
+            return JSONResponse({}, 403)
+        answer = JSONResponse({})
+        answer.set_cookie(access.cookie, session, httponly=True, samesite="lax", path="/")
+        return answer
+
+    return build(page, access, [Route("/enter", enter, methods=["GET", "POST"])])

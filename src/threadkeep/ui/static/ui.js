@@ -1,0 +1,77 @@
+"use strict";
+// Keys, times in the reader's language, and updates of a page that is left open.
+
+const language = document.documentElement.lang;
+const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "short" });
+const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+
+function showTimes(root) {
+  for (const one of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(one.dateTime);
+    if (Number.isNaN(moment.getTime())) continue;
+    const seconds = (moment - Date.now()) / 1000;
+    one.title = moment.toLocaleString(language, { dateStyle: "full", timeStyle: "long" });
+    if (one.hasAttribute("data-exact") || Math.abs(seconds) > 7 * 86400) continue;
+    const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? UNITS[3];
+    one.textContent = relative.format(Math.round(seconds / size), unit);
+  }
+}
+
+// j and k go through rows: elements with data-row, by the first link in each.
+function move(by) {
+  const links = [...document.querySelectorAll("[data-row]")]
+    .filter((row) => row.offsetParent !== null)
+    .map((row) => (row.matches("a, button, summary") ? row : row.querySelector("a, button, summary")))
+    .filter(Boolean);
+  if (!links.length) return;
+  const at = links.findIndex((link) => link === document.activeElement);
+  const next = at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.min(Math.max(at + by, 0), links.length - 1);
+  links[next].focus();
+  links[next].scrollIntoView({ block: "nearest" });
+}
+
+let before = "";
+document.addEventListener("keydown", (event) => {
+  if (event.metaKey || event.ctrlKey || event.altKey) return;
+  if (event.target.matches("input, textarea, select, [contenteditable]")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const go = before === "g" && document.querySelector(`nav [data-key="${CSS.escape(event.key)}"]`);
+  before = event.key;
+  if (go) go.click();
+  else if (event.key === "j") move(1);
+  else if (event.key === "k") move(-1);
+  else if (event.key === "?") document.getElementById("help").showModal();
+  else if (event.key === "/") {
+    const search = document.querySelector("[data-search]");
+    if (!search) return;
+    event.preventDefault();
+    search.focus();
+  }
+});
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-help]")) document.getElementById("help").showModal();
+});
+
+// <body data-live="URL">: the server says when what the page shows has changed. Parts with
+// hx-trigger="changed from:body" then load again. A hidden page keeps no connection.
+let stream = null;
+function live() {
+  const url = document.querySelector("[data-live]")?.dataset.live;
+  if (document.hidden || !url) {
+    stream?.close();
+    stream = null;
+  } else if (!stream) {
+    stream = new EventSource(url);
+    stream.addEventListener("changed", () => htmx.trigger(document.body, "changed"));
+  }
+}
+
+document.addEventListener("visibilitychange", live);
+document.addEventListener("DOMContentLoaded", () => {
+  showTimes(document);
+  live();
+});
+document.addEventListener("htmx:load", (event) => showTimes(event.detail.elt));

@@ -1,0 +1,47 @@
+"""Text of a store as HTML that loads and runs nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import nh3
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from threadkeep.threads.diff import plain
+
+LONGEST = 100_000
+"""Characters of a text or value on a page. A longer one is cut, with a link to all of it."""
+
+_MARKDOWN = 20_000  # characters that are rendered; longer text is shown as it is
+_TAGS = {
+    *("p", "br", "em", "strong", "code", "pre", "blockquote", "ul", "ol", "li", "hr", "a"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
+}
+_PARSER = MarkdownIt("commonmark", {"html": False, "linkify": False, "typographer": False})
+_PARSER.enable("table").disable("image")
+
+
+def markdown(text: str) -> Markup:
+    """Return Markdown as HTML. Images become links, and a long text stays plain."""
+    if len(text) > _MARKDOWN:
+        return Markup('<pre class="text">{}</pre>').format(cut(text))
+    html = nh3.clean(
+        _PARSER.render(text),
+        tags=_TAGS,
+        attributes={"a": {"href"}},
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+    )
+    return Markup(html)  # noqa: S704 - nh3 cleaned it
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """Return the beginning of a long text."""
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def as_json(value: Any) -> str:
+    """Return a value as indented JSON; a value that JSON lacks becomes text."""
+    return json.dumps(plain(value), indent=2, ensure_ascii=False)
