@@ -12,9 +12,9 @@ from playwright.sync_api import sync_playwright
 from threadkeep import SqliteSaver
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """The browser of this process."""
+    """A browser. Playwright's event loop runs meanwhile, so no async test may."""
     with sync_playwright() as playwright:
         found = chromium.start(playwright)
         yield found
