@@ -21,7 +21,17 @@ from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
 from threadkeep.ui.guard import Access, Authorize, Guard, MountedAccess
 from threadkeep.ui.page import LANGUAGE_COOKIE, LANGUAGES, StorePage, needed, render
-from threadkeep.ui.pages import checkpoint, thread, threads
+from threadkeep.ui.pages import (
+    actions,
+    checkpoint,
+    compare,
+    inbox,
+    live,
+    steps,
+    store,
+    thread,
+    threads,
+)
 
 _STATIC = resources.files("threadkeep.ui").joinpath("static")
 _YEAR = 365 * 86400
@@ -54,11 +64,10 @@ def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) 
 
 def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> Guard:
     """Return the application of a page, with more routes before its own."""
+    pages = [threads, inbox, thread, steps, live, checkpoint, compare, store, actions]
     every = [
         *routes,
-        *threads.ROUTES,
-        *thread.ROUTES,
-        *checkpoint.ROUTES,
+        *[route for one in pages for route in one.ROUTES],
         Route("/language", _language),
         Mount("/static", _Static(directory=str(_STATIC))),
     ]

@@ -8,8 +8,7 @@ from starlette.routing import Route
 
 from threadkeep.errors import ThreadNotFoundError
 from threadkeep.ui.page import needed, page_of, render
-
-_STEPS = 50
+from threadkeep.ui.pages import steps
 
 
 async def thread(request: Request) -> Response:
@@ -18,9 +17,7 @@ async def thread(request: Request) -> Response:
     info = await saver.threads.aget(name)
     if info is None:
         raise ThreadNotFoundError(thread=name)
-    config = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
-    steps = [one async for one in saver.alist(config, limit=_STEPS, values="lazy")]
-    return render(request, "thread.html", info=info, steps=steps)
+    return render(request, "thread.html", info=info, **await steps.window(request, name))
 
 
 ROUTES = [Route("/thread", thread)]
