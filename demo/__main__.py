@@ -74,8 +74,9 @@ def play(plan: Plan, screen: Screen) -> None:
         theirs = story.compare(ours, watch)
     screen.chart(ours, theirs)
     screen.table(ours, theirs)
-    screen.say("The conversation is still there. Read it:")
-    screen.command(reading(ours.file))
+    screen.say("The conversation is still there. Read it here, or look at it in a browser:")
+    screen.command(reading("show", ours.file, THREAD))
+    screen.command(reading("ui", ours.file))
 
 
 def show_fork(ours: Run, screen: Screen) -> None:
@@ -89,11 +90,11 @@ def show_fork(ours: Run, screen: Screen) -> None:
     screen.say(f"The file {grown}; the other branch still has its {found.main:,} messages.")
 
 
-def reading(file: Path) -> str:
-    """Return a command that shows the end of the conversation, to be run from here."""
+def reading(name: str, file: Path, *more: str) -> str:
+    """Return a command of threadkeep on the demo's file, to be run from here."""
     program = Path(sys.executable).with_name("threadkeep")
     command, url = (min(os.path.relpath(p), str(p.absolute()), key=len) for p in (program, file))
-    return f"{shlex.quote(command)} show {THREAD} --url {shlex.quote(url)}"
+    return shlex.join([command, name, *more, "--url", url])
 
 
 def main(arguments: Sequence[str]) -> int:

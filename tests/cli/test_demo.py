@@ -60,18 +60,20 @@ def test_the_whole_story(folder, tmp_path):
         (stored,) = connection.execute("SELECT count(*) FROM tk_checkpoints").fetchone()
     assert stored > int(rows["checkpoints"].replace(",", ""))  # the fork's come on top
     assert not list((tmp_path / "work").glob("langgraph.db*"))
-    assert max(map(len, done.stdout.splitlines()[:-1])) <= 100
-    command = shlex.split(done.stdout.splitlines()[-1])
+    *story, command, page = done.stdout.splitlines()
+    assert max(map(len, story)) <= 100
+    assert shlex.split(page)[1] == "ui"
+    command = shlex.split(command)
     shown = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
     assert shown.stdout.startswith("thread reader  active")
 
 
 def test_the_demos_environment_has_what_it_names():
-    """The extra `cli`: the demo ends with commands of threadkeep."""
+    """The extra `ui`: the demo ends with commands of threadkeep."""
     locked = (ROOT / "requirements" / "demo.txt").read_text()
     for line in metadata.requires("threadkeep"):
         name, _, condition = line.partition(";")
-        if "cli" in condition:
+        if "ui" in condition:
             assert re.search(rf"^{re.split('[<>=]', name)[0]}==", locked, re.MULTILINE)
 
 
