@@ -58,7 +58,8 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
     def url(path: str, **query: object) -> str:
         given = {name: value for name, value in query.items() if value not in (None, "", False)}
-        return f"{request.scope.get('root_path', '')}{path}{'?' if given else ''}{urlencode(given)}"
+        query_text = urlencode(given, errors="replace")
+        return f"{request.scope.get('root_path', '')}{path}{'?' if given else ''}{query_text}"
 
     html = (
         _environment(language)
@@ -75,7 +76,8 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
             **values,
         )
     )
-    return HTMLResponse(html, status)
+    # (a text of a store may hold half a surrogate pair, which UTF-8 cannot)
+    return HTMLResponse(html.encode("utf-8", "replace"), status)
 
 
 def language_of(request: Request) -> str:

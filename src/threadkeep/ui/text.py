@@ -28,7 +28,7 @@ def markdown(text: str) -> Markup:
     if len(text) > _MARKDOWN:
         return Markup('<pre class="text">{}</pre>').format(cut(text))
     html = nh3.clean(
-        _PARSER.render(text),
+        _PARSER.render(text.encode("utf-8", "replace").decode()),  # (no half surrogate pairs)
         tags=_TAGS,
         attributes={"a": {"href"}},
         url_schemes={"http", "https", "mailto"},
