@@ -1,4 +1,4 @@
-"""Readable forms of values, messages and trees of checkpoints."""
+"""Readable forms of values and trees of checkpoints."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from enum import Enum
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import HumanMessage
 
 from threadkeep.cli.commands.forks import draw
-from threadkeep.cli.readable import ToolCall, conversation, kind, message, size_as_json
+from threadkeep.cli.readable import kind, size_as_json
 from threadkeep.threads.diff import plain
 from threadkeep.threads.forks import (
     BranchCheckpoint,
@@ -73,52 +73,6 @@ def test_what_a_value_is():
     assert shown == ["list of 2", "dict of 1", "str", "bytes", "int", "Colour", "deque of 1"]
     assert size_as_json("aé") == 5
     assert size_as_json("\udc80") == 5
-
-
-# -- messages --------------------------------------------------------------------------
-
-
-def test_a_conversation_of_all_kinds():
-    call = {"name": "search", "args": {"q": 1}, "id": "c1", "type": "tool_call"}
-    openai = {"id": "c2", "type": "function", "function": {"name": "find", "arguments": '{"a":1}'}}
-    items = [
-        HumanMessage("hi", name="ann"),
-        AIMessage("", tool_calls=[call]),
-        ToolMessage("found", tool_call_id="c1", name="search", status="error"),
-        {"role": "assistant", "content": None, "tool_calls": [openai]},
-        ("user", "again"),
-        "text",
-        7,
-    ]
-    read = conversation({"messages": items})
-    assert [(m.role, m.text) for m in read] == [
-        ("human", "hi"),
-        ("ai", ""),
-        ("tool", "found"),
-        ("assistant", ""),
-        ("user", "again"),
-        ("human", "text"),
-        ("int", "7"),
-    ]
-    assert (read[0].name, read[2].tool_call_id, read[2].status) == ("ann", "c1", "error")
-    assert read[1].tool_calls == (ToolCall("search", {"q": 1}, "c1"),)
-    assert read[3].tool_calls == (ToolCall("find", '{"a":1}', "c2"),)
-
-
-def test_blocks_are_their_text_or_their_kind():
-    blocks = [
-        {"type": "thinking", "thinking": "hm"},
-        {"type": "text", "text": "see"},
-        {"type": "image_url", "image_url": {"url": "data:..."}},
-        {"type": "tool_use", "name": "x", "input": {}},
-        "plain",
-    ]
-    assert message(HumanMessage(blocks)).text == "[thinking] hm\nsee\n[image_url]\nplain"
-
-
-@pytest.mark.parametrize("values", [{}, {"messages": None}, {"messages": "text"}])
-def test_no_conversation(values):
-    assert conversation(values) is None
 
 
 # -- the tree --------------------------------------------------------------------------

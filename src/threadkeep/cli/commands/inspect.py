@@ -32,12 +32,9 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.readable import (
-    Message,
-    conversation,
     cut,
     indented,
     kind,
-    message,
     message_lines,
     size_as_json,
     summarize,
@@ -61,8 +58,8 @@ from threadkeep.savers.saver import Saver
 from threadkeep.streaming import PartialStream
 from threadkeep.threads import ChannelVersion
 from threadkeep.threads.diff import plain
+from threadkeep.threads.messages import CHANNEL, Message, conversation, message
 
-_CHANNEL = "messages"
 _NAMED = 10  # namespaces that an error names
 
 
@@ -131,7 +128,7 @@ def show(
     rows = [(name, kind(values[name]), size_as_json(values[name])) for name in others]
     document = {
         **head,
-        "messages": None if messages is None else [asdict(one) for one in messages],
+        "messages": None if messages is None else [one.as_json() for one in messages],
         "layers": [asdict(one) for one in layers],
         "partial": [stream_document(one) for one in streams],
         "channels": {name: {"kind": kind, "bytes": size} for name, kind, size in rows},
@@ -322,10 +319,10 @@ def _layered(saver: Saver, channel: str) -> LayeredCheckpointSaver:
 
 def older_layers(saver: Saver, found: CheckpointTuple) -> list[Layer]:
     """Return the layers of older messages, which the checkpoint does not hold in full."""
-    if _CHANNEL not in found.checkpoint["channel_values"]:
+    if CHANNEL not in found.checkpoint["channel_values"]:
         return []
     with suppress(InvalidArgumentError, NotFoundError):  # (the channel holds no messages)
-        layers = _layered(saver, _CHANNEL).layers(found.config)
+        layers = _layered(saver, CHANNEL).layers(found.config)
         return [one for one in layers if one.layer != "full"]
     return []
 
@@ -344,7 +341,7 @@ def messages(
     thread: str = THREAD,
     *,
     search: str | None = option("--search WORDS", "Only archived messages with all these words."),
-    channel: str = option("--channel NAME", "Channel of the messages.", _CHANNEL),
+    channel: str = option("--channel NAME", "Channel of the messages.", CHANNEL),
     last: int | None = option("--last N", "Only the newest N.", min=1),
     full: bool = FULL,
 ) -> None:
@@ -362,7 +359,7 @@ def messages(
     documents = []
     for one in found[-last:] if last else found:
         said, archived_at = message(one.message), one.archived_at.isoformat()
-        documents.append({**asdict(said), "position": one.position, "archived_at": archived_at})
+        documents.append({**said.as_json(), "position": one.position, "archived_at": archived_at})
         lines += message_lines([said], full=full, note=f"position {one.position}")
     session.print({"thread": thread, "messages": documents, "found": len(found)}, *lines)
 
@@ -405,7 +402,7 @@ def stream_document(one: PartialStream) -> dict[str, Any]:
         "created_at": one.created_at.isoformat(),
         "saved_at": one.saved_at.isoformat(),
         "checkpoint": one.checkpoint_id,
-        "messages": [asdict(message(part.message)) for part in one.messages],
+        "messages": [message(part.message).as_json() for part in one.messages],
         "events": [plain(event) for event in one.events],
         "values": plain(one.values),
     }
