@@ -142,7 +142,9 @@ async def aread_whole(lazy: Any) -> Any:
         with pytest.raises(InvalidArgumentError, match="aload"):
             values[name]
     await values.aload()
+    names = lazy.pending_writes.names
     await lazy.pending_writes.aload()
+    assert names == tuple([write[:2] for write in lazy.pending_writes])
     return read_whole(lazy)
 
 
@@ -184,6 +186,18 @@ async def test_lazy_layers(ours: Any, is_ours: bool) -> None:
     removed = [RemoveMessage(REMOVE_ALL_MESSAGES)]
     Chat(memory).graph.update_state(place(), {"messages": removed})
     await check_lazy(memory)
+
+
+def test_lengths_are_known_without_a_read(ours: Any) -> None:
+    fill(ours)
+    newest, *_ = ours.list(at(), values="lazy")
+    values = newest.checkpoint["channel_values"]
+    assert values.unread == {"list": 12, "text": None, "dict": 12}
+    values.load("list")
+    assert values.unread == {"text": None, "dict": 12}
+    layered = LayeredCheckpointSaver(ours, channel="list")
+    newest, *_ = layered.list(at(), values="lazy")
+    assert newest.checkpoint["channel_values"].unread == {"list": None, "text": None, "dict": 12}
 
 
 def names(lazy: Any) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -18,6 +19,8 @@ from threadkeep.errors import (
     ThreadkeepError,
     invalid,
 )
+
+_NONE: Mapping[str, int | None] = MappingProxyType({})
 
 
 def is_lazy(values: object) -> bool:
@@ -77,15 +80,27 @@ class LazyValues(_Unread, Mapping[str, Any]):
         known: Mapping[str, Callable[[], Any]],
         *,
         awaited: bool,
+        lengths: Mapping[str, int | None] = _NONE,
     ) -> None:
         super().__init__(saver, found, awaited=awaited)
         self._names = dict.fromkeys(names)
         self._known = known  # channels whose bytes came with the listing
+        self._lengths = lengths
         self._values: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         names = [name if name in self._values else f"{name} (not read)" for name in self._names]
         return f"<{type(self).__name__}: {', '.join(names)}>"
+
+    @property
+    def unread(self) -> dict[str, int | None]:
+        """The channels that a use must read from the store.
+
+        With each, the number of its elements, if it is a list, tuple or dict that is stored element
+        by element, else None.
+        """
+        unread = [n for n in self._names if n not in self._known and n not in self._values]
+        return {name: self._lengths.get(name) for name in unread}
 
     def __len__(self) -> int:
         return len(self._names)
@@ -142,19 +157,18 @@ class LazyWrites(_Unread, Sequence[tuple[str, str, Any]]):
     """The pending writes of a listed checkpoint, read when they are first used, all at once.
 
     They are those at the time of reading. See `LazyValues` for `alist` and errors.
+
+    Attributes:
+        names: the task's id and the channel of each write when it was listed, known without a read.
     """
 
     def __init__(
-        self,
-        saver: Any,
-        found: CheckpointTuple,
-        channels: Iterable[str] | None,
-        *,
-        awaited: bool,
+        self, saver: Any, found: CheckpointTuple, *, awaited: bool, read: bool = False
     ) -> None:
         super().__init__(saver, found, awaited=awaited)
-        self._channels = dict.fromkeys(channels or ())
-        self._found = None if self._channels else [*(found.pending_writes or ())]
+        writes = [*(found.pending_writes or ())]
+        self.names = tuple([(task, channel) for task, channel, _ in writes])
+        self._found = writes if read or not writes else None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'not read' if self._found is None else self._found}>"
@@ -174,7 +188,7 @@ class LazyWrites(_Unread, Sequence[tuple[str, str, Any]]):
     def _load(self) -> Operation[None]:
         """Read the pending writes. Raises as `LazyValues.load`."""
         if self._found is None:
-            found = yield from self._read(self._channels)
+            found = yield from self._read(dict.fromkeys(channel for _, channel in self.names))
             self._found = [*(found.pending_writes or ())]
 
     load, aload = sync_and_async(_load)
@@ -188,10 +202,10 @@ def each_lazily(saver: Any, found: Iterable[CheckpointTuple]) -> Operation[list[
 
 def _lazily(saver: Any, found: CheckpointTuple, *, awaited: bool) -> CheckpointTuple:
     unread: Any = found.checkpoint["channel_values"]
-    known = {name: decode for name, decode in unread.items() if decode is not None}
-    channels = [channel for _, channel, _ in found.pending_writes or ()]
-    values = LazyValues(saver, found, unread, known, awaited=awaited)
-    return _with(found, values, LazyWrites(saver, found, channels, awaited=awaited))
+    known = {name: decode for name, decode in unread.items() if callable(decode)}
+    lengths = {name: count for name, count in unread.items() if name not in known}
+    values = LazyValues(saver, found, unread, known, awaited=awaited, lengths=lengths)
+    return _with(found, values, LazyWrites(saver, found, awaited=awaited))
 
 
 def through(
@@ -199,7 +213,9 @@ def through(
 ) -> LazyValues:
     """Return the values of a wrapped saver as `saver` shows them, which changes channel `own`."""
     known = {name: decode for name, decode in values._known.items() if name != own}  # noqa: SLF001 - of this module
-    return LazyValues(saver, found, names, known, awaited=values._awaited)  # noqa: SLF001 - likewise
+    lengths = {name: count for name, count in values.unread.items() if name != own}
+    awaited = values._awaited  # noqa: SLF001 - likewise
+    return LazyValues(saver, found, names, known, awaited=awaited, lengths=lengths)
 
 
 def loaded(saver: Any, found: CheckpointTuple, *, awaited: bool) -> CheckpointTuple:
@@ -207,7 +223,7 @@ def loaded(saver: Any, found: CheckpointTuple, *, awaited: bool) -> CheckpointTu
     values = found.checkpoint["channel_values"]
     known = {name: partial(values.get, name) for name in values}
     own = LazyValues(saver, found, values, known, awaited=awaited)
-    return _with(found, own, LazyWrites(saver, found, None, awaited=awaited))
+    return _with(found, own, LazyWrites(saver, found, awaited=awaited, read=True))
 
 
 def _with(found: CheckpointTuple, values: Any, writes: Any) -> CheckpointTuple:

@@ -7,7 +7,7 @@ Modules that a save does not need are imported when one of their operations runs
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -73,31 +73,46 @@ class Threads(ThreadEntries, ThreadTransfers):
         before_id: str | None,
         after_id: str | None = None,
         checkpoint_ns: str = "",
+        *,
+        channels: Sequence[str] | None = None,
     ) -> Operation[StateDiff]:
         """Compare two checkpoints of a thread and namespace by their ids; None is the head.
 
+        Args:
+            thread_id: the thread's id.
+            before_id: the id of the first checkpoint.
+            after_id: the id of the second checkpoint.
+            checkpoint_ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
+            channels: compare and read only these channels; None for all. The result has no others.
+
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: a checkpoint does not exist.
-            InvalidArgumentError: an argument is no text.
+            InvalidArgumentError: an argument is no text, or `channels` is no list of names.
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
         a = validation.place(thread_id, checkpoint_ns, before_id)
         b = validation.place(thread_id, checkpoint_ns, after_id)
-        return lazy.checkpoints.diff(self._store, self._engine, a, b)
+        return lazy.checkpoints.diff(self._store, self._engine, a, b, channels)
 
     diff, adiff = sync_and_async(_diff)
 
-    def _diff_checkpoints(self, before: ConfigOrPair, after: ConfigOrPair) -> Operation[StateDiff]:
+    def _diff_checkpoints(
+        self,
+        before: ConfigOrPair,
+        after: ConfigOrPair,
+        *,
+        channels: Sequence[str] | None = None,
+    ) -> Operation[StateDiff]:
         """Compare two checkpoints of any threads, channel by channel.
 
         Pass a config, as `get_state` and `list` return it, or a pair of the thread's id and the
-        checkpoint's id (None for the head).
+        checkpoint's id (None for the head). `channels` are as in `diff`.
 
         Raises:
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        return lazy.checkpoints.diff(self._store, self._engine, before, after)
+        return lazy.checkpoints.diff(self._store, self._engine, before, after, channels)
 
     diff_checkpoints, adiff_checkpoints = sync_and_async(_diff_checkpoints)
 

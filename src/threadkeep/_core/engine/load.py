@@ -292,8 +292,8 @@ def of_thread(
 def listed(engine: Engine, rows: Sequence[model.StoredCheckpoint]) -> list[Loaded]:
     """Return checkpoints without reading segments.
 
-    In place of each value is a function that decodes it, or None if segments must be read; in place
-    of each pending write's value is None.
+    In place of each value is a function that decodes it; if segments must be read, the number of
+    its elements, or None if it has none. In place of each pending write's value is None.
     """
     found, known = Elements(engine.codec), Keyframes()
     loaded: list[Loaded] = []
@@ -301,7 +301,9 @@ def listed(engine: Engine, rows: Sequence[model.StoredCheckpoint]) -> list[Loade
         with named(stored):
             read, _ = read_channels(engine, stored, known)
             unread = {
-                name: None if entry.ref.needs else partial(_decoded, found, entry.ref, name)
+                name: refs.elements_of(entry.ref)
+                if entry.ref.needs
+                else partial(_decoded, found, entry.ref, name)
                 for name, entry in read.entries.items()
                 if entry.ref is not None
             }

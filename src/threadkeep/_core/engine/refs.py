@@ -193,6 +193,11 @@ def length(spans: Iterable[Span]) -> int:
     return sum([stop - start for _, start, stop in spans])
 
 
+def elements_of(ref: Ref) -> int | None:
+    """Return the number of elements of a list, tuple or dict that is stored as such."""
+    return length(ref.spans) if isinstance(ref, Run) else None
+
+
 def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
     """Return the spans of the elements number `start <= i < stop`."""
     found, at = [], 0

@@ -27,6 +27,7 @@ Path: TypeAlias = tuple[Any, ...]
 _CONTAINERS = (Mapping, Sequence, AbstractSet)
 _TEXTS = (str, bytes, bytearray, memoryview)  # sequences that count as one value
 _MAX_DEPTH = 200
+_MAX_BITS = 14_000  # of a number in decimal
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "reordered": "~"}
 _EDITS_SHOWN = 4
 _PYDANTIC_EXTRA = "__pydantic_extra__"
@@ -201,8 +202,10 @@ def _plain(value: Any, depth: int) -> Any:
         return {str(k): _plain(v, depth - 1) for k, v in value.items()}
     if depth and isinstance(value, _CONTAINERS) and not isinstance(value, _TEXTS):
         return [_plain(item, depth - 1) for item in value]
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):  # (Python refuses to write longer ones in decimal)
+        return value if value.bit_length() < _MAX_BITS else hex(value)
     try:
         return repr(value)
     except Exception as error:  # noqa: BLE001 - `repr` is code of the user
@@ -290,7 +293,7 @@ def _edits_text(edits: Sequence[TextEdit], width: int) -> Iterator[str]:
 
 
 def _place_text(change: Change) -> str:
-    before, after = _path_text(change.before_at), _path_text(change.after_at)
+    before, after = path_text(change.before_at), path_text(change.after_at)
     if change.kind == "added":
         place = after
     elif change.kind == "removed" or change.before_at == change.after_at:
@@ -300,7 +303,8 @@ def _place_text(change: Change) -> str:
     return f"{place} " if place else ""
 
 
-def _path_text(path: Iterable[Any]) -> str:
+def path_text(path: Iterable[Any]) -> str:
+    """Format a path: `messages[3].content`."""
     text = ""
     for step in path:
         if isinstance(step, str) and step.isidentifier():

@@ -1,12 +1,13 @@
 """Compare two checkpoints channel by channel, and list the versions of a channel.
 
-A value that both checkpoints hold by the same reference is not decoded.
+A value that both checkpoints hold by the same reference is not decoded, and neither are the shared
+elements at the start of a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -34,7 +35,18 @@ from threadkeep._core.engine.model import (
     ThreadState,
 )
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
-from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version, same_version
+from threadkeep._core.engine.refs import (
+    DICT,
+    ChannelEntry,
+    Inline,
+    Manifest,
+    Ref,
+    Run,
+    Version,
+    cut,
+    length,
+    same_version,
+)
 from threadkeep._core.engine.rows import unpack_metadata, unpack_time
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep._run.driver import Runner, external, on
@@ -67,12 +79,14 @@ class Side(NamedTuple):
 class Pair(NamedTuple):
     """A channel's values in both checkpoints, or nothing on both sides if they are the same.
 
-    With `is_delta` they are dicts of the last whole value and the writes since.
+    With `is_delta` they are dicts of the last whole value and the writes since. Of two lists,
+    `skipped` elements at the start are left out: both store them by the same references.
     """
 
     before: Any
     after: Any
     is_delta: bool
+    skipped: int = 0
 
 
 def place_of(value: ConfigOrPair | CheckpointRef) -> CheckpointRef:
@@ -92,21 +106,28 @@ def diff(
     engine: Engine,
     before: ConfigOrPair | CheckpointRef,
     after: ConfigOrPair | CheckpointRef,
+    channels: Sequence[str] | None = None,
 ) -> Operation[StateDiff]:
-    """Compare two checkpoints, of one thread or of two."""
-    a, b, pairs = yield from on(store, compare(engine, place_of(before), place_of(after)))
+    """Compare two checkpoints, of one thread or of two; only some channels, or (None) all."""
+    wanted = None if channels is None else validation.channels(channels)
+    a, b, pairs = yield from on(store, compare(engine, place_of(before), place_of(after), wanted))
     # (a large difference would block an event loop for too long)
     return (yield from external(partial(_state_diff, engine, a, b, pairs)))
 
 
 def compare(
-    engine: Engine, before: CheckpointRef, after: CheckpointRef
+    engine: Engine,
+    before: CheckpointRef,
+    after: CheckpointRef,
+    wanted: Collection[str] | None = None,
 ) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
     """Read two checkpoints, and both values of each channel, sorted by name."""
 
     def read(states: list[ThreadState]) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
         a, b = _side(engine, before, states[0]), _side(engine, after, states[1])
-        return a, b, (yield from _pairs(engine, a, b))
+        every = {*a.manifest.entries, *b.manifest.entries}
+        channels = sorted(every if wanted is None else every.intersection(wanted))
+        return a, b, (yield from _pairs(engine, a, b, channels))
 
     return _read_stable((before, after), read)
 
@@ -160,8 +181,7 @@ class _Refs(NamedTuple):
             yield from ref.needs
 
 
-def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
-    channels = sorted({*a.manifest.entries, *b.manifest.entries})
+def _pairs(engine: Engine, a: Side, b: Side, channels: Sequence[str]) -> Operation[dict[str, Pair]]:
     a_deltas, b_deltas = (
         (yield from _deltas(engine, a, channels)),
         (yield from _deltas(engine, b, channels)),
@@ -171,6 +191,9 @@ def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
     a_refs = {c: _refs(a.entry(c), a_deltas.get(c), is_delta=c in deltas) for c in channels}
     b_refs = {c: _refs(b.entry(c), b_deltas.get(c), is_delta=c in deltas) for c in channels}
     changed = [c for c in channels if not _is_same(a_refs[c], b_refs[c], one_thread=one_thread)]
+    skipped: dict[str, int] = {}
+    for c in changed if one_thread else ():
+        a_refs[c], b_refs[c], skipped[c] = _without_shared(a_refs[c], b_refs[c])
     a_spans = [span for c in changed for span in a_refs[c].spans()]
     b_spans = [span for c in changed for span in b_refs[c].spans()]
     if one_thread:  # (one read for both)
@@ -180,7 +203,8 @@ def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
     pairs = {c: Pair(_NOTHING, _NOTHING, a_refs[c].is_delta) for c in channels}
     for c in changed:
         before, after = _value(a, c, a_refs[c], a_elements), _value(b, c, b_refs[c], b_elements)
-        pairs[c] = Pair(before, after, a_refs[c].is_delta or b_refs[c].is_delta)
+        is_delta = a_refs[c].is_delta or b_refs[c].is_delta
+        pairs[c] = Pair(before, after, is_delta, skipped.get(c, 0))
     return pairs
 
 
@@ -214,6 +238,25 @@ def _is_same(a: _Refs, b: _Refs, *, one_thread: bool) -> bool:
     """Return True if the references alone prove that both values are the same."""
     whole = one_thread or all(isinstance(ref, Inline) and not ref.uses for ref in a.all())
     return whole and a == b
+
+
+def _without_shared(a: _Refs, b: _Refs) -> tuple[_Refs, _Refs, int]:
+    """Leave out the elements that two lists of one thread share at their start; return how many.
+
+    `differences` would pair them, so the result is the same.
+    """
+    x, y = a.seed, b.seed
+    if not isinstance(x, Run) or not isinstance(y, Run) or x.kind != y.kind or x.kind == DICT:
+        return a, b, 0
+    count = 0
+    for one, other in zip(x.spans, y.spans, strict=False):
+        if one[:2] != other[:2]:
+            break
+        count += min(one.stop, other.stop) - one.start
+        if one != other:
+            break
+    rest = [Run(r.kind, tuple(cut(r.spans, count, length(r.spans)))) for r in (x, y)]
+    return a._replace(seed=rest[0]), b._replace(seed=rest[1]), count
 
 
 def _elements(engine: Engine, side: Side, spans: Iterable[Span]) -> Operation[Elements]:
@@ -282,7 +325,14 @@ def _changes(engine: Engine, pair: Pair, effort: Effort) -> tuple[Change, ...]:
         return (Change("added", (), (), after=after),)
     if after is _NOTHING:
         return (Change("removed", (), (), before),)
-    return differences(before, after, engine.codec.encode, effort)
+    changes = differences(before, after, engine.codec.encode, effort)
+    return tuple([_moved(change, pair.skipped) for change in changes]) if pair.skipped else changes
+
+
+def _moved(change: Change, by: int) -> Change:
+    """Return a change of a list behind `by` elements."""
+    (i, *before), (j, *after) = change.before_at, change.after_at
+    return replace(change, before_at=(i + by, *before), after_at=(j + by, *after))
 
 
 # -- versions of a channel -------------------------------------------------------------

@@ -55,6 +55,12 @@ def test_any_difference_has_both_forms(a: Any, b: Any) -> None:
         assert len(line) <= 160
 
 
+def test_a_number_too_long_for_decimals_is_data() -> None:
+    (change,) = made([1], [10**5000]).as_data()["channels"]["m"]["changes"]
+    assert change["after"] == hex(10**5000)
+    json.dumps(change)
+
+
 def test_what_was_added_has_no_before() -> None:
     data = made(["a"], ["a", "b"]).as_data()
     assert list(data["before"]) == ["thread", "ns", "checkpoint", "time", "step", "source"]
