@@ -64,7 +64,7 @@ def page(engine: Engine, listing: Listing) -> Operation[Page]:
     if limit == 0:
         return Page([], None)
     if limit is not None and not listing.filter:
-        size = min(size, limit)
+        size = min(limit, _LARGEST_PAGE if listing.lazy else size)
     rows, found = yield from _read_page(engine, listing, size)
     limit = None if limit is None else limit - len(found)
     if len(rows) < size or limit == 0:
