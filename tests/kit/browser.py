@@ -99,7 +99,7 @@ def served(browser: Browser, page: StorePage) -> Iterator[Served]:
             server.should_exit = True
             thread.join(20)
         assert not thread.is_alive()
-    assert found.problems == []
+    assert found.problems == [], found.problems
 
 
 def page_over(saver: Any, **options: Any) -> StorePage:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -23,6 +23,7 @@ MOST = 200
 """Rows in one answer."""
 
 LANGUAGE_COOKIE = "threadkeep-language"
+_FIELDS = 1000  # of a form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,13 @@ def page_of(request: Request) -> StorePage:
     return page
 
 
-def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+def render(
+    request: Request,
+    template: str,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    **values: Any,
+) -> Response:
     """Render a template, with the values that all templates have."""
     page = page_of(request)
     language = language_of(request)
@@ -77,7 +84,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         )
     )
     # (a text of a store may hold half a surrogate pair, which UTF-8 cannot)
-    return HTMLResponse(html.encode("utf-8", "replace"), status)
+    return HTMLResponse(html.encode("utf-8", "replace"), status, headers)
 
 
 def language_of(request: Request) -> str:
@@ -99,6 +106,15 @@ def needed(request: Request, name: str) -> str:
             f"The address has no {name}=.", hint="Follow a link of the page."
         )
     return value
+
+
+async def form(request: Request) -> dict[str, str]:
+    """Return the fields of a form that was sent; the guard limits its size."""
+    try:
+        text = (await request.body()).decode("utf-8")
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))
+    except ValueError as error:
+        raise InvalidArgumentError(f"The form cannot be read: {error}.") from error
 
 
 def number(request: Request, name: str, default: int, most: int) -> int:

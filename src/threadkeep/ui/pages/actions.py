@@ -1,7 +1,135 @@
-"""Changes: tags, pins, forks, edits, archives, deletions."""
+"""Changes: tags, pins, metadata, forks, archives, deletions. Each is one call of the saver."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-ROUTES: list[Route] = []
+from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError
+from threadkeep.threads import Mark
+from threadkeep.threads.diff import printable
+from threadkeep.ui.audit import audited
+from threadkeep.ui.page import form, needed, page_of, render
+
+Fields: TypeAlias = Mapping[str, str]
+
+
+class Place(NamedTuple):
+    """A thread, or one of its checkpoints."""
+
+    thread: str
+    checkpoint: str | None = None
+    ns: str = ""
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """Arguments of `tag` and `pin`."""
+        return {"checkpoint_id": self.checkpoint, "checkpoint_ns": self.ns}
+
+
+def place_of(request: Request) -> Place:
+    """Return the place that an address names."""
+    asked = request.query_params
+    return Place(needed(request, "thread"), asked.get("id") or None, asked.get("ns", ""))
+
+
+async def _metadata(saver: Any, at: Place, given: Fields) -> Any:
+    """Replace the metadata that the page showed; a key that is missing now is removed."""
+    try:
+        new, shown = json.loads(given.get("metadata", "")), json.loads(given.get("shown", "[]"))
+    except ValueError as error:
+        raise InvalidArgumentError(f"This is not JSON: {error}.") from error
+    if not isinstance(new, dict):
+        raise InvalidArgumentError("This is not a JSON object.")
+    removed = {name: None for name in shown if name not in new}
+    return await saver.threads.aupdate(at.thread, metadata={**new, **removed})
+
+
+async def _delete(saver: Any, at: Place, given: Fields) -> Any:
+    _check_name(at, given)
+    return await saver.adelete_thread(at.thread)
+
+
+async def _erase(saver: Any, at: Place, given: Fields) -> Any:
+    _check_name(at, given)
+    return await saver.threads.aerase(at.thread, forks="forks" in given)
+
+
+def _check_name(at: Place, given: Fields) -> None:
+    if given.get("name") != printable(at.thread):
+        raise InvalidArgumentError("The name is not the thread's.", hint="Type it as it is shown.")
+
+
+Action: TypeAlias = Callable[[Any, Place, Fields], Awaitable[Any]]
+ACTIONS: Mapping[str, Action] = {
+    "tag": lambda saver, at, given: saver.threads.atag(at.thread, given["tag"], **at.mark),
+    "untag": lambda saver, at, given: saver.threads.auntag(at.thread, given["tag"], **at.mark),
+    "pin": lambda saver, at, _: saver.threads.apin(at.thread, **at.mark),
+    "unpin": lambda saver, at, _: saver.threads.aunpin(at.thread, **at.mark),
+    "metadata": _metadata,
+    "fork": lambda saver, at, given: saver.threads.afork(
+        at.thread, at.checkpoint, given.get("name") or None
+    ),
+    "archive": lambda saver, at, _: saver.threads.aarchive(at.thread),
+    "restore": lambda saver, at, _: saver.threads.arestore(at.thread),
+    "discard": lambda saver, at, _: saver.adiscard_partial(at.thread),
+    "delete": _delete,
+    "erase": _erase,
+}
+_LOGGED = ("tag", "name", "forks")  # fields in the audit log
+
+
+async def shown(request: Request) -> Response:
+    """Show the actions of a thread or checkpoint."""
+    return await _render(request, place_of(request))
+
+
+async def act(request: Request) -> Response:
+    """Make a change, and show its result."""
+    at, action, given = place_of(request), needed(request, "action"), await form(request)
+    if action not in ACTIONS:
+        raise NotFoundError(f"There is no action {action!r}.")
+    details = {name: given[name] for name in _LOGGED if name in given}
+    try:
+        with audited(request, action, at.thread, at.checkpoint, **details):
+            result = await ACTIONS[action](page_of(request).writer, at, given)
+    except ThreadkeepError as error:
+        return refused(error)
+    if action == "delete":
+        return Response(headers={"hx-redirect": request.scope.get("root_path", "") + "/"})
+    if action == "erase":
+        place = {"hx-retarget": "#main", "hx-reswap": "innerHTML"}
+        return render(request, "erased.html", name=at.thread, report=result, headers=place)
+    return await _render(request, at, action, result)
+
+
+def refused(error: ThreadkeepError) -> Response:
+    """Return the answer to a refused change; the script shows it beside the form."""
+    known = isinstance(error, NotFoundError), isinstance(error, InvalidArgumentError)
+    return PlainTextResponse(str(error), 404 if known[0] else 400 if known[1] else 409)
+
+
+async def _render(request: Request, at: Place, done: str = "", result: Any = None) -> Response:
+    info = await page_of(request).saver.threads.aget(at.thread)
+    own: Any = info
+    if at.checkpoint is not None and info is not None:
+        none = Mark(at.ns, at.checkpoint)
+        own = next((one for one in info.marks if one[:2] == none[:2]), none)
+    return render(
+        *(request, "acts.html"),
+        at=at,
+        info=info,
+        own=own,
+        name=printable(at.thread),
+        done=done,
+        result=result,
+        headers={"hx-trigger": "changed"} if done else None,
+    )
+
+
+ROUTES = [Route("/actions", shown), Route("/actions", act, methods=["POST"])]

@@ -1,0 +1,26 @@
+"use strict";
+// Dialogs of the actions, names typed in, and answers that refuse a change.
+
+document.addEventListener("click", (event) => {
+  const opens = event.target.closest("[data-opens]");
+  if (opens) document.getElementById(opens.dataset.opens).showModal();
+  for (const menu of document.querySelectorAll(".menu[open]")) if (opens || !menu.contains(event.target)) menu.open = false;
+  if (event.target.closest("[data-closes]")) event.target.closest("dialog").close();
+});
+
+document.addEventListener("input", (event) => {
+  const { name } = event.target.dataset;
+  if (name !== undefined) event.target.form.querySelector("button.danger").disabled = event.target.value !== name;
+});
+
+function refused(event) {
+  const { elt, xhr } = event.detail;
+  const part = elt.closest("[data-lost]");
+  if (!part) return;
+  const place = elt.querySelector(".said") ?? part.querySelector(".said[role=status]");
+  const is_text = xhr.getResponseHeader("content-type")?.startsWith("text/plain");
+  place.textContent = is_text ? xhr.responseText : part.dataset.lost;
+  place.className = "said refused";
+}
+document.addEventListener("htmx:responseError", refused);
+document.addEventListener("htmx:sendError", refused);

@@ -1,0 +1,154 @@
+"""Changes that the page makes with --write: each goes through the browser into the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+
+import pytest
+from kit.browser import PHONE, check_accessible, check_fits
+from kit.graphs_to_look_at import asks, desk, named
+
+from threadkeep import SqliteSaver
+
+
+@pytest.fixture
+def saver(tmp_path):
+    with SqliteSaver(tmp_path / "threads.db", cold=f"file://{tmp_path}/cold") as saver:
+        desk(saver).invoke(asks("Where is my parcel?"), named("order-17", user_id="u-1"))
+        yield saver
+
+
+@pytest.fixture
+def writing(saver, serve):
+    """The page, which may change the store."""
+    return serve(saver, write=True)
+
+
+@pytest.fixture
+def tab(writing):
+    return writing.open("/thread?id=order-17")
+
+
+@pytest.fixture
+def lines(caplog):
+    """The lines of the audit log."""
+    caplog.set_level(logging.INFO, "threadkeep.audit")
+    return lambda: [
+        json.loads(one.getMessage()) for one in caplog.records if one.name == "threadkeep.audit"
+    ]
+
+
+def acts(tab):
+    return tab.locator("section#acts")
+
+
+def test_a_page_that_only_shows_has_no_actions(saver, serve):
+    tab = serve(saver).open("/thread?id=order-17")
+    assert tab.locator("#acts").count() == 0
+
+
+def test_tags_and_pins(saver, tab, lines):
+    acts(tab).get_by_label("Tag", exact=True).fill("vip, urgent")
+    acts(tab).get_by_role("button", name="Add").click()
+    acts(tab).get_by_role("button", name="Remove the tag vip, urgent").wait_for()
+    acts(tab).get_by_role("button", name="Pin").click()
+    acts(tab).get_by_role("button", name="Unpin").wait_for()
+    info = saver.threads.get("order-17")
+    assert (info.tags, info.pinned) == (("vip, urgent",), True)
+    acts(tab).get_by_role("button", name="Remove the tag vip, urgent").click()
+    acts(tab).get_by_role("button", name="Unpin").click()
+    acts(tab).get_by_role("button", name="Pin", exact=True).wait_for()
+    info = saver.threads.get("order-17")
+    assert (info.tags, info.pinned) == ((), False)
+    assert [(one["action"], one["result"]) for one in lines()] == [
+        (action, "done") for action in ("tag", "pin", "untag", "unpin")
+    ]
+    assert {key: lines()[0][key] for key in ("user", "thread", "tag")} == {
+        "user": "local",
+        "thread": "order-17",
+        "tag": "vip, urgent",
+    }
+
+
+def test_metadata(saver, writing, tab, lines):
+    acts(tab).get_by_role("button", name="Metadata").click()
+    dialog = acts(tab).get_by_role("dialog")
+    dialog.get_by_label("Metadata").fill('{"user_id": 7, ')
+    dialog.get_by_role("button", name="Save").click()
+    dialog.get_by_text("This is not JSON").wait_for()
+    dialog.get_by_label("Metadata").fill('{"plan": "gold"}')
+    dialog.get_by_role("button", name="Save").click()
+    acts(tab).get_by_text("Saved.").wait_for()
+    assert saver.threads.get("order-17").metadata == {"plan": "gold"}
+    assert [one["result"] for one in lines()] == ["refused: InvalidArgumentError", "done"]
+    assert "gold" not in json.dumps(lines())
+    writing.problems.clear()  # (the browser reports the refusal)
+
+
+def test_a_fork_of_a_checkpoint(saver, writing, tab):
+    old = [*saver.list(named("order-17"))][2].config["configurable"]["checkpoint_id"]
+    writing.go(tab, f"/checkpoint?thread=order-17&id={old}")
+    acts(tab).get_by_role("button", name="Pin").click()
+    acts(tab).get_by_role("button", name="Unpin").wait_for()
+    assert [m.checkpoint for m in saver.threads.get("order-17").marks] == [old]
+    for name in ("order-17", "order/17 & more?"):
+        acts(tab).get_by_role("button", name="Fork here").click()
+        dialog = acts(tab).get_by_role("dialog")
+        dialog.get_by_label("Name of the fork").fill(name)
+        dialog.get_by_role("button", name="Fork").click()
+        if name == "order-17":  # the refusal is shown in the dialog
+            dialog.get_by_text(re.compile("already")).wait_for()
+            dialog.get_by_role("button", name="Cancel").click()
+    acts(tab).get_by_role("link", name="order/17 & more?").click()
+    assert tab.get_by_role("heading", level=1).inner_text() == "order/17 & more?"
+    assert saver.threads.get("order/17 & more?").forked_from == ("order-17", old)
+    writing.problems.clear()  # (the browser reports the refusal)
+
+
+def test_an_archive_and_back(saver, tab):
+    for word, state in (("Archive", "archived"), ("Restore", "active")):
+        acts(tab).get_by_text("More").click()
+        acts(tab).get_by_role("button", name=word).click()
+        acts(tab).get_by_text(f"{word}d.").wait_for()
+        assert saver.threads.get("order-17").state == state
+
+
+def test_a_thread_is_deleted_after_its_name_is_typed(saver, tab):
+    acts(tab).get_by_text("More").click()
+    acts(tab).get_by_role("button", name="Delete…").click()
+    dialog = acts(tab).get_by_role("dialog")
+    name, delete = dialog.get_by_role("textbox"), dialog.get_by_role("button", name="Delete")
+    name.fill("order-1")
+    assert delete.is_disabled()
+    name.fill("order-17")
+    delete.click()
+    tab.get_by_role("heading", name="Threads", level=1).wait_for()
+    assert saver.threads.get("order-17").state == "deleted"
+
+
+def test_an_erasure_shows_its_report(saver, writing, lines):
+    """Also of a name that cannot be typed, which is shown escaped."""
+    odd = "one\ntwo\u202e"
+    desk(saver).invoke(asks("Hello"), named(odd))
+    tab = writing.open("/thread?id=one%0Atwo%E2%80%AE")
+    acts(tab).get_by_text("More").click()
+    acts(tab).get_by_role("button", name="Erase…").click()
+    dialog = acts(tab).get_by_role("dialog")
+    dialog.get_by_role("textbox").fill("one\\ntwo\\u202e")
+    dialog.get_by_role("button", name="Erase").click()
+    tab.get_by_text("What this store cannot promise").wait_for()
+    assert saver.threads.get(odd).state == "deleted"
+    assert [(one["action"], one["thread"]) for one in lines()] == [("erase", odd)]
+    tab.get_by_role("link", name="To the threads").click()
+
+
+def test_actions_are_accessible_and_fit(writing):
+    tab = writing.open("/thread?id=order-17", width=PHONE)
+    acts(tab).get_by_text("More").click()
+    check_fits(tab)
+    check_accessible(tab)
+    acts(tab).get_by_role("button", name="Erase…").click()
+    check_fits(tab)
+    check_accessible(tab)
