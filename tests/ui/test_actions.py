@@ -1,4 +1,4 @@
-"""Changes that the page makes with --write: each goes through the browser into the store."""
+"""Changes that the page makes with --write, from the browser to the store."""
 
 from __future__ import annotations
 
