@@ -19,7 +19,7 @@ from threadkeep.ui.page import form, needed, page_of, render
 Sent: TypeAlias = Mapping[str, str]
 
 
-class Spot(NamedTuple):
+class ActedOn(NamedTuple):
     """A thread, or one of its checkpoints."""
 
     thread: str
@@ -32,13 +32,13 @@ class Spot(NamedTuple):
         return {"checkpoint_id": self.checkpoint, "checkpoint_ns": self.ns}
 
 
-def place_of(request: Request) -> Spot:
+def place_of(request: Request) -> ActedOn:
     """Return the place that an address names."""
     asked = request.query_params
-    return Spot(needed(request, "thread"), asked.get("id") or None, asked.get("ns", ""))
+    return ActedOn(needed(request, "thread"), asked.get("id") or None, asked.get("ns", ""))
 
 
-async def _metadata(saver: Any, at: Spot, given: Sent) -> Any:
+async def _metadata(saver: Any, at: ActedOn, given: Sent) -> Any:
     """Replace the metadata that the page showed; a key that is missing now is removed."""
     try:
         new, shown = json.loads(given.get("metadata", "")), json.loads(given.get("shown", "[]"))
@@ -50,22 +50,22 @@ async def _metadata(saver: Any, at: Spot, given: Sent) -> Any:
     return await saver.threads.aupdate(at.thread, metadata={**new, **removed})
 
 
-async def _delete(saver: Any, at: Spot, given: Sent) -> Any:
+async def _delete(saver: Any, at: ActedOn, given: Sent) -> Any:
     _check_name(at, given)
     return await saver.adelete_thread(at.thread)
 
 
-async def _erase(saver: Any, at: Spot, given: Sent) -> Any:
+async def _erase(saver: Any, at: ActedOn, given: Sent) -> Any:
     _check_name(at, given)
     return await saver.threads.aerase(at.thread, forks="forks" in given)
 
 
-def _check_name(at: Spot, given: Sent) -> None:
+def _check_name(at: ActedOn, given: Sent) -> None:
     if given.get("name") != printable(at.thread):
         raise InvalidArgumentError("The name is not the thread's.", hint="Type it as it is shown.")
 
 
-Action: TypeAlias = Callable[[Any, Spot, Sent], Awaitable[Any]]
+Action: TypeAlias = Callable[[Any, ActedOn, Sent], Awaitable[Any]]
 ACTIONS: Mapping[str, Action] = {
     "tag": lambda saver, at, given: saver.threads.atag(at.thread, given["tag"], **at.mark),
     "untag": lambda saver, at, given: saver.threads.auntag(at.thread, given["tag"], **at.mark),
@@ -114,7 +114,7 @@ def refused(error: ThreadkeepError) -> Response:
     return PlainTextResponse(str(error), 404 if known[0] else 400 if known[1] else 409)
 
 
-async def _render(request: Request, at: Spot, done: str = "", result: Any = None) -> Response:
+async def _render(request: Request, at: ActedOn, done: str = "", result: Any = None) -> Response:
     info = await page_of(request).saver.threads.aget(at.thread)
     own: Any = info
     if at.checkpoint is not None and info is not None:
