@@ -148,7 +148,7 @@ async def _streams(request: Request, said: Conversation | None) -> list[dict[str
         if one.status == "pending":
             new = [each.message for each in one.messages if each.id not in known]
             values = {name: value for name, value in one.values.items() if name != channel}
-            more = {"events": [*one.events]} if one.events else {}
+            more: dict[str, Any] = {"events": [*one.events]} if one.events else {}
             more |= {"values": values} if values else {}
             said_so_far: list[Message] = [message(each) for each in new]
             shown = messages.bubbles(said_so_far)
