@@ -255,8 +255,16 @@ async def memory(request: Request) -> Response:
         shown = await to_thread.run_sync(messages.bubbles, read)
         return render(request, "memory.html", shown=shown, query=query, most=_HITS)
     layers, usage = await said.layered.alayers(config), await said.layered.ausage(config)
-    values = {"at": said.found.checkpoint["id"], "channel": said.channel, "query": ""}
-    return render(request, "memory.html", 200, layers=layers, usage=usage, **values)
+    at = said.found.checkpoint["id"]
+    return render(
+        request,
+        "memory.html",
+        layers=layers,
+        usage=usage,
+        at=at,
+        channel=said.channel,
+        query="",
+    )
 
 
 ROUTES = [
