@@ -81,7 +81,7 @@ class _Room:
 
 
 def bubbles(messages: Sequence[Message], back: int = 0) -> list[Bubble]:
-    """Draw messages, of which the last is `back` messages before the end of the conversation."""
+    """Draw messages; `back` more come after them in the conversation."""
     room, found = _Room(), list[Bubble]()
     for number, one in enumerate(messages):
         made = _bubble(one, back + len(messages) - number, room)
@@ -97,7 +97,7 @@ def bubbles(messages: Sequence[Message], back: int = 0) -> list[Bubble]:
 
 
 def settled(messages: Sequence[Message]) -> int:
-    """Return how many messages need not be drawn again: a later one may answer the others."""
+    """Return the number of messages that no later message may change."""
     waiting = dict[str, int]()
     for number, one in enumerate(messages):
         if _SIDES.get(one.role) == "human":

@@ -91,7 +91,7 @@ async def _every(said: Conversation, skip: int) -> Sequence[Any]:
     return await said.layered.afull_messages(said.found.config)
 
 
-# -- what is drawn ---------------------------------------------------------------------
+# -- drawing ----------------------------------------------------------------------------
 
 
 async def _window(said: Conversation, skip: int) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _drawn(said: Conversation, some: Sequence[Any], start: int, skip: int) -> di
 
 
 async def _streams(request: Request, said: Conversation | None) -> list[dict[str, Any]]:
-    """Return what pending streams have saved beyond the messages of the head, oldest first."""
+    """Return the output of pending streams that the head lacks, oldest first."""
     page, asked = page_of(request), request.query_params
     if not page.is_own or asked.get("at") or asked.get("ns"):
         return []
