@@ -57,6 +57,7 @@ def store(url):
         ("--not-pinned --min-bytes 0", {"small", "waits"}),
         ("--min-bytes 4KB", {"large"}),
         ("--forked-from small", set()),
+        ("--id-prefix sma", {"small"}),
     ],
 )
 def test_each_filter(told, options, want):

@@ -241,6 +241,21 @@ def test_pages_by_cursor(saver: Any) -> None:
     assert saver.threads.count(metadata={"even": False}) == 3
 
 
+def test_ids_by_their_beginning(saver: Any) -> None:
+    every = ["order-1", "order-1é", "order-2", "order_1", "Order-1", "ordé", "o"]
+    for name in every:
+        saver.threads.create(name)
+    for prefix in ("", "o", "order-", "order-1", "ordé", "x", "ORDER", "order-2 "):
+        want = sorted(name for name in every if name.startswith(prefix))
+        for order in ("thread", "-updated_at", "bytes"):
+            page = saver.threads.search(id_prefix=prefix, order=order)
+            assert sorted(thread.id for thread in page) == want, (prefix, order)
+        assert saver.threads.count(id_prefix=prefix) == len(want)
+    page = saver.threads.search(id_prefix="order-", order="thread", limit=2)
+    rest = saver.threads.search(id_prefix="order-", order="thread", limit=2, cursor=page.cursor)
+    assert len({t.id for t in (*page, *rest)}) == 3
+
+
 def test_times_are_moments_or_how_long_ago(saver: Any) -> None:
     saver.threads.create("one")
     now = datetime.now(UTC)
@@ -303,6 +318,8 @@ async def test_awaited_changes_at_the_same_time(saver: Any) -> None:
         ("min_bytes", -1),
         ("min_bytes", 1.5),
         ("forked_from", True),
+        ("id_prefix", 7),
+        ("id_prefix", "\ud800"),
         ("order", "size"),
         ("limit", 0),
         ("limit", 1001),

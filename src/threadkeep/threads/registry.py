@@ -67,6 +67,7 @@ class Filters(TypedDict, total=False):
     pinned: True for pinned threads.
     min_bytes: smallest size in bytes.
     forked_from: id of the origin of forks.
+    id_prefix: beginning of the threads' ids.
     """
 
     state: str | Iterable[str] | None
@@ -80,6 +81,7 @@ class Filters(TypedDict, total=False):
     pinned: bool | None
     min_bytes: int | None
     forked_from: str | None
+    id_prefix: str
 
 
 # -- searches ------------------------------------------------------------------------
@@ -171,6 +173,7 @@ def thread_query(now: int, filters: Filters) -> ThreadQuery:
         pinned=pinned,
         size=size,
         origin=None if origin is None else validation.thread_id(origin),
+        prefix=validation.text("id_prefix", filters.get("id_prefix", "")),
     )
 
 

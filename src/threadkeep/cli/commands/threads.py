@@ -52,6 +52,7 @@ def _filters(  # noqa: PLR0913 - they are given by name
     pinned: bool | None = option("--pinned/--not-pinned", "Pinned or not."),
     min_bytes: str | None = option("--min-bytes BYTES", "At least this size: 10MB."),
     forked_from: str | None = option("--forked-from THREAD", "Forks of this thread."),
+    id_prefix: str | None = option("--id-prefix TEXT", "Ids that begin with this text."),
 ) -> dict[str, Any]:
     """Return the filters of `saver.threads.search`."""
     options = {
@@ -66,6 +67,7 @@ def _filters(  # noqa: PLR0913 - they are given by name
         "pinned": pinned,
         "min_bytes": parse_size("--min-bytes", min_bytes),
         "forked_from": forked_from,
+        "id_prefix": id_prefix,
     }
     return {name: value for name, value in options.items() if value not in (None, [], {})}
 

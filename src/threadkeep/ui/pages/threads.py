@@ -1,26 +1,75 @@
-"""The list of threads."""
+"""The list of threads: a search, and pages of what it finds."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.ui import queries
 from threadkeep.ui.page import page_of, render
 
 _PAGE = 50  # threads
+_CHIPS = (
+    *("is:waiting", "is:pinned", "state:active", "state:archived", "state:deleted"),
+    *("updated:<1d", "updated:<7d", "updated:>30d", "size:>1MB"),
+)
 
 
 async def threads(request: Request) -> Response:
-    """Show threads, newest first or by another order."""
+    """Show threads that match a query, newest first or by another order."""
     asked = request.query_params
-    order: Any = asked.get("order", "-updated_at")
-    found = await page_of(request).saver.threads.asearch(
-        order=order, limit=_PAGE, cursor=asked.get("cursor")
+    query, order = asked.get("q", "").strip(), asked.get("order", "-updated_at")
+    found: list[Any] = []
+    cursor = error = None
+    try:
+        found, cursor = await _find(request, query, order)
+    except InvalidArgumentError as refused:
+        error = refused
+    return render(
+        request,
+        "threads.html",
+        query=query,
+        order=order,
+        found=found,
+        cursor=cursor,
+        error=error,
+        largest=max([one.archived_bytes or one.bytes for one in found], default=0),
+        chips=_CHIPS,
+        chosen=queries.terms(query),
+        queries=queries,
+        toggled=partial(_toggled, query),
     )
-    return render(request, "threads.html", found=found, order=order)
 
 
-ROUTES = [Route("/", threads)]
+async def _find(request: Request, query: str, order: Any) -> tuple[list[Any], str | None]:
+    """Return a page of threads and the cursor of the next one; an exact id is the first."""
+    page, cursor = page_of(request), request.query_params.get("cursor")
+    exact = await page.saver.threads.aget(query) if query and not cursor else None
+    try:
+        filters = queries.filters_of(query) if page.is_own else queries.none_of(query)
+    except InvalidArgumentError:
+        if exact is None:
+            raise
+        return [exact], None
+    found = await page.saver.threads.asearch(order=order, limit=_PAGE, cursor=cursor, **filters)
+    first = [] if exact is None else [exact]
+    return [*first, *[one for one in found if exact is None or one.id != exact.id]], found.cursor
+
+
+def _toggled(query: str, term: str) -> str:
+    is_there = term in queries.terms(query)
+    return (queries.without_term if is_there else queries.with_term)(query, term)
+
+
+async def count(request: Request) -> Response:
+    """Return the number of threads that match a query, which may take longer than a page."""
+    filters = queries.filters_of(request.query_params.get("q", "").strip())
+    return HTMLResponse(f"{await page_of(request).saver.threads.acount(**filters):,}")
+
+
+ROUTES = [Route("/", threads), Route("/count", count)]

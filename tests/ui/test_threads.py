@@ -1,0 +1,119 @@
+"""The list of threads: searches, orders, pages, and stores without threads."""
+
+from __future__ import annotations
+
+import pytest
+from kit.browser import PHONE, check_accessible, check_fits
+from playwright.sync_api import expect
+
+from threadkeep import MemorySaver
+
+
+def names(tab):
+    return tab.locator("tr[data-row] a.name").all_inner_texts()
+
+
+def search(tab, text):
+    tab.keyboard.press("/")
+    tab.keyboard.type(text)
+    with tab.expect_navigation():
+        tab.keyboard.press("Enter")
+
+
+def test_searches_from_the_keyboard(site):
+    tab = site.open()
+    search(tab, "user_id=u-2 order-1")
+    assert names(tab) == ["order-18"]
+    site.go(tab, "/")
+    search(tab, "order-17")
+    assert names(tab) == ["order-17", "order-17-fork"], "the exact id is the first"
+    site.go(tab, "/")
+    search(tab, "order/17 & more?")
+    assert names(tab) == ["order/17 & more?"]
+
+
+def test_chips_and_labels_filter(site):
+    tab = site.open()
+    tab.get_by_role("link", name="is:waiting").click()
+    assert names(tab) == ["mail", "refund"]
+    tab.get_by_role("link", name="user_id=u-1").click()
+    assert names(tab) == ["refund"]
+    assert tab.get_by_role("searchbox").input_value() == "is:waiting user_id=u-1"
+    tab.get_by_role("link", name="is:waiting").click()
+    assert names(tab) == ["order-17-fork", "refund", "order-17"]
+    tab.go_back()
+    assert names(tab) == ["refund"]
+
+
+def test_a_wrong_query_stays_in_the_field(site):
+    tab = site.open("/?q=is:lost+%23vip")
+    assert tab.get_by_role("searchbox").input_value() == "is:lost #vip"
+    assert "is:waiting" in tab.get_by_role("alert").inner_text()
+    check_accessible(tab)
+
+
+def test_orders(site):
+    tab = site.open()
+    header = tab.get_by_role("columnheader", name="Size")
+    header.get_by_role("link").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    assert names(tab)[0] == "order-17"
+    header.get_by_role("link").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert names(tab)[-1] == "order-17"
+    tab.get_by_role("columnheader", name="Thread").get_by_role("link").click()
+    assert names(tab) == sorted(names(tab))
+
+
+@pytest.mark.parametrize("width", [1440, PHONE])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everyone_can_read_it(site, width, scheme):
+    tab = site.open(width=width, scheme=scheme)
+    tab.get_by_text("Search syntax").click()
+    check_accessible(tab)
+    check_fits(tab)
+
+
+def test_pages_count_what_they_find(serve):
+    with MemorySaver() as saver:
+        for number in range(120):
+            saver.threads.create(f"t-{number:03}", metadata={"odd": number % 2 == 1})
+        tab = serve(saver).open("/?order=thread&q=odd=false")
+        expect(tab.get_by_text("Threads: 60")).to_be_visible()
+        assert names(tab) == [f"t-{number:03}" for number in range(0, 100, 2)]
+        tab.get_by_role("link", name="Next page").click()
+        assert names(tab) == [f"t-{number:03}" for number in range(100, 120, 2)]
+        assert tab.get_by_role("link", name="Next page").count() == 0
+        tab.go_back()
+        assert names(tab)[0] == "t-000"
+
+
+def test_changes_appear_and_the_focus_stays(serve):
+    with MemorySaver() as saver:
+        saver.threads.create("a/b c")
+        tab = serve(saver).open()
+        tab.keyboard.press("j")
+        saver.threads.create("newer")
+        tab.evaluate("htmx.trigger(document.body, 'changed')")
+        expect(tab.get_by_role("link", name="newer")).to_be_visible()
+        expect(tab.get_by_role("link", name="a/b c")).to_be_focused()
+
+
+def test_names_of_any_kind_fit(serve):
+    with MemorySaver() as saver:
+        for name in ("x" * 3000, "\u202eright to left", "a\tb\nc", "", "<b>"):
+            saver.threads.create(name, metadata={"k" * 90: "v" * 500}, tags=["t" * 300])
+        tab = serve(saver).open(width=PHONE)
+        check_fits(tab)
+        assert len(names(tab)) == 5
+        tab.set_viewport_size({"width": 1440, "height": 900})
+        check_fits(tab)
+        tab.get_by_role("link", name="<b>", exact=True).click()
+        assert tab.get_by_role("heading", level=1).inner_text() == "<b>"
+
+
+def test_an_empty_store_says_how_to_begin(serve):
+    with MemorySaver() as saver:
+        tab = serve(saver).open()
+        assert "thread_id" in tab.get_by_text("open_saver").inner_text()
+        check_accessible(tab)
