@@ -176,7 +176,9 @@ def _of_database(stats: Stats, url: str) -> Iterator[Advice]:
         )
 
 
-def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Operation[list[Advice]]:
+def _advise(
+    saver: BaseCheckpointSaver[Any], *, url: str = "URL", stats: Stats | None = None
+) -> Operation[list[Advice]]:
     """Return proposals for the store of any saver.
 
     The bytes that retention frees come from a dry run on the sampled threads of the statistics.
@@ -184,8 +186,10 @@ def _advise(saver: BaseCheckpointSaver[Any], *, url: str = "URL") -> Operation[l
     Args:
         saver: the saver.
         url: the store in commands, quoted for the shell.
+        stats: statistics of the saver that were counted before; None counts.
     """
-    stats = yield from of_saver(saver)
+    if stats is None:
+        stats = yield from of_saver(saver)
     inner = behind(saver)
     freed: dict[str, int] = {}
     if isinstance(inner, Maintenance) and stats.bytes >= _LEAST_BYTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -17,6 +18,8 @@ from starlette.types import Scope
 
 from threadkeep._run.delegate import behind
 from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError, invalid
+from threadkeep.monitor.exports import Observed
+from threadkeep.monitor.probes import Window
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
 from threadkeep.ui.guard import Access, Authorize, Guard, MountedAccess
@@ -35,6 +38,7 @@ from threadkeep.ui.pages import (
 
 _STATIC = resources.files("threadkeep.ui").joinpath("static")
 _YEAR = 365 * 86400
+_WINDOW = 300  # seconds of operations that the metrics show
 _log = logging.getLogger("threadkeep")
 
 
@@ -58,7 +62,16 @@ def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) 
     if not isinstance(inner, Saver):
         hint = "Use a saver of threadkeep, or `threadkeep ui URL` for a store of LangGraph's."
         raise invalid("saver", saver, hint)
-    page = StorePage(saver=as_stored(inner), title=_title(inner), writer=inner if write else None)
+    window = Window(_WINDOW, time.monotonic) if isinstance(saver, Observed) else None
+    if window is not None:
+        saver.add_sink(window)
+    page = StorePage(
+        saver=as_stored(inner),
+        title=_title(inner),
+        writer=inner if write else None,
+        origin=inner,
+        window=window,
+    )
     return build(page, MountedAccess(authorize))
 
 
@@ -77,7 +90,7 @@ def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> 
         Exception: _crashed,
     }
     made = Starlette(routes=every, exception_handlers=handlers)
-    made.state.page = page
+    made.state.page, made.state.work = page, {}
     return Guard(made, access, writes=page.writer is not None)
 
 

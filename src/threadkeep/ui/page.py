@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from threadkeep._core.texts import size
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.monitor.probes import Window
 from threadkeep.ui import text
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -36,6 +37,8 @@ class StorePage:
         command: the store in commands that the page proposes, quoted for the shell.
         writer: makes changes; None for a page that only shows.
         is_own: False for a store of LangGraph's own savers.
+        origin: the application's saver, whose counters are shown; None for `saver`.
+        window: times of the application's operations, if its saver is observed.
     """
 
     saver: Any
@@ -43,6 +46,8 @@ class StorePage:
     command: str = '"$THREADKEEP_URL"'
     writer: Any = None
     is_own: bool = True
+    origin: Any = None
+    window: Window | None = None
 
 
 def page_of(request: Request) -> StorePage:

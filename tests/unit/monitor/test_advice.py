@@ -150,3 +150,10 @@ def test_what_retention_frees_of_some_threads_stands_for_all(
                 chain.put(scratch=chance.randbytes(40_000))
         (advice,) = [one for one in advise(saver) if one.topic == "retention"]
         assert advice.frees == saver.threads.gc(Retention(keep_last=10)).bytes
+
+
+def test_statistics_that_were_counted_before_are_not_counted_again(monkeypatch):
+    with MemorySaver() as saver:
+        monkeypatch.setattr(type(saver), "stats", None)
+        (advice,) = advise(saver, url="threads.db", stats=stats(missing_indexes=(INDEX,)))
+    assert advice.topic == "index"

@@ -1,0 +1,107 @@
+"""Pages about a store as a whole: statistics and advice, archives, findings, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from kit.browser import PHONE, check_accessible, check_fits
+from kit.damage import damaging
+from kit.graphs_to_look_at import asks, desk, named
+from playwright.sync_api import expect
+
+from threadkeep import SqliteSaver
+from threadkeep._core.texts import size
+from threadkeep.monitor import Advice, observe
+from threadkeep.ui import app
+from threadkeep.ui.pages import store
+
+PAGES = ("/store", "/store/archives", "/store/check?run=1", "/store/metrics")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_are_accessible_and_fit_a_phone(site, path):
+    tab = site.open(path, width=PHONE, scheme="dark")
+    tab.locator("#result .card, .list").first.wait_for()
+    check_accessible(tab)
+    check_fits(tab)
+
+
+def test_the_store_shows_its_statistics_and_counts_again(site, filled):
+    tab = site.open("/store")
+    stats = filled.stats()
+    expect(tab.locator(".fact", has_text="Threads")).to_contain_text(str(stats.threads))
+    largest = tab.locator("section", has=tab.get_by_role("heading", name="Largest threads"))
+    expect(largest.locator("tbody tr").first).to_contain_text(stats.largest[0].thread)
+    expect(tab.locator(".plot canvas")).to_be_visible()
+    counted = tab.locator("time").first.get_attribute("datetime")
+    tab.reload()
+    assert tab.locator("time").first.get_attribute("datetime") == counted, "kept for a minute"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A store of the test's own, with one thread."""
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        desk(saver).invoke(asks("Hello"), named("order-1"))
+        yield saver
+
+
+def test_a_check_runs_on_demand_and_names_the_damage_and_its_repair(own, serve, tmp_path):
+    head = own.get(named("order-1"))["id"]
+    damaging("sqlite", own, tmp_path).manifest("order-1", head)
+    tab = serve(own).open("/store/check")
+    assert not tab.get_by_text("threads checked").is_visible()
+    tab.get_by_role("link", name="Check now").click()
+    expect(tab.get_by_text("1 threads checked")).to_be_visible()
+    findings = tab.locator("section", has=tab.get_by_role("heading", name="Findings"))
+    expect(findings.locator("tbody tr").first).to_contain_text("order-1")
+    expect(tab.get_by_text('threadkeep repair --url "$THREADKEEP_URL" --dry-run')).to_be_visible()
+
+
+def test_archives_are_listed_with_a_warning_before_they_are_restored(tmp_path, serve):
+    with SqliteSaver(tmp_path / "threads.db", cold=f"file://{tmp_path}/cold") as saver:
+        for name in ("order-1", "order-2"):
+            desk(saver).invoke(asks("Hello"), named(name))
+        saver.threads.archive("order-1")
+        tab = serve(saver).open("/store/archives")
+        assert tab.locator("tbody tr").count() == 1
+        link = tab.get_by_role("link", name="Open and restore")
+        assert re.search(r"/thread\?id=order-1$", link.get_attribute("href"))
+        assert saver.threads.get("order-1").state == "archived", "the list restores nothing"
+
+
+def test_advice_has_a_command_that_is_copied(own, serve, monkeypatch):
+    advice = [Advice("retention", "Keep <b>ten</b>.", 5_000_000, "threadkeep gc x --keep-last 10")]
+
+    async def advise(*_, **__):
+        return advice
+
+    monkeypatch.setattr(store, "aadvise", advise)
+    tab = serve(own).open("/store", permissions=["clipboard-read", "clipboard-write"])
+    card = tab.locator("article", has_text="retention")
+    expect(card).to_contain_text("Keep <b>ten</b>.")
+    expect(card).to_contain_text("5.0 MB")
+    card.get_by_role("button", name="Copy the command").click()
+    expect(card.locator("button")).to_have_class("copied")
+    assert tab.evaluate("navigator.clipboard.readText()") == advice[0].command
+
+
+def test_metrics_are_those_of_the_applications_own_saver(own):
+    observed = observe(own)
+    page = app(observed, authorize=lambda request: "ann")
+    observed.get_tuple(named("order-1"))
+
+    async def read():
+        transport = httpx.ASGITransport(page)
+        async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
+            return (await client.get("/store/metrics")).text
+
+    with ThreadPoolExecutor(1) as pool:  # (Playwright's event loop runs in this thread)
+        text = pool.submit(asyncio.run, read()).result()
+    rows = dict(re.findall(r'<tr><td>([^<]+)</td><td class="n">([^<]+)</td></tr>', text))
+    assert rows["operations"] == "1"
+    assert rows["written bytes"] == size(own.counters().written_bytes) != "0 bytes"
