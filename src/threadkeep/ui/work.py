@@ -60,7 +60,7 @@ async def work(
 ) -> Work | None:
     """Return work by its name: start it if it is not running and has no recent result.
 
-    Waits a moment for the result. The work goes on if nobody waits.
+    Waits a moment for the result. The work continues without a waiting request.
 
     Args:
         request: the request. Each application has its own work.

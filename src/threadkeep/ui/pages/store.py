@@ -19,7 +19,7 @@ _ROWS = 50  # of archives
 
 
 async def overview(request: Request) -> Response:
-    """Show what the statistics of the store say, and what they propose."""
+    """Show the statistics of the store, and the proposals of `advise`."""
     own(request)
     page = page_of(request)
 
@@ -41,7 +41,7 @@ async def archives(request: Request) -> Response:
 
 
 async def check(request: Request) -> Response:
-    """Check the store when somebody asks for it, and show the findings."""
+    """Check the store on demand, and show the findings."""
     own(request)
     saver = page_of(request).saver
 
@@ -54,7 +54,7 @@ async def check(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Show what this process has counted."""
+    """Show the counters of this process."""
     own(request)
     page = page_of(request)
     saver = page.saver if page.origin is None else page.origin
