@@ -55,17 +55,23 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-help]")) document.getElementById("help").showModal();
 });
 
-// <body data-live="URL">: the server says when what the page shows has changed. Parts with
-// hx-trigger="changed from:body" then load again. A hidden page keeps no connection.
+// An element with data-live=URL: the server says when what the page shows has changed since it was
+// drawn (data-seen). Parts with hx-trigger="changed from:body" then load again. A hidden page keeps
+// no connection.
 let stream = null;
 function live() {
-  const url = document.querySelector("[data-live]")?.dataset.live;
+  const { live: url, seen } = document.querySelector("[data-live]")?.dataset ?? {};
   if (document.hidden || !url) {
     stream?.close();
     stream = null;
   } else if (!stream) {
-    stream = new EventSource(url);
+    const to = new URL(url, location.href);
+    if (seen) to.searchParams.set("seen", seen);
+    stream = new EventSource(to);
     stream.addEventListener("changed", () => htmx.trigger(document.body, "changed"));
+    for (const name of ["changed", "failed"]) {
+      stream.addEventListener(name, () => document.body.classList.toggle("stale", name === "failed"));
+    }
   }
 }
 

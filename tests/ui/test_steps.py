@@ -1,0 +1,101 @@
+"""The steps of a thread: branches, subgraphs, states, windows, and updates of an open page."""
+
+from __future__ import annotations
+
+import pytest
+from kit.browser import PHONE, check_accessible, check_fits
+from kit.graphs_to_look_at import asks, desk, named, refund
+from playwright.sync_api import expect
+
+from threadkeep import MemorySaver
+
+
+def titles(tab):
+    return tab.locator(".steps-list > .step:not(.fold) .step-title a").all_inner_texts()
+
+
+@pytest.fixture
+def own(serve):
+    """A saver with one conversation, and its page."""
+    with MemorySaver() as saver:
+        desk(saver).invoke(asks("Hello"), named("talk"))
+        yield saver, serve(saver)
+
+
+def test_forks_are_branches(site):
+    tab = site.open("/thread?id=order-17")
+    lanes = [one.get_attribute("cx") for one in tab.locator(".graph circle").all()]
+    assert lanes == ["9"] * 5 + ["23"] + ["37"] * 4 + ["9"] * 11
+    assert tab.locator(".graph circle.tip").count() == 3
+    assert tab.locator(".graph path").count() == 20, "a line each, and three at the fork"
+    assert titles(tab)[:6] == ["answer", "find_order", "look_up", "start", "fork", "update"]
+    head = tab.locator(".step", has=tab.get_by_text("head", exact=True))
+    assert "step 14" in head.inner_text()
+    check_accessible(tab)
+
+
+def test_a_subgraph_is_folded(site):
+    tab = site.open("/thread?id=nested", width=PHONE)
+    assert titles(tab) == ["answer", "research", "start", "input"]
+    inner = tab.locator(".fold .step-title a")
+    expect(inner.first).to_be_hidden()
+    tab.get_by_text("4 steps").click()
+    assert inner.all_inner_texts() == ["find_order", "look_up", "start", "input"]
+    assert "ns=research" in inner.first.get_attribute("href")
+    check_fits(tab)
+
+
+def test_failed_and_waiting_steps(site):
+    tab = site.open("/thread?id=failed")
+    failed = tab.locator(".step").first
+    assert "failed" in failed.inner_text()
+    assert 'ValueError("The carrier\'s service is down")' in failed.inner_text()
+    assert "next: fail" in failed.inner_text()
+    site.go(tab, "/thread?id=refund")
+    assert "waits ×2" in tab.locator(".step").first.inner_text()
+
+
+def test_two_steps_are_compared(site):
+    tab = site.open("/thread?id=order-18")
+    boxes = tab.get_by_role("checkbox")
+    for n in (0, 2, 1):  # (the first one chosen gives way)
+        boxes.nth(n).check()
+    url = tab.get_by_role("link", name="Compare the two").get_attribute("href")
+    ids = [boxes.nth(n).get_attribute("data-id") for n in (2, 1)]
+    assert url == f"/compare?a_thread=order-18&a={ids[0]}&a_ns=&b_thread=order-18&b={ids[1]}&b_ns="
+    assert not boxes.nth(0).is_checked()
+
+
+def test_an_open_page_shows_a_run(own):
+    saver, page = own
+    tab = page.open("/thread?id=talk")
+    assert titles(tab)[0] == "answer"
+    tab.evaluate("window.isSame = true")
+    boxes = tab.get_by_role("checkbox")
+    boxes.first.check()
+    chosen = boxes.first.get_attribute("data-id")
+    refund(saver).invoke(asks("Refund me", 1), named("talk"))
+    waits = tab.locator(".step", has=tab.get_by_text("waits ×2"))
+    expect(waits).to_be_visible()
+    expect(tab.locator(".step")).to_have_count(7)
+    assert tab.evaluate("window.isSame"), "the page was not loaded again"
+    assert tab.locator(f'[data-id="{chosen}"]').is_checked()
+
+
+def test_older_steps(serve):
+    with MemorySaver() as saver:
+        graph = desk(saver)
+        for turn in range(15):
+            graph.invoke(asks("Hello", turn), named("long"))
+        first = next(saver.list(named("long"), limit=1))
+        graph.update_state([*graph.get_state_history(named("long"))][70].config, {"summary": "x"})
+        tab = serve(saver).open("/thread?id=long")
+        expect(tab.locator(".step")).to_have_count(60)
+        assert titles(tab)[:2] == ["update", "answer"]
+        tab.get_by_role("link", name="Older").click()
+        expect(tab.locator(".step")).to_have_count(16)
+        joined = tab.locator(".step", has=tab.locator("path + path"))
+        assert joined.count() == 1, "the branch of the newer window ends at its parent"
+        tab.get_by_role("link", name="Newest").click()
+        expect(tab.locator(".step").first).to_contain_text("update")
+        assert first.checkpoint["id"] in tab.locator(".step a").nth(2).get_attribute("href")
