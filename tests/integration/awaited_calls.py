@@ -136,6 +136,8 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     assert (await threads.afork("a", None, "fork")).forked_from[0] == "a"
     await graph.ainvoke({"items": ["x"]}, at("fork"))
     assert (await threads.amerge_fork("fork", "a")).channels == ("items",)
+    edited = await threads.aedit("fork", {"items": ["edited"]})
+    assert (await saver.aget(edited))["channel_values"]["items"] == ["edited"]
     await threads.afork("a", None, "left")
     await threads.adiscard_fork("left", delete=True)
     assert (await threads.aretain("b", Retention(keep_last=1))).retention is not None

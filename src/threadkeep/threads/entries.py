@@ -16,6 +16,8 @@ from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 
 if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
     from threadkeep._run.layered_backend import OfAStore
     from threadkeep.threads.registry import Filters, OrderName, ThreadInfo, ThreadPage
     from threadkeep.threads.transfer.adopt import AdoptReport
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ThreadEntries:
-    """Entries of threads in the registry of a store."""
+    """Entries of threads in the registry of a store, and their newest values."""
 
     _store: LayeredBackend
     _engine: Engine
@@ -153,6 +155,46 @@ class ThreadEntries:
         )
 
     unpin, aunpin = sync_and_async(_unpin)
+
+    def _edit(
+        self,
+        thread_id: str,
+        values: Mapping[str, Any],
+        *,
+        checkpoint_id: str | None = None,
+        if_head: bool = False,
+    ) -> Operation[RunnableConfig]:
+        """Replace values of channels in a new checkpoint, as `graph.update_state` without a graph.
+
+        The new checkpoint has the source "update", and the nodes to run next stay the same. As with
+        `update_state`, pending writes stay at the old checkpoint: interrupts are asked again.
+        Reducers do not run: each value is the channel's whole new value, as with `Overwrite`.
+
+        Args:
+            thread_id: the thread's id.
+            values: new values by channel. The checkpoint has these channels.
+            checkpoint_id: the checkpoint of the graph itself to edit; None for the head. After an
+                older one, the thread branches, as with `update_state`.
+            if_head: refuse the edit if `checkpoint_id` is not the head any more.
+
+        Returns:
+            The config of the new checkpoint.
+
+        Raises:
+            ConflictError: the thread has a newer checkpoint, with `if_head`.
+            InvalidArgumentError: the checkpoint lacks a channel, or the channel decides which nodes
+                run next; or the thread has DeltaChannels, which only a graph can compute; or
+                layered memory has archived messages of the channel.
+            UnserializableError: a value could not be read back exactly.
+            ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
+            ThreadArchivedError: the thread is archived, and this saver has no `cold=`.
+        """
+        return on(
+            self._store,
+            lazy.editing.edit(self._engine, thread_id, values, checkpoint_id, if_head=if_head),
+        )
+
+    edit, aedit = sync_and_async(_edit)
 
     def _search(
         self,

@@ -13,6 +13,7 @@ from threadkeep._core.engine.operation import Operation, external
 
 if TYPE_CHECKING:
     from threadkeep.threads import (
+        editing,
         erasure,
         forks,
         heads,
@@ -37,6 +38,7 @@ _PATHS = {
     "bundles": "threads.transfer.bundles",
     "check": "threads.repair.check",
     "checkpoints": "threads.diff.checkpoints",
+    "editing": "threads.editing",
     "erasure": "threads.erasure",
     "forks": "threads.forks",
     "gc": "threads.retention.gc",
@@ -60,6 +62,7 @@ __all__ = [
     "bundles",
     "check",
     "checkpoints",
+    "editing",
     "erasure",
     "forks",
     "gc",

@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import cmp_to_key
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
-
-from langgraph.checkpoint.base.id import uuid6
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core import validation
 from threadkeep._core.codec import comparable
@@ -27,19 +22,17 @@ from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, f
 from threadkeep._core.engine.refs import covering
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import Write
-from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
-from threadkeep._core.versions import compare_versions, next_version
+from threadkeep._core.langgraph_internals import is_internal
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
-    CorruptionError,
     InvalidArgumentError,
     MergeConflictError,
     ThreadNotFoundError,
     invalid,
 )
+from threadkeep.threads.editing import NOTHING, archived, check_no_deltas, child, record_of
 
-_NOTHING: Any = object()  # stands for the value of a channel without one
 _Written: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]  # by channel, of each superstep
 
 MergeStrategy: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, Any], Any] | Any
@@ -85,7 +78,8 @@ def merge(
         base = yield from _loaded(engine, into, base_id)
         ours = yield from _loaded(engine, into, None)
         theirs = yield from _loaded(engine, fork, None)
-        _check_channels(base, ours, theirs)
+        for one in (base, ours, theirs):
+            check_no_deltas(one, "Set it with graph.update_state, and delete the fork.")
         written: _Written = {}
         if _reducers(strategy) is not None:
             written = yield from _written(engine, fork, base_id)
@@ -103,11 +97,11 @@ def merge(
         report = MergeReport(fork, into, base_id, channels, conflicts)
         if dry_run or not values:
             return report
-        record = _archived(ours)
+        said = {"merged_from": theirs.thread, "merged_checkpoint": theirs.id}
         if layered in values:
-            record, values[layered] = values[layered]
-            yield from _carry(engine, fork, into, str(record))
-        call = _checkpoint(into, ours, theirs, values, record)
+            said[LAYERS_KEY], values[layered] = values[layered]
+            yield from _carry(engine, fork, into, said[LAYERS_KEY])
+        call = child(ours, values, said)
         # (with any option of the saver: no run may have continued meanwhile)
         yield from put.save(engine._replace(conflicts="raise"), call)
         return replace(report, checkpoint=call.place.id)
@@ -167,21 +161,6 @@ def _loaded(engine: Engine, thread: str, checkpoint: str | None) -> Operation[lo
     return found
 
 
-def _check_channels(*states: load.Loaded) -> None:
-    """Refuse DeltaChannels, whose values are not in the checkpoints."""
-    for state in states:
-        deltas = set(state.metadata.get(DELTA_COUNTERS) or ())
-        values = state.checkpoint["channel_values"]
-        deltas |= {name for name, value in values.items() if isinstance(value, _DeltaSnapshot)}
-        if deltas:
-            raise InvalidArgumentError(
-                f"{min(deltas)} is a DeltaChannel: only the graph can compute its value.",
-                hint="Set it with graph.update_state, and delete the fork.",
-                thread=state.thread,
-                channel=min(deltas),
-            )
-
-
 # -- channel by channel ------------------------------------------------------------------
 
 
@@ -192,7 +171,7 @@ def _merged(
 
     def same(one: Any, other: Any) -> bool:
         """Compare values and types."""
-        if one is _NOTHING or other is _NOTHING:
+        if one is NOTHING or other is NOTHING:
             return one is other
         return comparable(engine.codec, one) == comparable(engine.codec, other)
 
@@ -201,7 +180,7 @@ def _merged(
     conflicts: list[MergeConflict] = []
     sides = [state.checkpoint["channel_values"] for state in states]
     for channel in dict.fromkeys([name for side in sides for name in side]):
-        base, ours, theirs = (side.get(channel, _NOTHING) for side in sides)
+        base, ours, theirs = (side.get(channel, NOTHING) for side in sides)
         if is_internal(channel) or same(theirs, base):
             continue  # (LangGraph's own channels decide which nodes run next)
         if same(ours, base):
@@ -229,7 +208,7 @@ def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[An
         )
     reducers = _reducers(strategy)
     if reducers is None:
-        shown = [None if value is _NOTHING else value for value in values]
+        shown = [None if value is NOTHING else value for value in values]
         return strategy(channel, *shown), "function"
     if channel not in reducers:
         raise InvalidArgumentError(
@@ -237,7 +216,7 @@ def _resolved(how: _How, channel: str, values: tuple[Any, Any, Any]) -> tuple[An
             hint="Use the graph that ran these threads, or another strategy.",
             channel=channel,
         )
-    if ours is _NOTHING:
+    if ours is NOTHING:
         return theirs, "theirs"
     reducer = reducers[channel].from_checkpoint(ours)
     for step in how.written.get(channel, ()):
@@ -283,54 +262,7 @@ def _steps(engine: Engine, rows: ThreadRows, base: str) -> Iterator[list[Write]]
         yield read_writes(engine, row.ns, lineage.stored[above].writes, child)
 
 
-# -- the new checkpoint ------------------------------------------------------------------
-
-
-def _checkpoint(
-    into: str,
-    ours: load.Loaded,
-    theirs: load.Loaded,
-    values: Mapping[str, Any],
-    record: str | None,
-) -> put.Put:
-    """Build a child of our checkpoint with new values, which starts no node."""
-    checkpoint, step = ours.checkpoint, int(ours.metadata.get("step", 0)) + 1
-    versions = checkpoint["channel_versions"]
-    newest = max(versions.values(), key=cmp_to_key(compare_versions), default=None)
-    version, id = next_version(newest), str(uuid6(clock_seq=step))
-    seen = {
-        node: {c: version if c in values else v for c, v in known.items()}
-        for node, known in checkpoint["versions_seen"].items()
-    }
-    merged = {**checkpoint["channel_values"], **values}
-    new = {
-        **checkpoint,
-        "id": id,
-        "ts": datetime.now(UTC).isoformat(),
-        "channel_values": {c: v for c, v in merged.items() if v is not _NOTHING},
-        "channel_versions": {**versions, **dict.fromkeys(values, version)},
-        "versions_seen": seen,
-        "updated_channels": None,  # (otherwise LangGraph looks only at these for the next nodes)
-    }
-    metadata: dict[str, Any] = {
-        "source": "update",
-        "step": step,
-        "parents": {},
-        "merged_from": theirs.thread,
-        "merged_checkpoint": theirs.id,
-    }
-    if record is not None:
-        metadata[LAYERS_KEY] = record
-    return put.Put(CheckpointRef(into, "", id), ours.id, new, metadata, frozenset(values))
-
-
 # -- layered memory ----------------------------------------------------------------------
-
-
-def _archived(state: load.Loaded) -> str | None:
-    """Name the record of archived messages: "" if there are none, None if saved without layers."""
-    found = state.metadata.get(LAYERS_KEY)
-    return found if isinstance(found, str) else None
 
 
 def _layered_channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation[str | None]:
@@ -338,7 +270,7 @@ def _layered_channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation
 
     Raises InvalidArgumentError if a head was saved without layers.
     """
-    records = [_archived(state) for state in states]
+    records = [archived(state) for state in states]
     heads = list(zip(states, records, strict=True))[1:]
     if not any(records):
         return None
@@ -352,14 +284,14 @@ def _layered_channel(engine: Engine, states: Sequence[load.Loaded]) -> Operation
     if len({record or "" for record in records}) == 1:
         return None
     state, record = next(one for one in heads if one[1])
-    found = yield from _record(engine, state.thread, str(record))
+    found = yield from record_of(engine, state.thread, str(record))
     return str(found.checkpoint["channel_values"]["record"]["channel"])
 
 
 def _joined(state: load.Loaded, channel: str) -> load.Loaded:
     """Replace a channel's value in a state by `[record, messages]`."""
     values = state.checkpoint["channel_values"]
-    both = [_archived(state) or "", values.get(channel, [])]
+    both = [archived(state) or "", values.get(channel, [])]
     return state._replace(
         checkpoint={**state.checkpoint, "channel_values": {**values, channel: both}}
     )
@@ -371,9 +303,9 @@ def _carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
     at: str | None = key or None
     while at is not None and (yield from load.load(engine, _place(into, at))) is None:
         lacking.append(at)
-        at = (yield from _record(engine, fork, at)).parent
+        at = (yield from record_of(engine, fork, at)).parent
     for one in reversed(lacking):
-        record = yield from _record(engine, fork, one)
+        record = yield from record_of(engine, fork, one)
         new = frozenset(record.checkpoint["channel_values"])
         place = CheckpointRef(into, LAYERS_NS, one)
         call = put.Put(place, record.parent, record.checkpoint, record.metadata, new)
@@ -382,10 +314,3 @@ def _carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
 
 def _place(thread: str, record: str) -> load.Load:
     return load.Load(CheckpointRef(thread, LAYERS_NS, record))
-
-
-def _record(engine: Engine, thread: str, key: str) -> Operation[Any]:
-    found = yield from load.load(engine, _place(thread, key))
-    if found is None:
-        raise CorruptionError(f"Record {key} of archived messages is missing.", thread=thread)
-    return found
