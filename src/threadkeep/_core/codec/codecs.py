@@ -17,6 +17,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep._core.codec.coders import Decoder, Encoder, PlainPacker
 from threadkeep._core.codec.format import (
+    CODES,
     HOMES,
     OBJECT,
     OWN,
@@ -296,7 +297,7 @@ class _BuiltIn(Finder):
 
     def look_up(self, reference: ClassReference) -> tuple[type, Tag]:
         """See `Finder.look_up`."""
-        if isinstance(reference, int):
+        if isinstance(reference, int) or reference in CODES:
             return super().look_up(reference)
         raise unknown(reference, "is shown as it is stored")
 

@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from threadkeep._core.codec import data_classes, subclasses, values
-from threadkeep._core.codec.codecs import NativeCodec
+from threadkeep._core.codec.codecs import CLASS, NativeCodec, Raw, RawCodec
 from threadkeep._core.codec.coders import Decoder
 from threadkeep._core.codec.format import CODES, Decode, Tag, describe
 from threadkeep._core.codec.introspection import (
@@ -71,7 +71,8 @@ def decode_langgraph(
 ) -> Any:
     """Decode a payload with this type tag, as `JsonPlusSerializer.dumps_typed` wrote it.
 
-    Objects in a `shared` cache must not be changed.
+    Objects in a `shared` cache must not be changed. With a `RawCodec`, an object that cannot be
+    made is a `Raw`, and so is a pickle.
     """
     if type_ == "null":
         return None
@@ -79,13 +80,14 @@ def decode_langgraph(
         return bytes(data) if type_ == "bytes" else bytearray(data)
     if shared is not None:
         shared.begin()
-    decoder = LangGraphDecoder(codec, shared)
+    is_raw = isinstance(codec, RawCodec)
+    decoder = (RawLangGraphDecoder if is_raw else LangGraphDecoder)(codec, shared)
     if type_ == "msgpack":
         return decoder.unpack(data)
     if type_ == "pickle":
-        return decoder.unpickle(data)
+        return Raw({CLASS: type_, "bytes": len(data)}) if is_raw else decoder.unpickle(data)
     if type_ == "json":
-        return _read_json(data, codec.finder)
+        return _read_json(data, _revive_or_raw if is_raw else _revive, codec.finder)
     raise UnknownTypeError(
         f"The payload has the type {type_!r}, which LangGraph's plain serializer does not write.",
         hint="Decrypt or decode it with the serializer that wrote it: serde.loads_typed.",
@@ -108,6 +110,38 @@ class LangGraphDecoder(Decoder):
         if self.shared is None or self.depth:
             return super().on_extension(tag, data)
         return self.shared.object(tag, data, super().on_extension)
+
+
+class RawLangGraphDecoder(LangGraphDecoder):
+    """Decoder that returns a `Raw` for each object that it cannot make."""
+
+    __slots__ = ("unpacked",)
+
+    def unpack(self, data: bytes) -> Any:
+        """See `Decoder.unpack`. Keeps the parts of an object until its class is looked up."""
+        self.unpacked = super().unpack(data)
+        return self.unpacked
+
+    def extension(self, tag: int, data: bytes) -> Any:
+        """See `Decoder.extension`."""
+        before, self.unpacked = (self.depth, self.levels), None
+        try:
+            return super().extension(tag, data)
+        except ThreadkeepError:
+            self.failure = None
+            self.depth, self.levels = before
+            parts = self.unpacked
+            if type(parts) is not list or len(parts) < _PARTS:
+                return Raw({CLASS: f"extension {tag}", "bytes": len(data)})
+            return _raw(".".join(map(str, (*parts[:2], *parts[3:4]))), parts[2])
+
+
+_PARTS = 3  # of an object: module, name, arguments
+
+
+def _raw(name: str, stored: Any) -> Raw:
+    """Return an object as it is stored, by the name of its class."""
+    return Raw({CLASS: name, **(stored if type(stored) is dict else {"value": stored})})
 
 
 def _reader(arguments: Callable[[Any], tuple[list[Any], Any]]) -> Decode:
@@ -264,9 +298,9 @@ _FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
 _BY_NAME = {model.cls.__name__: model.cls for model in MODELS.values()}
 
 
-def _read_json(data: bytes, finder: Finder) -> Any:
+def _read_json(data: bytes, revive: Callable[[dict[str, Any], Finder], Any], finder: Finder) -> Any:
     try:
-        return json.loads(data, object_hook=lambda value: _revive(value, finder))
+        return json.loads(data, object_hook=lambda value: revive(value, finder))
     except (ThreadkeepError, MemoryError):
         raise
     except Exception as error:
@@ -293,3 +327,10 @@ def _revive(value: dict[str, Any], finder: Finder) -> Any:
     if (module, name) == ("datetime", "datetime"):
         return datetime.fromisoformat(*args)
     return construct(finder, module, name, args, fields)
+
+
+def _revive_or_raw(value: dict[str, Any], finder: Finder) -> Any:
+    try:
+        return _revive(value, finder)
+    except ThreadkeepError:
+        return _raw(".".join(map(str, value["id"])), value.get("kwargs") or value.get("args"))

@@ -49,6 +49,11 @@ _MEANINGS: dict[int, Meaning] = {
         errors.CorruptionError,
         "The beginning of {path} was overwritten: restore a backup.",
     ),
+    # (only readers with a limit on statements: see `threads.transfer.source_sqlite`)
+    sqlite3.SQLITE_INTERRUPT: (
+        errors.StatementTimeoutError,
+        "{path} is too large for this question: ask for less.",
+    ),
     sqlite3.SQLITE_TOOBIG: (
         errors.InvalidArgumentError,
         "SQLite stores at most about 1 GB in one value: keep larger values outside the state.",

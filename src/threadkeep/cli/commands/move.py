@@ -120,6 +120,10 @@ def import_bundle(
 # -- adopt -------------------------------------------------------------------------------
 
 _KEY = "THREADKEEP_ADOPT_KEY"
+KEY_FILE = option(
+    "--key-file FILE",
+    f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
+)
 
 
 @command(
@@ -142,10 +146,7 @@ def adopt(
     as_fork: bool = flag("--as-fork", "Resolve conflicts: adopt into forks named THREAD-adopted."),
     dry_run: bool = DRY_RUN,
     verify: bool = flag("--verify", "Compare each checkpoint as both savers load it."),
-    key_file: Path | None = option(
-        "--key-file FILE",
-        f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
-    ),
+    key_file: Path | None = KEY_FILE,
 ) -> int:
     """Copy threads from LangGraph's own savers. Exit code 1: conflicts.
 
@@ -165,7 +166,7 @@ def adopt(
             as_fork=as_fork,
             dry_run=dry_run,
             verify=verify,
-            key=_read_key(key_file),
+            key=langgraph_key(key_file),
             progress=progress,
         )
     names = {"from": public_name(source), "to": public_name(url), "dry_run": dry_run}
@@ -173,8 +174,8 @@ def adopt(
     return 1 if done.conflicts else 0
 
 
-def _read_key(file: Path | None) -> bytes | None:
-    """Read the key, without a trailing line break."""
+def langgraph_key(file: Path | None) -> bytes | None:
+    """Read the key of a LangGraph store, without a trailing line break; None if none is given."""
     if file is None:
         return os.fsencode(os.environ.get(_KEY, "")) or None
     with file_errors(file):

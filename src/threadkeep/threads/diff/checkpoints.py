@@ -60,7 +60,8 @@ ConfigOrPair: TypeAlias = RunnableConfig | tuple[str, str | None]
 """A config, or a thread id and a checkpoint id (None for the newest checkpoint)."""
 
 _EMPTY = ChannelEntry(None, None)
-_NOTHING: Any = object()  # the value of a channel without a value
+NOTHING: Any = object()
+"""The value of a channel without a value."""
 
 
 class Side(NamedTuple):
@@ -200,7 +201,7 @@ def _pairs(engine: Engine, a: Side, b: Side, channels: Sequence[str]) -> Operati
         a_spans, b_spans = a_spans + b_spans, []
     a_elements = yield from _elements(engine, a, a_spans)
     b_elements = a_elements if one_thread else (yield from _elements(engine, b, b_spans))
-    pairs = {c: Pair(_NOTHING, _NOTHING, a_refs[c].is_delta) for c in channels}
+    pairs = {c: Pair(NOTHING, NOTHING, a_refs[c].is_delta) for c in channels}
     for c in changed:
         before, after = _value(a, c, a_refs[c], a_elements), _value(b, c, b_refs[c], b_elements)
         is_delta = a_refs[c].is_delta or b_refs[c].is_delta
@@ -266,7 +267,7 @@ def _elements(engine: Engine, side: Side, spans: Iterable[Span]) -> Operation[El
 
 def _value(side: Side, channel: str, refs: _Refs, elements: Elements) -> Any:
     if refs.seed is None and not refs.is_delta:
-        return _NOTHING
+        return NOTHING
     elements.reader = channel
     with named(side.stored):
         try:
@@ -290,19 +291,30 @@ def _decoded(refs: _Refs, elements: Elements) -> Any:
 
 
 def _state_diff(engine: Engine, a: Side, b: Side, pairs: dict[str, Pair]) -> StateDiff:
-    effort = Effort()
-    channels: dict[str, ChannelDiff] = {}
-    for name, pair in pairs.items():
-        changes = _changes(engine, pair, effort)
-        before, after = a.entry(name).version, b.entry(name).version
-        kind: Any = "unchanged" if same_version(before, after) else "version"
-        if changes:
-            whole = len(changes) == 1 and changes[0].kind in ("added", "removed")
-            kind = changes[0].kind if whole and not changes[0].after_at else "changed"
-        channels[name] = ChannelDiff(
-            name, kind, before, after, changes, pair.is_delta, is_internal(name)
+    effort, encode = Effort(), engine.codec.encode
+    channels = {
+        name: channel_diff(
+            name, pair, (a.entry(name).version, b.entry(name).version), encode, effort
         )
+        for name, pair in pairs.items()
+    }
     return StateDiff(_diff_side(a), _diff_side(b), channels)
+
+
+def channel_diff(
+    name: str,
+    pair: Pair,
+    versions: tuple[Version | None, Version | None],
+    encode: Callable[[Any], bytes],
+    effort: Effort,
+) -> ChannelDiff:
+    """Compare the values of a channel; see `differences`."""
+    changes = _changes(pair, encode, effort)
+    kind: Any = "unchanged" if same_version(*versions) else "version"
+    if changes:
+        whole = len(changes) == 1 and changes[0].kind in ("added", "removed")
+        kind = changes[0].kind if whole and not changes[0].after_at else "changed"
+    return ChannelDiff(name, kind, *versions, changes, pair.is_delta, is_internal(name))
 
 
 def _diff_side(side: Side) -> DiffSide:
@@ -317,15 +329,15 @@ def _diff_side(side: Side) -> DiffSide:
     )
 
 
-def _changes(engine: Engine, pair: Pair, effort: Effort) -> tuple[Change, ...]:
+def _changes(pair: Pair, encode: Callable[[Any], bytes], effort: Effort) -> tuple[Change, ...]:
     before, after = pair.before, pair.after
     if before is after:
         return ()
-    if before is _NOTHING:
+    if before is NOTHING:
         return (Change("added", (), (), after=after),)
-    if after is _NOTHING:
+    if after is NOTHING:
         return (Change("removed", (), (), before),)
-    changes = differences(before, after, engine.codec.encode, effort)
+    changes = differences(before, after, encode, effort)
     return tuple([_moved(change, pair.skipped) for change in changes]) if pair.skipped else changes
 
 

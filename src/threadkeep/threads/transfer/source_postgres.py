@@ -9,7 +9,7 @@ The tables are the same since langgraph-checkpoint-postgres 2.0, except the colu
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, TypeAlias
 
 import psycopg
@@ -22,10 +22,12 @@ from threadkeep._stores.postgres.connections import PostgresSettings, settings_o
 from threadkeep._stores.postgres.statement import mapped_errors
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.threads.transfer.sources import (
-    LangGraphSource,
+    DatabaseSource,
     Payloads,
     SourceCheckpoint,
+    SourceStep,
     SourceWrite,
+    Window,
     naming,
     needs,
     own_store,
@@ -75,6 +77,40 @@ _SENDS = """
 SELECT type, blob FROM checkpoint_writes
 WHERE thread_id = %s AND checkpoint_id = %s AND channel = %s ORDER BY {path}, task_id, idx
 """
+_SIZE = """((
+    SELECT sum(pg_column_size(checkpoint) + pg_column_size(metadata))
+    FROM checkpoints AS own WHERE own.thread_id = c.thread_id
+) + (
+    SELECT coalesce(sum(octet_length(blob)), 0)
+    FROM checkpoint_blobs AS own WHERE own.thread_id = c.thread_id
+) + (
+    SELECT coalesce(sum(octet_length(blob)), 0)
+    FROM checkpoint_writes AS own WHERE own.thread_id = c.thread_id
+))::bigint"""
+_WINDOW = """
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata, {parts}
+FROM (
+    SELECT * FROM checkpoints WHERE {where} ORDER BY checkpoint_id DESC, checkpoint_ns LIMIT %s
+) AS c ORDER BY checkpoint_id DESC, checkpoint_ns
+"""
+_OWN_BLOBS = """jsonb_each_text(checkpoint -> 'channel_versions') JOIN checkpoint_blobs AS b
+    ON b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns
+    AND b.channel = key AND b.version = value"""
+# Values are neither read nor sent.
+_WITHOUT_VALUES = """checkpoint - 'channel_values' AS checkpoint,
+    pg_column_size(checkpoint)
+        + coalesce((SELECT sum(octet_length(blob)) FROM {own}), 0)::bigint AS size,
+    ARRAY(
+        SELECT jsonb_object_keys(coalesce(checkpoint -> 'channel_values', jsonb_build_object()))
+        UNION SELECT key FROM {own} WHERE b.type <> 'empty'
+    ) AS names,
+    ARRAY(
+        SELECT ARRAY[task_id, channel] FROM checkpoint_writes AS w WHERE w.thread_id = c.thread_id
+        AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id
+    ) AS written"""
+_WHOLE = """checkpoint,
+    (SELECT array_agg(ARRAY[key, value]) FROM jsonb_each_text(checkpoint -> 'channel_versions'))
+        AS versions"""
 _SENDS_MOVED = 4  # since this version of checkpoints, sent tasks are a channel
 _FIRST_VERSION = f"{1:032}.{0:016}"  # LangGraph's first version, without its random part
 
@@ -94,7 +130,7 @@ def conninfo_of(connection: Any) -> str:
         ) from error
 
 
-def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> LangGraphSource:
+def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> DatabaseSource:
     """Connect to a database, for reading only."""
     settings = settings_of(database)
     server = settings.server
@@ -113,7 +149,11 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
         raise
 
 
-class _PostgresSource(LangGraphSource):
+class _PostgresSource(DatabaseSource):
+    mark = "%s"
+    writes = "checkpoint_writes"
+    size = _SIZE
+
     def __init__(self, db: psycopg.Connection[_Row], server: str, payloads: Payloads) -> None:
         super().__init__(payloads)
         self._db = db
@@ -165,6 +205,45 @@ class _PostgresSource(LangGraphSource):
                         blobs, size = self._blobs_of(thread, row, blobs)
                         found = self._found(thread, row, blobs, writes.get(place, []), size)
                     yield found
+
+    def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return [tuple(row.values()) for row in self._all(text, parameters)]
+
+    def steps(self, window: Window) -> list[SourceStep]:
+        rows = self._window(window, _WITHOUT_VALUES.format(own=_OWN_BLOBS))
+        return [
+            SourceStep(
+                *(row["checkpoint_ns"], row["checkpoint_id"], row["parent_checkpoint_id"] or None),
+                *(row["checkpoint"], row["metadata"], dict.fromkeys(row["names"])),
+                *([(task, channel) for task, channel in row["written"]], row["size"]),
+            )
+            for row in rows
+        ]
+
+    def _window(self, window: Window, parts: str) -> list[_Row]:
+        where, values = window.where(self.mark)
+        text = _WINDOW.format(parts=parts, where=where)
+        return self._all(text, (*values, window.limit))
+
+    def checkpoint(
+        self, window: Window, channels: Collection[str] | None = None
+    ) -> SourceCheckpoint | None:
+        for row in self._window(window._replace(limit=1), _WHOLE):
+            with naming(window.thread, row["checkpoint_ns"], row["checkpoint_id"]):
+                writes = [
+                    one for own in self._writes_of(window.thread, [row]).values() for one in own
+                ]
+                if channels is not None:
+                    row["versions"] = [one for one in row["versions"] or () if one[0] in channels]
+                    writes = [one for one in writes if one["channel"] in channels]
+                blobs, size = self._blobs_of(window.thread, row, {})
+                return self._found(window.thread, row, blobs, writes, size)
+        return None
+
+    def limit(self, seconds: float) -> None:
+        milliseconds = str(int(seconds * 1000))
+        self.rows("SELECT set_config('statement_timeout', %s, false)", (milliseconds,))
+        self._db.commit()
 
     def _found(
         self, thread: str, row: _Row, blobs: dict[_BlobKey, Any], writes: list[_Row], size: int

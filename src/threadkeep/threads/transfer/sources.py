@@ -1,22 +1,14 @@
-"""Readers of LangGraph's stores: payloads, SQLite and InMemorySaver.
+"""Readers of LangGraph's stores: what they have in common, payloads, and InMemorySaver.
 
 A reader never changes or migrates its store. A value is read as LangGraph would return it, or
 raises an error.
-
-SQLite files are opened for reading only; SQLite itself may leave an empty WAL beside them. The
-tables are the same since langgraph-checkpoint-sqlite 2.0, except `writes.task_path`. A checkpoint
-is one payload with all its values.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sqlite3
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, writes_sort_key
@@ -31,9 +23,6 @@ from threadkeep._core.codec.langgraph_payloads import Shared, decode_langgraph
 from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.load import Loaded
-from threadkeep._core.langgraph_internals import HAS_TASK_PATH
-from threadkeep._stores.sqlite.failures import named as mapped
-from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation, path_of
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -121,6 +110,142 @@ class LangGraphSource:
 
     def close(self) -> None:
         """Release everything. Idempotent."""
+
+
+# -- windows ---------------------------------------------------------------------------
+
+
+class SourceThread(NamedTuple):
+    """A thread: its oldest and newest checkpoint's ids, its payloads' bytes.
+
+    `waits_at` is the newest checkpoint of the graph itself if an interrupt is stored with it.
+    """
+
+    id: str
+    oldest: str
+    newest: str
+    key: Any
+    size: int
+    waits_at: str | None
+
+
+class SourceStep(NamedTuple):
+    """A checkpoint without its values.
+
+    `checkpoint` has the fields that are known without them, `names` the channels that have a value,
+    with the number of a list's elements, if known; None if the names are unknown. `written` has the
+    task and the channel of each pending write, `size` is the payload's bytes.
+    """
+
+    ns: str
+    id: str
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    names: dict[str, int | None] | None
+    written: list[tuple[str, str]]
+    size: int
+
+
+class Window(NamedTuple):
+    """The newest `limit` checkpoints of a thread, or of a namespace, before an id or at an id."""
+
+    thread: str
+    ns: str | None
+    id: str | None
+    before: str | None
+    limit: int
+
+    def where(self, mark: str) -> tuple[str, list[str]]:
+        """Return the condition in SQL, with the database's mark of a parameter, and its values."""
+        wanted = {
+            "thread_id =": self.thread,
+            "checkpoint_ns =": self.ns,
+            "checkpoint_id =": self.id,
+            "checkpoint_id <": self.before,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        return " AND ".join([f"{column} {mark}" for column in given]), [*given.values()]
+
+
+_KEYS = {
+    "thread": "thread_id",
+    "created_at": "min(checkpoint_id)",
+    "updated_at": "max(checkpoint_id)",
+    "bytes": "",
+}
+# Sizes and interrupts are looked up for the threads of the page alone.
+_PAGE_OF_THREADS = """
+SELECT thread_id, oldest, newest, key, {size} AS size, (
+    SELECT max(checkpoint_id) FROM {writes} AS w
+    WHERE w.thread_id = c.thread_id AND checkpoint_ns = '' AND channel = '__interrupt__'
+    AND checkpoint_id = (SELECT max(checkpoint_id) FROM checkpoints AS newest
+        WHERE newest.thread_id = c.thread_id AND checkpoint_ns = '')
+) AS waits_at
+FROM (
+    SELECT * FROM (
+        SELECT thread_id, min(checkpoint_id) AS oldest, max(checkpoint_id) AS newest, {key} AS key
+        FROM checkpoints AS c WHERE {where} GROUP BY thread_id
+    ) AS every WHERE {after} ORDER BY key {way}, thread_id LIMIT {mark}
+) AS c ORDER BY key {way}, thread_id
+"""
+
+
+class DatabaseSource(LangGraphSource):
+    """A LangGraph store in a database, which can also be read in windows."""
+
+    mark = "?"  # of a parameter
+    writes = "writes"  # the table's name
+    size: str  # the bytes of the thread c.thread_id, in SQL
+
+    def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run a query."""
+        raise NotImplementedError
+
+    def page(self, order: str, after: tuple[Any, str] | None, limit: int) -> list[SourceThread]:
+        """Return a page of threads in an order, after a `key` and an id."""
+        key, way = order.removeprefix("-"), "DESC" if order.startswith("-") else "ASC"
+        past, parameters = "1 = 1", []
+        if after is not None:
+            sign = "<" if way == "DESC" else ">"
+            past = f"(key {sign} {self.mark} OR (key = {self.mark} AND thread_id > {self.mark}))"
+            parameters = [after[0], *after]
+        return self._page(key, way, "1 = 1", past, [*parameters, limit])
+
+    def thread(self, name: str) -> SourceThread | None:
+        """Return one thread, or None if it has no checkpoint."""
+        found = self._page("thread", "ASC", f"thread_id = {self.mark}", "1 = 1", [name, 1])
+        return found[0] if found else None
+
+    def _page(
+        self, key: str, way: str, where: str, after: str, parameters: Sequence[Any]
+    ) -> list[SourceThread]:
+        parts = {"size": self.size, "writes": self.writes, "mark": self.mark, "way": way}
+        text = _PAGE_OF_THREADS.format(
+            key=_KEYS[key] or self.size, where=where, after=after, **parts
+        )
+        return [SourceThread(*row) for row in self.rows(text, parameters)]
+
+    def steps(self, window: Window) -> list[SourceStep]:
+        """Return the checkpoints of a window, newest first, without their values."""
+        raise NotImplementedError
+
+    def checkpoint(
+        self, window: Window, channels: Collection[str] | None = None
+    ) -> SourceCheckpoint | None:
+        """Return the first checkpoint of a window, with the values and writes of channels.
+
+        Where a checkpoint is one payload, it has the values of all.
+        """
+        raise NotImplementedError
+
+    def limit(self, seconds: float) -> None:
+        """Let no statement take longer."""
+        raise NotImplementedError
+
+    def is_current(self) -> bool:
+        """Return False if the store has to be opened again."""
+        return True
 
 
 # -- payloads --------------------------------------------------------------------------
@@ -238,151 +363,6 @@ def naming(thread: str, ns: str, checkpoint: str) -> Iterator[None]:
     except ThreadkeepError as exc:
         exc.at(thread=thread, namespace=ns or None, checkpoint=checkpoint)
         raise
-
-
-# -- SQLite ----------------------------------------------------------------------------
-
-_BUSY_SECONDS = 30.0
-_THREADS = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
-_CHECKPOINTS = (
-    "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata"
-    " FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id"
-)
-_PARENTS = (
-    "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?"
-)
-_WRITES = (
-    "SELECT task_id, {path}, idx, channel, type, value FROM writes"
-    " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
-    " ORDER BY {path}, task_id, idx"
-)
-_COLUMNS = {
-    "checkpoints": "thread_id checkpoint_ns checkpoint_id parent_checkpoint_id type checkpoint"
-    " metadata",
-    "writes": "thread_id checkpoint_ns checkpoint_id task_id idx channel type value",
-}
-
-
-def open_sqlite(path: str, payloads: Payloads) -> LangGraphSource:
-    """Open the file of a SqliteSaver, for reading only."""
-    file = Path(path)
-    if not file.is_file():
-        raise OpenError(f"There is no file {path}.", hint="Use the path of LangGraph's database.")
-    with mapped(path):
-        mode = "immutable" if _is_frozen(file) else "ro"
-        db = DatabaseLocation(path, "full", _BUSY_SECONDS, mode).connect_reader()
-    return _checked(db, path, payloads)
-
-
-def open_sqlite_saver(saver: Any, payloads: Payloads) -> LangGraphSource:
-    """Open the file of a SqliteSaver, or copy its database in memory."""
-    path = path_of(saver.conn)
-    if path != MEMORY:
-        return open_sqlite(path, payloads)
-    if not isinstance(saver.conn, sqlite3.Connection):
-        raise OpenError(
-            "A database in memory cannot be read through an async saver.",
-            hint="Copy it to a file first: VACUUM INTO 'file.db'.",
-        )
-    db = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
-    with mapped(MEMORY), saver.lock:
-        saver.conn.backup(db)
-    return _checked(db, MEMORY, payloads)
-
-
-def _is_frozen(file: Path) -> bool:
-    """True if SQLite cannot create a WAL beside the file."""
-    wal = file.with_name(file.name + "-wal")
-    return not wal.exists() and not os.access(file.parent, os.W_OK)
-
-
-def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> LangGraphSource:
-    try:
-        return _SqliteSource(db, path, payloads)
-    except BaseException as error:
-        db.close()
-        if getattr(error.__cause__, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
-            raise NotLangGraphError(f"{path} is not a SQLite database.") from error
-        raise
-
-
-class _SqliteSource(LangGraphSource):
-    def __init__(self, db: sqlite3.Connection, path: str, payloads: Payloads) -> None:
-        super().__init__(payloads)
-        self._db = db
-        self._path = path
-        self._has_paths = "task_path" in self._checked_columns()["writes"]
-        self._writes = _WRITES.format(path="task_path" if self._has_paths else "''")
-
-    def _checked_columns(self) -> dict[str, set[str]]:
-        """Return the columns of LangGraph's tables; raise an error if any are missing."""
-        ((application,),) = self._all("PRAGMA application_id")
-        if application == APPLICATION_ID:
-            raise own_store(self._path)
-        tables = {table: self._all(f"PRAGMA table_info({table})") for table in _COLUMNS}
-        found = {table: {name for _, name, *_ in rows} for table, rows in tables.items()}
-        if any(set(names.split()) - found[table] for table, names in _COLUMNS.items()):
-            raise NotLangGraphError(
-                f"{self._path} has no tables of LangGraph's SqliteSaver.",
-                hint="Use the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
-            )
-        return found
-
-    def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        with mapped(self._path):
-            return self._db.execute(text, parameters).fetchall()
-
-    def threads(self) -> dict[str, int]:
-        return {str(thread): count for thread, count in self._all(_THREADS)}
-
-    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        rows = self._all(_PARENTS, (thread,))
-        return {(ns, checkpoint): parent or None for ns, checkpoint, parent in rows}
-
-    def begin(self) -> None:
-        self._all("BEGIN")
-
-    def end(self) -> None:
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
-
-    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
-        with mapped(self._path), closing(self._db.execute(_CHECKPOINTS, (thread,))) as rows:
-            for row in rows:
-                with naming(thread, row[0], row[1]):
-                    found = self._found(thread, *row)
-                yield found
-
-    def _found(
-        self, thread: str, ns: str, id: str, parent: str | None, kind: str, data: bytes, own: Any
-    ) -> SourceCheckpoint:
-        rows = self._all(self._writes, (thread, ns, id))
-        writes = [
-            SourceWrite(task, path, idx, channel, self._payloads.value(*payload))
-            for task, path, idx, channel, *payload in rows
-        ]
-        size = len(data) + sum([len(row[5] or b"") for row in rows])
-        value, metadata = self._payloads.value(kind, data), _json(own)
-        return SourceCheckpoint(ns, id, parent or None, value, metadata, writes, size)
-
-    def saver(self) -> BaseCheckpointSaver[Any]:
-        with needs("langgraph-checkpoint-sqlite", "verify"):
-            from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - only to verify
-        saver = SqliteSaver(self._db, serde=self._payloads.serde)
-        saver.is_setup = True  # so that it creates no tables
-        setattr(saver, HAS_TASK_PATH, self._has_paths)
-        return saver
-
-    def close(self) -> None:
-        self._db.close()
-
-
-def _json(text: str | bytes | None) -> Any:
-    """Read metadata."""
-    try:
-        return {} if text is None else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError("The metadata of a checkpoint is not valid JSON.") from error
 
 
 # -- InMemorySaver ---------------------------------------------------------------------

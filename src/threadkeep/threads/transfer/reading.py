@@ -1,0 +1,442 @@
+"""Reader of LangGraph's own databases: the reading methods of a saver, and nothing that writes.
+
+Values are decoded without a class or code of a program: an object of another class, a pickle, an
+encrypted or a damaged value is a `Raw`. Each call reads one consistent state, in one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Literal, Self, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from threadkeep._core import arguments, validation
+from threadkeep._core.codec.codecs import CLASS, PlainCodec, Raw
+from threadkeep._core.engine.load import Loaded
+from threadkeep._core.engine.operation import CheckpointRef, External, Operation
+from threadkeep._core.engine.rows import created_at
+from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._run.driver import each_and_aeach, external, is_awaited, sync_and_async
+from threadkeep._run.lazy_values import LazyValues, LazyWrites, is_lazy
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    LockedError,
+    ThreadkeepError,
+    UnreachableError,
+    WrongKeyError,
+    invalid,
+)
+from threadkeep.threads.diff import ChannelDiff, DiffSide, StateDiff
+from threadkeep.threads.diff.checkpoints import (
+    NOTHING,
+    ConfigOrPair,
+    Pair,
+    channel_diff,
+    place_of,
+)
+from threadkeep.threads.diff.values import Effort
+from threadkeep.threads.registry import EPOCH, OrderName, ThreadInfo, ThreadPage
+from threadkeep.threads.transfer.opening import open_named
+from threadkeep.threads.transfer.sources import (
+    DatabaseSource,
+    Payloads,
+    SourceStep,
+    SourceThread,
+    Window,
+)
+
+T = TypeVar("T")
+
+_STATEMENT_SECONDS = 2.0
+_WAIT_SECONDS = 10.0  # for other calls
+_EAGER, _LAZY = 16, 200  # checkpoints in one read
+_ORDERS = ("updated_at", "created_at", "bytes", "thread")
+_WHOLE = "(state)"  # the channel of a checkpoint whose state cannot be read
+
+
+class RawPayloads(Payloads):
+    """Decoder that never fails: a value that cannot be read is a `Raw`."""
+
+    def value(self, kind: str, data: bytes | None) -> Any:
+        """See `Payloads.value`."""
+        try:
+            return super().value(kind, data)
+        except WrongKeyError:
+            name = "encrypted"
+        except ThreadkeepError:
+            name = "unreadable"
+        return Raw({CLASS: name, "type": str(kind), "bytes": len(data or b"")})
+
+
+class LangGraphReader:
+    """Reads a database of LangGraph's SqliteSaver or PostgresSaver as a saver does.
+
+    It has one connection and serves one call at a time; others wait. It opens a lost connection
+    again. A statement may take 2 seconds.
+
+    Args:
+        database: the URL or path.
+        key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes.
+
+    Raises:
+        NotLangGraphError: the database belongs to another program, or to threadkeep.
+        OpenError: it cannot be opened.
+        InvalidArgumentError: the key has an invalid length.
+    """
+
+    def __init__(self, database: str, key: str | bytes | None = None) -> None:
+        self._payloads = RawPayloads(PlainCodec(), None, key)
+        self._database = database
+        self._lock = threading.Lock()
+        self._source = self._opened()
+        self.threads = ReaderThreads(self)
+
+    def _opened(self) -> DatabaseSource:
+        source = open_named(self._database, self._payloads)
+        source.limit(_STATEMENT_SECONDS)
+        return source
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def read(self, call: Callable[[DatabaseSource], T]) -> Operation[T]:
+        """Read one state of the store.
+
+        Raises:
+            StatementTimeoutError: a statement took too long.
+            LockedError: other calls took too long.
+            BackendError: the store failed.
+        """
+        return external(partial(self._read, call))
+
+    def _read(self, call: Callable[[DatabaseSource], T]) -> T:
+        if not self._lock.acquire(timeout=_WAIT_SECONDS):
+            raise LockedError("Other reads of this store take too long.", hint="Try again later.")
+        try:
+            if not self._source.is_current():
+                self._reopen()
+            try:
+                return self._in_one_state(call)
+            except UnreachableError:
+                self._reopen()
+                return self._in_one_state(call)
+        finally:
+            self._lock.release()
+
+    def _reopen(self) -> None:
+        self._source.close()
+        self._source = self._opened()
+
+    def _in_one_state(self, call: Callable[[DatabaseSource], T]) -> T:
+        source = self._source
+        source.begin()
+        try:
+            found = call(source)
+        except UnreachableError:
+            raise
+        except BaseException:
+            source.end()
+            raise
+        source.end()
+        return found
+
+    # -- checkpoints -------------------------------------------------------------------
+
+    def _get_tuple(
+        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+    ) -> Operation[CheckpointTuple | None]:
+        """Return a checkpoint, or the newest of a namespace; None if it does not exist.
+
+        With `channels`, it has the values and pending writes of these channels alone.
+        """
+        place = arguments.place(config)
+        loaded = yield from self.read(partial(_loaded, place, channels))
+        return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
+
+    get_tuple, aget_tuple = sync_and_async(_get_tuple)
+
+    def _list(
+        self,
+        config: RunnableConfig,
+        *,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+        values: Literal["eager", "lazy"] = "eager",
+    ) -> Iterator[Operation[Iterable[CheckpointTuple]]]:
+        """Yield a thread's checkpoints, newest first, as `list` of a saver does."""
+        wanted, lazy = arguments.listing(config, None, before, limit), is_lazy(values)
+        older, left = wanted.before, wanted.limit
+        most = _LAZY if lazy else _EAGER
+
+        def page(window: Window) -> Operation[Iterable[CheckpointTuple]]:
+            nonlocal older, left
+            steps = yield from self.read(lambda source: _whole_ids(source, window))
+            if left is not None:
+                steps, left = steps[:left], left - len(steps)
+            if len(steps) < window.limit:
+                left = 0
+            older = steps[-1].id if steps else None
+            awaited = yield from is_awaited()
+            if lazy:
+                return [self._lazily(window.thread, one, awaited=awaited) for one in steps]
+            places = [CheckpointRef(window.thread, one.ns, one.id) for one in steps]
+            loaded = yield from self.read(
+                lambda source: [_loaded(place, None, source) for place in places]
+            )
+            return [arguments.checkpoint_tuple(one) for one in loaded if one is not None]
+
+        while left is None or left > 0:
+            size = most if left is None else min(most, left)
+            yield page(Window(str(wanted.thread), wanted.ns, wanted.id, older, size))
+
+    list, alist = each_and_aeach(_list)
+
+    def _lazily(self, thread: str, step: SourceStep, *, awaited: bool) -> CheckpointTuple:
+        whole = _complete(step.id, {**step.checkpoint, "channel_values": {}})
+        loaded = Loaded(thread, step.ns, step.id, step.parent, whole, _mapping(step.metadata), [])
+        found = arguments.checkpoint_tuple(loaded)
+        names = step.names or {}
+        values: Any = StepValues(self, found, names, {}, awaited=awaited, lengths=names)
+        values.bytes, values.is_unknown = step.size, step.names is None
+        listed: Any = found._replace(pending_writes=[(*one, None) for one in step.written])
+        writes: Any = _StepWrites(self, listed, awaited=awaited)
+        checkpoint: Any = {**whole, "channel_values": values}
+        return found._replace(checkpoint=checkpoint, pending_writes=writes)
+
+
+def _whole_ids(source: DatabaseSource, window: Window) -> list[SourceStep]:
+    """Read a window, and all checkpoints of its last id, which several namespaces may have."""
+    steps = source.steps(window)
+    if len(steps) < window.limit or window.ns is not None:
+        return steps
+    last = source.steps(window._replace(id=steps[-1].id, before=None, limit=_LAZY))
+    return [*[one for one in steps if one.id != last[0].id], *last]
+
+
+def _loaded(
+    place: CheckpointRef, channels: Collection[str] | None, source: DatabaseSource
+) -> Loaded | None:
+    found = source.checkpoint(Window(place.thread, place.ns, place.id, None, 1), channels)
+    if found is None:
+        return None
+    whole = _complete(found.id, found.checkpoint)
+    if channels is not None:
+        values = whole["channel_values"]
+        whole["channel_values"] = {name: values[name] for name in values if name in channels}
+    writes = [(one.task_id, one.channel, one.value) for one in found.writes]
+    return Loaded(
+        place.thread, found.ns, found.id, found.parent, whole, _mapping(found.metadata), writes
+    )
+
+
+def _complete(id: str, checkpoint: Any) -> dict[str, Any]:
+    """Return a checkpoint with all of its fields, whatever is stored."""
+    is_whole = type(checkpoint) is dict and type(checkpoint.get("channel_values")) is dict
+    found: dict[str, Any] = checkpoint if is_whole else {"channel_values": {_WHOLE: checkpoint}}
+    parts = "channel_versions", "versions_seen"
+    empty = {"v": 1, "id": id, "ts": _time(id).isoformat(), **{name: {} for name in parts}}
+    return empty | {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, type(empty.get(name, value)))
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _time(id: str) -> datetime:
+    return EPOCH + timedelta(microseconds=created_at(id) or 0)
+
+
+class _ById:
+    """A part of a listed checkpoint, which is read by its id."""
+
+    _saver: Any
+    _listed: CheckpointTuple
+
+    def _read(self, channels: Iterable[str]) -> Operation[CheckpointTuple]:
+        saver, config, names = self._saver, self._listed.config, [*channels] or None
+        found: CheckpointTuple | None = yield External(
+            partial(saver.get_tuple, config, channels=names),
+            partial(saver.aget_tuple, config, channels=names),
+        )
+        if found is None:
+            raise CheckpointNotFoundError(
+                "The checkpoint was removed after it was listed.", hint="List it again."
+            )
+        return found
+
+
+class StepValues(_ById, LazyValues):
+    """See `LazyValues`.
+
+    Attributes:
+        bytes: size of the stored state.
+        is_unknown: True while the names are not known: a large payload was not read yet.
+    """
+
+    bytes = 0
+    is_unknown = False
+
+    def _load(self, *names: str) -> Operation[None]:
+        """See `LazyValues.load`."""
+        if not self.is_unknown:
+            yield from LazyValues._load(self, *names)  # noqa: SLF001 - its own
+            return
+        found = yield from self._read(())
+        self._values = dict(found.checkpoint["channel_values"])
+        self._names, self.is_unknown = dict.fromkeys(self._values), False
+
+    load, aload = sync_and_async(_load)
+
+
+class _StepWrites(_ById, LazyWrites):
+    """See `LazyWrites`."""
+
+
+# -- threads ---------------------------------------------------------------------------
+
+
+class ReaderThreads:
+    """The reading methods of `saver.threads`."""
+
+    def __init__(self, reader: LangGraphReader) -> None:
+        self._reader = reader
+
+    def _search(
+        self, *, order: OrderName = "-updated_at", limit: int = 50, cursor: str | None = None
+    ) -> Operation[ThreadPage]:
+        """Return a page of threads; see `Threads.search`. There are no filters.
+
+        Times are those of the checkpoints' ids, `bytes` the size of all payloads.
+        """
+        if not isinstance(order, str) or order.removeprefix("-") not in _ORDERS:
+            raise invalid("order", order, f"Use {', '.join(_ORDERS)}; a minus reverses the order.")
+        if type(limit) is not int or not 1 <= limit <= _LAZY:
+            raise invalid("limit", limit, f"Use 1 to {_LAZY}.")
+        after = None if cursor is None else _after(cursor, order)
+        found = yield from self._reader.read(lambda source: source.page(order, after, limit + 1))
+        rest = None
+        if len(found) > limit:
+            rest = json.dumps([order, found[limit - 1].key, found[limit - 1].id])
+        return ThreadPage(tuple(map(_info, found[:limit])), rest)
+
+    search, asearch = sync_and_async(_search)
+
+    def _get(self, thread_id: str) -> Operation[ThreadInfo | None]:
+        """Return a thread, or None if it has no checkpoint."""
+        name = validation.thread_id(thread_id)
+        found = yield from self._reader.read(lambda source: source.thread(name))
+        return None if found is None else _info(found)
+
+    get, aget = sync_and_async(_get)
+
+    def _diff(
+        self,
+        thread_id: str,
+        before_id: str | None,
+        after_id: str | None = None,
+        checkpoint_ns: str = "",
+        *,
+        channels: Sequence[str] | None = None,
+    ) -> Operation[StateDiff]:
+        """Compare two checkpoints of a thread; see `Threads.diff`."""
+        a = validation.place(thread_id, checkpoint_ns, before_id)
+        b = validation.place(thread_id, checkpoint_ns, after_id)
+        return self._compared(a, b, channels)
+
+    diff, adiff = sync_and_async(_diff)
+
+    def _diff_checkpoints(
+        self,
+        before: ConfigOrPair,
+        after: ConfigOrPair,
+        *,
+        channels: Sequence[str] | None = None,
+    ) -> Operation[StateDiff]:
+        """Compare two checkpoints of any threads; see `Threads.diff_checkpoints`.
+
+        Writes of a DeltaChannel are not compared.
+        """
+        return self._compared(place_of(before), place_of(after), channels)
+
+    diff_checkpoints, adiff_checkpoints = sync_and_async(_diff_checkpoints)
+
+    def _compared(
+        self, a: CheckpointRef, b: CheckpointRef, channels: Sequence[str] | None
+    ) -> Operation[StateDiff]:
+        def read(source: DatabaseSource) -> list[Loaded]:
+            found = [_loaded(place, channels, source) for place in (a, b)]
+            for place, one in zip((a, b), found, strict=True):
+                if one is None:
+                    raise CheckpointNotFoundError(
+                        thread=place.thread, namespace=place.ns or None, checkpoint=place.id
+                    )
+            return [one for one in found if one is not None]
+
+        before, after = yield from self._reader.read(read)
+        return (yield from external(partial(_state_diff, before, after, channels)))
+
+
+def _state_diff(a: Loaded, b: Loaded, wanted: Sequence[str] | None) -> StateDiff:
+    effort, encode = Effort(), PlainCodec().encode
+    names = {name for one in (a, b) for key in _CHANNELS for name in one.checkpoint[key]}
+    channels: dict[str, ChannelDiff] = {}
+    for name in sorted(names if wanted is None else names.intersection(wanted)):
+        before, after = (_value(one, name) for one in (a, b))
+        versions = tuple(one.checkpoint["channel_versions"].get(name) for one in (a, b))
+        pair = Pair(before, after, is_delta=False)
+        channels[name] = channel_diff(name, pair, (versions[0], versions[1]), encode, effort)
+    return StateDiff(_side(a), _side(b), channels)
+
+
+_CHANNELS = ("channel_values", "channel_versions")
+
+
+def _value(one: Loaded, name: str) -> Any:
+    value = one.checkpoint["channel_values"].get(name, NOTHING)
+    return value.value if isinstance(value, _DeltaSnapshot) else value
+
+
+def _side(one: Loaded) -> DiffSide:
+    step, source = one.metadata.get("step"), one.metadata.get("source")
+    return DiffSide(one.thread, one.ns, one.id, str(one.checkpoint["ts"]), step, source)
+
+
+def _after(cursor: str, order: str) -> tuple[Any, str]:
+    try:
+        own, key, name = json.loads(cursor)
+        is_ours = own == order and type(key) in (str, int) and type(name) is str
+    except (ValueError, TypeError, RecursionError):
+        is_ours = False
+    if not is_ours:
+        hint = "Use the cursor of the previous page, with the same order."
+        raise invalid("cursor", cursor, hint)
+    return key, name
+
+
+def _info(found: SourceThread) -> ThreadInfo:
+    return ThreadInfo(
+        id=found.id,
+        state=ThreadStatus.ACTIVE,
+        created_at=_time(found.oldest),
+        updated_at=_time(found.newest),
+        bytes=int(found.size),
+        waits_at=found.waits_at,
+    )
