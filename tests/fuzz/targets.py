@@ -55,7 +55,7 @@ from threadkeep.cache.cache import NodeCache
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.store.transfer import _parsed, _put
 from threadkeep.threads.transfer import bundle_format
-from threadkeep.threads.transfer.sources import _json
+from threadkeep.threads.transfer.source_sqlite import _json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,6 @@
-"""LangGraph's own databases are read as their savers read them, and run nothing of what they hold.
+"""LangGraph's own databases are read as their savers read them, and nothing in them runs.
 
-The oracle is LangGraph's own saver. `evil_module`, beside this file's payloads, says if it was
-imported.
+The oracle is LangGraph's own saver.
 """
 
 from __future__ import annotations

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from threadkeep._stores.external import extra
 from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
+from threadkeep.cli.commands.move import KEY_FILE, langgraph_key
 from threadkeep.cli.parameters import flag, option
 from threadkeep.cli.stores import Session, public_name
 from threadkeep.cli.terminal import interrupted_by_sigterm
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    NotOursError,
+    NotSetUpError,
+    OpenError,
+)
+from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
+from threadkeep.threads.transfer.reading import LangGraphReader
 
 
 @command("threadkeep ui threads.db", store=True, cold=True)
@@ -29,8 +38,9 @@ def ui(
     password_file: Path | None = option(
         "--password-file FILE", "Ask for the password in this file. Needed to listen elsewhere."
     ),
+    key_file: Path | None = KEY_FILE,
 ) -> None:
-    """Open a page on this machine that shows threads and stores."""
+    """Open a page on this machine that shows threads and stores, also LangGraph's own."""
     with extra("The page", "ui"):
         from threadkeep.ui.page import StorePage  # noqa: PLC0415 - an extra
         from threadkeep.ui.serve import listen, local_app, server_of  # noqa: PLC0415 - likewise
@@ -41,12 +51,14 @@ def ui(
     opened = listen(host, port, password=password)
     sessions = Sessions(password)
     address = f"http://{host}:{opened.getsockname()[1]}"
-    with opened, session.open(read_only=not write) as saver:
+    with opened, _opened(session, word, key_file, write=write) as saver:
+        is_own = isinstance(saver, Saver)
         page = StorePage(
-            saver=as_stored(saver),
+            saver=as_stored(saver) if isinstance(saver, Saver) else saver,
             title=public_name(url),
             command=word,
             writer=saver if write else None,
+            is_own=is_own,
         )
 
         def ready() -> None:
@@ -58,6 +70,31 @@ def ui(
         app = local_app(page, sessions, opened.getsockname()[1], name or ())
         with suppress(KeyboardInterrupt), interrupted_by_sigterm():
             server_of(app, ready).run(sockets=[opened])  # (it raises its signal again)
+
+
+@contextmanager
+def _opened(
+    session: Session, word: str, key_file: Path | None, *, write: bool
+) -> Iterator[Saver | LangGraphReader]:
+    """Open a store of threadkeep, else of LangGraph's."""
+    with ExitStack() as stack:
+        saver: Saver | LangGraphReader
+        try:
+            saver = stack.enter_context(session.open(read_only=not write))
+            saver.threads.search(limit=1)  # (a server is asked at the first use)
+        except (NotOursError, NotSetUpError) as error:
+            try:
+                saver = LangGraphReader(session.store_url(), langgraph_key(key_file))
+            except OpenError:
+                raise error from None
+            stack.callback(saver.close)
+            if write or session.tenant:
+                raise InvalidArgumentError(
+                    "This is a store of LangGraph's own, which the page only shows.",
+                    hint="Leave out --write and --tenant, or copy the threads:"
+                    f" threadkeep adopt {word} sqlite:///new.db",
+                ) from None
+        yield saver
 
 
 def _password(file: Path | None) -> str | None:

@@ -49,7 +49,7 @@ from threadkeep.threads.transfer.sources import (
     Payloads,
     SourceStep,
     SourceThread,
-    Window,
+    SourceWindow,
 )
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class LangGraphReader:
         older, left = wanted.before, wanted.limit
         most = _LAZY if lazy else _EAGER
 
-        def page(window: Window) -> Operation[Iterable[CheckpointTuple]]:
+        def page(window: SourceWindow) -> Operation[Iterable[CheckpointTuple]]:
             nonlocal older, left
             steps = yield from self.read(lambda source: _whole_ids(source, window))
             if left is not None:
@@ -201,7 +201,7 @@ class LangGraphReader:
 
         while left is None or left > 0:
             size = most if left is None else min(most, left)
-            yield page(Window(str(wanted.thread), wanted.ns, wanted.id, older, size))
+            yield page(SourceWindow(str(wanted.thread), wanted.ns, wanted.id, older, size))
 
     list, alist = each_and_aeach(_list)
 
@@ -218,7 +218,7 @@ class LangGraphReader:
         return found._replace(checkpoint=checkpoint, pending_writes=writes)
 
 
-def _whole_ids(source: DatabaseSource, window: Window) -> list[SourceStep]:
+def _whole_ids(source: DatabaseSource, window: SourceWindow) -> list[SourceStep]:
     """Read a window, and all checkpoints of its last id, which several namespaces may have."""
     steps = source.steps(window)
     if len(steps) < window.limit or window.ns is not None:
@@ -230,7 +230,7 @@ def _whole_ids(source: DatabaseSource, window: Window) -> list[SourceStep]:
 def _loaded(
     place: CheckpointRef, channels: Collection[str] | None, source: DatabaseSource
 ) -> Loaded | None:
-    found = source.checkpoint(Window(place.thread, place.ns, place.id, None, 1), channels)
+    found = source.checkpoint(SourceWindow(place.thread, place.ns, place.id, None, 1), channels)
     if found is None:
         return None
     whole = _complete(found.id, found.checkpoint)

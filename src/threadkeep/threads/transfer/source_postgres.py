@@ -26,8 +26,8 @@ from threadkeep.threads.transfer.sources import (
     Payloads,
     SourceCheckpoint,
     SourceStep,
+    SourceWindow,
     SourceWrite,
-    Window,
     naming,
     needs,
     own_store,
@@ -209,7 +209,7 @@ class _PostgresSource(DatabaseSource):
     def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         return [tuple(row.values()) for row in self._all(text, parameters)]
 
-    def steps(self, window: Window) -> list[SourceStep]:
+    def steps(self, window: SourceWindow) -> list[SourceStep]:
         rows = self._window(window, _WITHOUT_VALUES.format(own=_OWN_BLOBS))
         return [
             SourceStep(
@@ -220,13 +220,13 @@ class _PostgresSource(DatabaseSource):
             for row in rows
         ]
 
-    def _window(self, window: Window, parts: str) -> list[_Row]:
+    def _window(self, window: SourceWindow, parts: str) -> list[_Row]:
         where, values = window.where(self.mark)
         text = _WINDOW.format(parts=parts, where=where)
         return self._all(text, (*values, window.limit))
 
     def checkpoint(
-        self, window: Window, channels: Collection[str] | None = None
+        self, window: SourceWindow, channels: Collection[str] | None = None
     ) -> SourceCheckpoint | None:
         for row in self._window(window._replace(limit=1), _WHOLE):
             with naming(window.thread, row["checkpoint_ns"], row["checkpoint_id"]):

@@ -30,8 +30,8 @@ from threadkeep.threads.transfer.sources import (
     Payloads,
     SourceCheckpoint,
     SourceStep,
+    SourceWindow,
     SourceWrite,
-    Window,
     naming,
     needs,
     own_store,
@@ -207,9 +207,9 @@ class _SqliteSource(DatabaseSource):
     def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         return self._all(text, parameters)
 
-    def steps(self, window: Window) -> list[SourceStep]:
+    def steps(self, window: SourceWindow) -> list[SourceStep]:
         where, parameters = window.where(self.mark)
-        left, found = _SCANNED, []
+        left, found = _SCANNED, list[SourceStep]()
         for row in self._all(_STEPS.format(where=where), (*parameters, window.limit)):
             ns, id, parent, kind, metadata, size, place = row
             is_scanned = size <= (left if found else _LARGEST)
@@ -239,7 +239,7 @@ class _SqliteSource(DatabaseSource):
         return {"ts": time[1].decode()} if time else {}
 
     def checkpoint(
-        self, window: Window, channels: Collection[str] | None = None
+        self, window: SourceWindow, channels: Collection[str] | None = None
     ) -> SourceCheckpoint | None:
         where, values = window.where(self.mark)
         for row in self._all(_NEWEST.format(where=where), (*values, 1)):

@@ -1,4 +1,4 @@
-"""Readers of LangGraph's stores: what they have in common, payloads, and InMemorySaver.
+"""Readers of LangGraph's stores: their common base, payloads, and InMemorySaver.
 
 A reader never changes or migrates its store. A value is read as LangGraph would return it, or
 raises an error.
@@ -147,7 +147,7 @@ class SourceStep(NamedTuple):
     size: int
 
 
-class Window(NamedTuple):
+class SourceWindow(NamedTuple):
     """The newest `limit` checkpoints of a thread, or of a namespace, before an id or at an id."""
 
     thread: str
@@ -226,12 +226,12 @@ class DatabaseSource(LangGraphSource):
         )
         return [SourceThread(*row) for row in self.rows(text, parameters)]
 
-    def steps(self, window: Window) -> list[SourceStep]:
+    def steps(self, window: SourceWindow) -> list[SourceStep]:
         """Return the checkpoints of a window, newest first, without their values."""
         raise NotImplementedError
 
     def checkpoint(
-        self, window: Window, channels: Collection[str] | None = None
+        self, window: SourceWindow, channels: Collection[str] | None = None
     ) -> SourceCheckpoint | None:
         """Return the first checkpoint of a window, with the values and writes of channels.
 
