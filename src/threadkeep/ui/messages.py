@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from threadkeep._core.texts import size
 from threadkeep.threads.diff import plain
 from threadkeep.threads.messages import Block, Message
-from threadkeep.ui.text import LONGEST, as_json, cut, markdown
+from threadkeep.ui.text import LONGEST, RENDERED, as_json, cut, markdown
 
 _SIDES = {
     **dict.fromkeys(("human", "user"), "human"),
@@ -28,7 +28,8 @@ _SIDES = {
     **dict.fromkeys(("system", "developer"), "system"),
 }
 _USUAL_ENDS = {"stop", "tool_calls", "end_turn", "tool_use", "STOP"}
-_MARKDOWN, _PICTURES = 200_000, 4_000_000  # characters that one answer renders, and shows
+_MARKDOWN, _PICTURES = 100_000, 4_000_000  # characters that one answer renders, and shows
+_BRIEF = 4  # arguments in a call's summary
 _NAME = 200  # characters of a name or id
 
 
@@ -48,9 +49,10 @@ class Shown:
 
 @dataclass(slots=True)
 class ShownCall:
-    """A call of a tool, and its result."""
+    """A call of a tool, and its result. `brief` is the beginning of its arguments."""
 
     name: str
+    brief: str
     args: Shown
     error: str | None = None
     result: Bubble | None = None
@@ -73,26 +75,26 @@ class Bubble:
 
 @dataclass(slots=True)
 class _Room:
-    """Characters that an answer may still render as Markdown or hold as pictures."""
+    """Characters that an answer may still render as Markdown or hold as pictures, newest first."""
 
     markdown: int = _MARKDOWN
     pictures: int = _PICTURES
-    callers: dict[str, ShownCall] = field(default_factory=dict)
 
 
 def bubbles(messages: Sequence[Message], back: int = 0) -> list[Bubble]:
     """Draw messages; `back` more come after them in the conversation."""
     room, found = _Room(), list[Bubble]()
-    for number, one in enumerate(messages):
-        made = _bubble(one, back + len(messages) - number, room)
-        call = room.callers.pop(one.tool_call_id, None) if one.tool_call_id else None
-        if call is not None:
-            call.result = made
-            continue
-        found.append(made)
-        for each, shown in zip(one.tool_calls, made.calls, strict=True):
-            if each.id:
-                room.callers[each.id] = shown
+    numbered = [*enumerate(messages)]
+    drawn = [_bubble(one, back + len(messages) - n, room) for n, one in reversed(numbered)]
+    callers: dict[str, ShownCall] = {}
+    for one, bubble in zip(messages, reversed(drawn), strict=True):
+        caller = callers.pop(one.tool_call_id, None) if one.tool_call_id else None
+        if caller is None:
+            found.append(bubble)
+        else:
+            caller.result = bubble
+        named = zip(one.tool_calls, bubble.calls, strict=True)
+        callers |= {call.id: shown for call, shown in named if call.id}
     return found
 
 
@@ -116,8 +118,9 @@ def digest(messages: Iterable[Message]) -> str:
 def _bubble(one: Message, back: int, room: _Room) -> Bubble:
     side = _SIDES.get(one.role, "other")
     calls = [
-        ShownCall(cut(each.name, _NAME), _json(_parsed(each.args)), each.error)
+        ShownCall(cut(each.name, _NAME), _brief(args), _json(args), each.error)
         for each in one.tool_calls
+        for args in (_parsed(each.args),)
     ]
     return Bubble(
         side,
@@ -174,9 +177,9 @@ def _part(block: Block, side: str, room: _Room) -> Shown:
 
 
 def _text(text: str, room: _Room, *, rendered: bool) -> Shown:
-    if rendered and len(text) <= room.markdown:
+    if rendered and len(text) <= min(room.markdown, RENDERED):
         room.markdown -= len(text)
-        return Shown("html", markdown(text), is_cut=len(text) > LONGEST)
+        return Shown("html", markdown(text))
     return Shown("text", cut(text), is_cut=len(text) > LONGEST)
 
 
@@ -193,6 +196,13 @@ def _parsed(text: Any) -> Any:
 def _json(value: Any, title: str = "") -> Shown:
     text = value if isinstance(value, str) else as_json(_without_data(value))
     return Shown("json", cut(text), cut(title, _NAME), len(text) > LONGEST)
+
+
+def _brief(args: Any) -> str:
+    """Return arguments in one line: values alone, as their names are mostly plain."""
+    said = [*args.values()][:_BRIEF] if isinstance(args, Mapping) else [args]
+    shown = [one if isinstance(one, str) else json.dumps(one)[:_NAME] for one in said]
+    return cut(" ".join(", ".join(one[:_NAME] for one in shown).split()), _NAME // 2)
 
 
 _BASE64 = re.compile(r"(?=.{0,999}[a-z])(?=.{0,999}[A-Z])(?=.{0,999}\d)[A-Za-z0-9+/_-]+={0,2}")

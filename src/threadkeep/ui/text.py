@@ -14,7 +14,9 @@ from threadkeep.threads.diff import plain
 LONGEST = 100_000
 """Characters of a text or value on a page. A longer one is cut, with a link to all of it."""
 
-_MARKDOWN = 20_000  # characters that are rendered; longer text is shown as it is
+RENDERED = 20_000
+"""Characters of Markdown that are rendered. A longer text is shown as it is."""
+
 _TAGS = {
     *("p", "br", "em", "strong", "code", "pre", "blockquote", "ul", "ol", "li", "hr", "a"),
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
@@ -25,7 +27,7 @@ _PARSER.enable("table").disable("image")
 
 def markdown(text: str) -> Markup:
     """Return Markdown as HTML. Images become links, and a long text stays plain."""
-    if len(text) > _MARKDOWN:
+    if len(text) > RENDERED:
         return Markup('<pre class="text">{}</pre>').format(cut(text))
     html = nh3.clean(
         _PARSER.render(text.encode("utf-8", "replace").decode()),  # (no half surrogate pairs)

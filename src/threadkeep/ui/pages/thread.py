@@ -117,7 +117,10 @@ async def _newer(said: Conversation, start: int, after: int, digest: str) -> dic
     if not is_same or len(said.live) - after > _WINDOW:
         return None
     values = await to_thread.run_sync(_drawn, said, said.live[after:], after, 0)
-    return {"part": "newer", **values}
+    seen = [*before, *(message(one) for one in said.live[after : values["after"]])]
+    start = max(start, values["after"] - _WINDOW)
+    digest = messages.digest(seen[-_WINDOW:])
+    return {**values, "part": "newer", "start": start, "digest": digest}
 
 
 def _drawn(said: Conversation, some: Sequence[Any], start: int, skip: int) -> dict[str, Any]:
