@@ -108,6 +108,13 @@ async def call_keys(opened: Any) -> None:
     await opened.aclose()
 
 
+async def ask_and_answer(threads: Any, graph: Any) -> None:
+    await graph.ainvoke({"items": ["x"]}, at("asks"))
+    (one,) = await threads.ainterrupts("asks")
+    await threads.aanswer("asks", {one.id: "y"}, one.checkpoint_id)
+    assert (await graph.ainvoke(None, at("asks")))["items"] == ["x", "y"]
+
+
 async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     """Call each public async method of `saver.threads` that needs no cold store."""
     file, theirs = folder / "bundle", InMemorySaver()
@@ -151,6 +158,7 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="migrations"):
         await threads.aupgrade()
     assert await threads.arolled_back(await threads.aheads()) == {}
+    await ask_and_answer(threads, graph_on(saver, asks=True))
     await threads.arepair(dry_run=True)
     await threads.arepair(file=folder / "quarantine")
     await threads.aerase("c", rewrite=True)

@@ -8,6 +8,7 @@ if _CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.thread_entry import Mark, ThreadStatus
     from threadkeep._run.lazy_values import LazyValues, LazyWrites
+    from threadkeep.threads.answering import PendingInterrupt
     from threadkeep.threads.archives.offload import OffloadReport
     from threadkeep.threads.archives.tiering import ArchivedThread, TierReport
     from threadkeep.threads.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
@@ -54,6 +55,7 @@ __all__ = [
     "MergeStrategy",
     "MirrorReport",
     "OffloadReport",
+    "PendingInterrupt",
     "Progress",
     "RepairReport",
     "RepairedThread",
@@ -75,6 +77,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep._core.engine.operation": ("Progress",),
     "threadkeep._core.engine.thread_entry": ("Mark", "ThreadStatus"),
     "threadkeep._run.lazy_values": ("LazyValues", "LazyWrites"),
+    "threadkeep.threads.answering": ("PendingInterrupt",),
     "threadkeep.threads.archives.offload": ("OffloadReport",),
     "threadkeep.threads.archives.tiering": ("ArchivedThread", "TierReport"),
     "threadkeep.threads.diff": ("Change", "ChannelDiff", "DiffSide", "StateDiff", "TextEdit"),

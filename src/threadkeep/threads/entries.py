@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from threadkeep._run.layered_backend import OfAStore
+    from threadkeep.threads.answering import PendingInterrupt
     from threadkeep.threads.registry import Filters, OrderName, ThreadInfo, ThreadPage
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
@@ -279,6 +280,49 @@ class ThreadEntries:
         return on(self._store, lazy.heads.rolled_back(heads, progress))
 
     rolled_back, arolled_back = sync_and_async(_rolled_back)
+
+    def _interrupts(self, thread_id: str) -> Operation[list[PendingInterrupt]]:
+        """Return the interrupts that wait at a thread's head, also those of subgraphs.
+
+        Reads only these questions and their answers, not the state. An interrupt stays in the list
+        until its task has ended. Raises UnknownTypeError if a question cannot be read.
+        """
+        return on(self._store, lazy.answering.interrupts(self._engine, thread_id))
+
+    interrupts, ainterrupts = sync_and_async(_interrupts)
+
+    def _answer(
+        self,
+        thread_id: str,
+        answers: Mapping[str, Any],
+        checkpoint_id: str | None = None,
+        *,
+        replace: bool = False,
+    ) -> Operation[None]:
+        """Store answers to interrupts. The next run without input continues with them.
+
+        It runs no node: your program continues by `graph.invoke(None, config)`, where the config
+        names no checkpoint. The answers are stored as LangGraph's runs store them, task by task.
+
+        Args:
+            thread_id: the thread's id.
+            answers: values by interrupt id, as in `Command(resume=answers)`.
+            checkpoint_id: the head that was answered, from `interrupts`; None for any.
+            replace: True changes an answer that no run has used yet.
+
+        Raises:
+            StateError: the thread has a newer head; an interrupt does not wait, or is answered
+                already, or was raised in a graph without checkpoints.
+            ThreadNotFoundError: the thread has no checkpoints.
+            InvalidArgumentError: `answers` is no dict of values.
+            UnserializableError, ConflictError: as for saves.
+        """
+        return on(
+            self._store,
+            lazy.answering.answer(self._engine, thread_id, answers, checkpoint_id, replace=replace),
+        )
+
+    answer, aanswer = sync_and_async(_answer)
 
 
 class ThreadTransfers:

@@ -13,6 +13,7 @@ from threadkeep._core.engine.operation import Operation, external
 
 if TYPE_CHECKING:
     from threadkeep.threads import (
+        answering,
         editing,
         erasure,
         forks,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _PATHS = {
     "adopt": "threads.transfer.adopt",
+    "answering": "threads.answering",
     "archive": "threads.archives.archive",
     "bundles": "threads.transfer.bundles",
     "check": "threads.repair.check",
@@ -58,6 +60,7 @@ _PATHS = {
 }
 __all__ = [
     "adopt",
+    "answering",
     "archive",
     "bundles",
     "check",

@@ -97,13 +97,17 @@ Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
 
 @quick
 class PutWrites(NamedTuple):
-    """A `put_writes` call; `indexes` are the writes' own, if another saver assigned them."""
+    """A `put_writes` call; `indexes` are the writes' own, if another saver assigned them.
+
+    Writes with `fences` are refused if these do not hold, and count as an update of the thread.
+    """
 
     place: CheckpointRef
     writes: Writes
     task_id: str
     task_path: str
     indexes: Sequence[int] | None = None
+    fences: tuple[model.Fence, ...] = ()
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies
@@ -468,14 +472,16 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
         and loaded is not None
         and not loaded.flags & (model.FREE | model.NESTED)
     )
+    fence = (model.WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else ()
+    touch = thread_summary.of_writes(row, appender.stored, now, waits=waits)
     batch = model.Batch(
         thread=thread,
         now=now,
         generation=generation,
         born=born(row.checkpoint_id),
-        fences=(model.WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else (),
+        fences=call.fences or fence,
         segments=segments,
         writes=(row,),
-        touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),
+        touch=touch._replace(at=now) if call.fences else touch,
     )
     return Built(memory, batch, appender, beside=state and state.id, writes=tuple(made))
