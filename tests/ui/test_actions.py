@@ -107,12 +107,16 @@ def test_a_fork_of_a_checkpoint(saver, writing, tab):
     writing.problems.clear()  # (the browser reports the refusal)
 
 
-def test_an_archive_and_back(saver, tab):
-    for word, state in (("Archive", "archived"), ("Restore", "active")):
-        acts(tab).get_by_text("More").click()
-        acts(tab).get_by_role("button", name=word).click()
-        acts(tab).get_by_text(f"{word}d.").wait_for()
-        assert saver.threads.get("order-17").state == state
+def test_an_archive_and_back(saver, writing, tab):
+    acts(tab).get_by_text("More").click()
+    acts(tab).get_by_role("button", name="Archive").click()
+    tab.get_by_role("heading", name="Threads", level=1).wait_for()
+    assert saver.threads.get("order-17").state == "archived"
+    secret = json.loads(tab.locator("body").get_attribute("hx-headers"))
+    address = f"{writing.address}/actions?thread=order-17&action=restore"
+    assert "Restored." in tab.request.post(address, headers=secret).text()
+    assert tab.request.post(address, headers=secret).status == 409
+    assert saver.threads.get("order-17").state == "active"
 
 
 def test_a_thread_is_deleted_after_its_name_is_typed(saver, tab):
@@ -152,3 +156,54 @@ def test_actions_are_accessible_and_fit(writing):
     acts(tab).get_by_role("button", name="Erase…").click()
     check_fits(tab)
     check_accessible(tab)
+
+
+# -- editing ---------------------------------------------------------------------------
+
+
+def save(tab, text):
+    tab.get_by_role("textbox").fill(text)
+    tab.get_by_role("button", name="Save as a new checkpoint").click()
+
+
+def test_a_value_is_edited_as_json(saver, writing, tab, lines):
+    head = saver.get_tuple(named("order-17")).config["configurable"]["checkpoint_id"]
+    acts(tab).get_by_role("link", name="Edit a value…").click()
+    tab.get_by_role("link", name="order", exact=True).click()
+    check_accessible(tab)
+    save(tab, '{"number": 18')
+    tab.get_by_text("This is not JSON").wait_for()
+    save(tab, '{"number": 18, "stops": [1.0, null]}')
+    tab.wait_for_url("**/checkpoint?**")
+    found = saver.get_tuple(named("order-17"))
+    assert found.checkpoint["channel_values"]["order"] == {"number": 18, "stops": [1.0, None]}
+    assert found.parent_config["configurable"]["checkpoint_id"] == head
+    assert desk(saver).get_state(named("order-17")).next == ()
+    assert [(one["result"], one["channel"], one["checkpoint"]) for one in lines()] == [
+        ("refused: InvalidArgumentError", "order", head),
+        ("done", "order", head),
+    ]
+    writing.problems.clear()  # (the browser reports the refusal)
+
+
+def test_the_text_of_a_message_is_edited(saver, writing, tab):
+    messages = desk(saver).get_state(named("order-17")).values["messages"]
+    writing.go(tab, "/edit?thread=order-17&channel=messages")
+    check_accessible(tab)
+    tab.get_by_role("link", name="Where is my parcel?").click()
+    save(tab, "\nWhere is\nmy letter?")
+    tab.wait_for_url("**/checkpoint?**")
+    edited = desk(saver).get_state(named("order-17")).values["messages"]
+    assert edited[0] == messages[0].model_copy(update={"content": "\nWhere is\nmy letter?"})
+    assert edited[1:] == messages[1:]
+
+
+def test_an_edit_is_refused_if_the_thread_has_moved_meanwhile(saver, writing, tab, lines):
+    writing.go(tab, "/edit?thread=order-17&channel=summary")
+    desk(saver).invoke(asks("Again", 1), named("order-17"))
+    head = saver.get_tuple(named("order-17")).config
+    save(tab, '"mine"')
+    tab.get_by_text("The thread has a newer checkpoint").wait_for()
+    assert saver.get_tuple(named("order-17")).config == head
+    assert [one["result"] for one in lines()] == ["refused: ConflictError"]
+    writing.problems.clear()  # (the browser reports the refusal)

@@ -28,6 +28,7 @@ from threadkeep.ui.pages import (
     actions,
     checkpoint,
     compare,
+    edit,
     inbox,
     live,
     steps,
@@ -77,7 +78,7 @@ def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) 
 
 def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> Guard:
     """Return the application of a page, with more routes before its own."""
-    pages = [threads, inbox, thread, steps, live, checkpoint, compare, store, actions]
+    pages = [threads, inbox, thread, steps, live, checkpoint, compare, store, actions, edit]
     every = [
         *routes,
         *[route for one in pages for route in one.ROUTES],

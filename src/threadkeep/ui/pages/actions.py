@@ -100,7 +100,7 @@ async def act(request: Request) -> Response:
             result = await ACTIONS[action](page_of(request).writer, at, given)
     except ThreadkeepError as error:
         return refused(error)
-    if action == "delete":
+    if action in ("delete", "archive"):  # (reading an archived thread would restore it)
         return Response(headers={"hx-redirect": request.scope.get("root_path", "") + "/"})
     if action == "erase":
         place = {"hx-retarget": "#main", "hx-reswap": "innerHTML"}

@@ -37,7 +37,7 @@ document.addEventListener("htmx:beforeSwap", ({ detail }) => {
 document.addEventListener("htmx:afterSwap", ({ detail }) => {
   if (detail.target.id !== "steps" || !kept) return;
   for (const one of detail.target.querySelectorAll("details")) one.open = kept.open.includes(one.dataset.key);
-  const link = kept.href && detail.target.querySelector(`a[href="${CSS.escape(kept.href)}"]`);
+  const link = kept.href ? detail.target.querySelector(`a[href="${CSS.escape(kept.href)}"]`) : null;
   link?.focus({ preventScroll: true });
   detail.target.scrollTop = kept.top;
   showChosen();

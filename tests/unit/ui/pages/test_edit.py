@@ -1,0 +1,66 @@
+"""Values as text to edit: only what JSON keeps exactly."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from datetime import UTC, datetime
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.ui.pages.edit import editable, replaced
+
+EXACT = [None, True, 1, 10**30, 1.0, 1e300, "", "订单\r\n\0", [1, [{}]], {"a": {"b": "ä"}}, []]
+ODD = [
+    *((1, 2), {1}, b"bytes", {1: 2}, {(1,): 2}, datetime.now(UTC), OrderedDict(a=1)),
+    *(float("nan"), float("inf"), "\ud800", {"\ud800": 1}, [HumanMessage("hi")], [b""], True + 1j),
+]
+
+
+@pytest.mark.parametrize("value", EXACT)
+def test_what_json_keeps_is_returned_exactly(value):
+    found = replaced(value, None, editable(value).text)
+    assert (repr(found), type(found)) == (repr(value), type(value))
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_what_json_loses_is_refused(value):
+    assert "types would be lost" in editable(value).why
+    with pytest.raises(InvalidArgumentError):
+        replaced(value, None, "1")
+
+
+def test_a_value_that_is_too_deep_or_too_long_is_refused():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert editable(deep).why
+    assert editable("x" * 300_000).why
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", "1e999", '"\\ud800"', "[" * 100_000, "1 2"])
+def test_text_that_is_not_json_is_refused(text):
+    with pytest.raises(InvalidArgumentError, match="JSON"):
+        replaced(1, None, text)
+
+
+def test_only_the_content_of_a_message_changes():
+    calls = [{"name": "find", "args": {"n": 1}, "id": "c", "type": "tool_call"}]
+    said = [
+        HumanMessage("hi", id="q"),
+        AIMessage([{"type": "text", "text": "a"}], tool_calls=calls),
+    ]
+    plain, blocks = editable(said, 0), editable(said, 1)
+    assert (plain.text, plain.is_json, blocks.is_json) == ("hi", False, True)
+    assert replaced(said, 0, plain.text) == replaced(said, 1, blocks.text) == said
+    assert replaced(said, 0, "one\r\ntwo")[0] == HumanMessage("one\ntwo", id="q")
+    changed = replaced(said, 1, '[{"type": "text", "text": "b"}]')
+    assert (changed[0], changed[1].text, changed[1].tool_calls) == (said[0], "b", calls)
+    assert said[1].text == "a"
+    odd = [HumanMessage("one\rtwo")]
+    assert editable(odd, 0).is_json, "a browser would change the line break"
+    assert replaced(odd, 0, editable(odd, 0).text) == odd
+    for at in (2, 10**8):
+        with pytest.raises(InvalidArgumentError):
+            replaced(said, at, "text")
