@@ -140,6 +140,7 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     await threads.adiff("a", first)
     await threads.adiff_checkpoints(("a", first), ("a", None))
     await threads.aversions("a", "items")
+    assert (await threads.agrowth("a")).bytes > 0
     assert (await threads.afork("a", None, "fork")).forked_from[0] == "a"
     await graph.ainvoke({"items": ["x"]}, at("fork"))
     assert (await threads.amerge_fork("fork", "a")).channels == ("items",)

@@ -13,19 +13,20 @@ import psycopg
 import pytest
 from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain
+from kit.places import at
 from kit.postgres import url as server
 from kit.postgres import url_for
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from threadkeep import KeyRing, MemorySaver, monitor, open_saver
-from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine import log_sizes, thread_sizes
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.sqlite import threads as counts
 from threadkeep._stores.sqlite.opening import create
-from threadkeep.errors import CorruptionError, InvalidArgumentError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.threads import statistics
+from threadkeep.threads import growth, statistics
 from threadkeep.threads.transfer import whole_thread
 
 from .driver import play
@@ -113,6 +114,54 @@ def test_what_nothing_refers_to_is_told(saver: Any) -> None:
     gone = tuple([(one.row.ns, one.row.id) for one in rows.checkpoints[5:]])
     saver._store.backend.commit(Batch("t", 0, rows.generation, drop_checkpoints=gone))
     assert measured(saver)["t"].unreferenced > 0
+
+
+# -- checkpoint by checkpoint ------------------------------------------------------------
+
+
+def grown(saver: Any, thread: str) -> Any:
+    """The growth of a thread, which adds up to its statistics."""
+    found = saver.threads.growth(thread)
+    one, _ = saver._store.run(thread_sizes.thread_stats(thread, {}))
+    assert (found.thread, found.bytes, len(found.steps)) == (thread, one.bytes, one.checkpoints)
+    assert [step.checkpoint for step in found.steps] == sorted(s.checkpoint for s in found.steps)
+    assert all(step.other_bytes > 0 for step in found.steps)
+    whole = sum(step.full_copy_bytes for step in found.steps)
+    assert whole == one.full_copy_bytes
+    return found
+
+
+def test_growth_adds_up_to_the_statistics(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = grown(filled, "plain")
+    assert [step.step for step in found.steps] == [
+        one.metadata.get("step") for one in filled.list(at("plain"))
+    ][::-1]
+    assert "text" not in found.steps[0].channels, "small values are in the row"
+    assert found.steps[-1].channels["log"] > 0
+    assert [step.full_copy_bytes for step in found.steps] == sorted(
+        step.full_copy_bytes for step in found.steps
+    )
+    monkeypatch.setattr(log_sizes, "_TOGETHER", 100)
+    monkeypatch.setattr(growth, "BATCH", 3)
+    assert filled.threads.growth("plain") == found, "also if values are read a few at a time"
+    with pytest.raises(ThreadNotFoundError):
+        filled.threads.growth("nobody")
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_growth_of_graphs_adds_up(name: str, saver: Any) -> None:
+    play(SCENARIOS[name], saver, durability="sync", api="sync")
+    for thread in saver.threads.scan():
+        grown(saver, thread.id)
+
+
+def test_growth_after_a_fork_and_without_orphans(filled: Any) -> None:
+    filled.threads.fork("plain", None, "z-fork")
+    filled.delete_checkpoints("plain", [grown(filled, "plain").steps[4].checkpoint])
+    for thread in ("plain", "z-fork"):
+        grown(filled, thread)
+    Chain(filled, "z-fork", start=99).follow().put(log=["new" * 1000])
+    assert grown(filled, "z-fork").steps[-1].channels["log"] > 0
 
 
 # -- without a look at all threads -------------------------------------------------------

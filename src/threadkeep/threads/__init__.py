@@ -16,6 +16,7 @@ if _CHECKING:
     from threadkeep.threads.erasure import ErasedThread, EraseReport
     from threadkeep.threads.facade import Threads
     from threadkeep.threads.forks import BranchCheckpoint, Branches
+    from threadkeep.threads.growth import GrowthStep, ThreadGrowth
     from threadkeep.threads.merging import MergeConflict, MergeReport, MergeStrategy
     from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage
     from threadkeep.threads.repair import read_quarantine
@@ -46,6 +47,7 @@ __all__ = [
     "Filters",
     "Finding",
     "GcReport",
+    "GrowthStep",
     "ImportReport",
     "LazyValues",
     "LazyWrites",
@@ -63,6 +65,7 @@ __all__ = [
     "ShredReport",
     "StateDiff",
     "TextEdit",
+    "ThreadGrowth",
     "ThreadInfo",
     "ThreadPage",
     "ThreadStatus",
@@ -85,6 +88,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.erasure": ("EraseReport", "ErasedThread"),
     "threadkeep.threads.facade": ("Threads",),
     "threadkeep.threads.forks": ("BranchCheckpoint", "Branches"),
+    "threadkeep.threads.growth": ("GrowthStep", "ThreadGrowth"),
     "threadkeep.threads.merging": ("MergeConflict", "MergeReport", "MergeStrategy"),
     "threadkeep.threads.registry": ("Filters", "ThreadInfo", "ThreadPage"),
     "threadkeep.threads.repair": ("read_quarantine",),

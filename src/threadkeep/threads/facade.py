@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
     from threadkeep.threads.erasure import EraseReport
     from threadkeep.threads.forks import Branches
+    from threadkeep.threads.growth import ThreadGrowth
     from threadkeep.threads.merging import MergeReport, MergeStrategy
     from threadkeep.threads.registry import ThreadInfo
     from threadkeep.threads.repair.repair import RepairReport
@@ -149,6 +150,21 @@ class Threads(ThreadEntries, ThreadTransfers):
         )
 
     versions, aversions = sync_and_async(_versions)
+
+    def _growth(self, thread_id: str) -> Operation[ThreadGrowth]:
+        """Return the bytes that each checkpoint of a thread added, by channel.
+
+        Reads the thread's rows and its values, some megabytes at a time, but makes no objects of
+        them. Rows of all its checkpoints are in memory meanwhile.
+
+        Raises:
+            ThreadNotFoundError: the thread has no checkpoints.
+            InvalidArgumentError: the thread's id is invalid.
+            CorruptionError: the thread is damaged.
+        """
+        return on(self._store, lazy.growth.growth(thread_id))
+
+    growth, agrowth = sync_and_async(_growth)
 
     # -- forks -----------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from threadkeep.ui.pages import (
     checkpoint,
     compare,
     edit,
+    growth,
     inbox,
     live,
     steps,
@@ -78,7 +79,10 @@ def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) 
 
 def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> Guard:
     """Return the application of a page, with more routes before its own."""
-    pages = [threads, inbox, thread, steps, live, checkpoint, compare, store, actions, edit]
+    pages = [
+        *(threads, inbox, thread, steps, live, checkpoint, compare, edit, actions),
+        *(store, growth),
+    ]
     every = [
         *routes,
         *[route for one in pages for route in one.ROUTES],

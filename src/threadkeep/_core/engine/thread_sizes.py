@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
-from typing import cast
+from typing import NamedTuple, cast
 
-from threadkeep._core.codec.frame import MAX_BODY, unpack
-from threadkeep._core.codec.introspection import references
-from threadkeep._core.engine import elements
-from threadkeep._core.engine.cold_references import STUB, location_of
-from threadkeep._core.engine.context import NO_CODEC, Keyframes, read_manifest
-from threadkeep._core.engine.elements import Elements
-from threadkeep._core.engine.lineage import by_log, touches
+from threadkeep._core.engine.context import Keyframes, read_manifest
+from threadkeep._core.engine.log_sizes import LogSizes, read_logs
 from threadkeep._core.engine.model import (
     OWN_NS,
-    ReadSegments,
     ReadSizes,
     ReadThread,
     ScanCheckpoints,
-    Segment,
     Sizes,
     Span,
     StoredCheckpoint,
@@ -31,15 +21,15 @@ from threadkeep._core.engine.model import (
     ThreadRows,
 )
 from threadkeep._core.engine.operation import Operation, fetch
-from threadkeep._core.engine.refs import Cell, Inline, Ref, Run, covering, length
+from threadkeep._core.engine.refs import Manifest, Ref, Run, length
 from threadkeep._core.engine.registration import of_all
 from threadkeep._core.engine.rows import unpack_writes, visible
 from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadQuery
 from threadkeep._core.engine.usage import DAY, ReadUsage, StoreUsage, ThreadUsage, usage_of
-from threadkeep.errors import CorruptionError
 
 _PAGE = 5000
 _MAX_SCANNED = 10_000
+BATCH = 256  # checkpoints whose manifests are in memory at once
 EVERYTHING = 2**62
 """Greater than every position of a log."""
 
@@ -165,17 +155,12 @@ def thread_stats(
 ) -> Operation[tuple[ThreadStats, list[ChannelStats]]]:
     """Count one thread; add the shared spans that it refers to to `families`."""
     rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
-    # (offloaded bytes are counted by their stubs, without fetching them from the cold store)
-    spans = tuple([Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments})])
-    segments: list[Segment] = []
-    if spans:
-        segments = yield from fetch(ReadSegments(thread, spans, stub=True))
-    logs = _Logs(segments)
+    logs = yield from read_logs(thread, rows.segments)
     family = frozenset((thread, *rows.family))
     logs.count(families.get(family, ()))
     checkpoints = [stored.row for stored in rows.checkpoints]
     writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
-    keyframes, channels = _channels(rows.checkpoints, logs)
+    keyframes, channels = yield from _channels(rows.checkpoints, logs)
     manifests = keyframes + sum([len(row.manifest) for row in checkpoints])
     pending = logs.count(
         [span for row in writes for w in unpack_writes(row) for span in w.ref.needs]
@@ -203,27 +188,23 @@ def thread_stats(
 
 
 def _channels(
-    checkpoints: Iterable[StoredCheckpoint], logs: _Logs
-) -> tuple[int, list[ChannelStats]]:
+    checkpoints: Sequence[StoredCheckpoint], logs: LogSizes
+) -> Operation[tuple[int, list[ChannelStats]]]:
     """Count the bytes of the keyframes, and the channels (LangGraph's own last)."""
     needs: defaultdict[str, set[Span]] = defaultdict(set)
     full, changes, longest = Counter[str](), Counter[str](), Counter[str]()
-    last: dict[tuple[str, str], Ref] = {}
     keyframes: set[Span] = set()
-    known: Keyframes = {}
-    for stored in checkpoints:
-        read, key = read_manifest(stored, known)
-        keyframes.add(Span(key.log, key.pos, key.pos + 1))
-        for name, entry in read.entries.items():
-            if (ref := entry.ref) is None:
-                continue
-            needs[name].update(ref.needs)
-            full[name] += logs.full_size(ref)
-            if last.get((stored.row.ns, name)) != ref:
-                last[stored.row.ns, name] = ref
-                changes[name] += 1
-                if isinstance(ref, Run):
-                    longest[name] = max(longest[name], length(ref.spans))
+    reader = ValueSizes(logs)
+    for at in range(0, len(checkpoints), BATCH):
+        for _, keyframe, values in (yield from reader.read(checkpoints[at : at + BATCH])):
+            keyframes.add(keyframe)
+            for name, ref, size, is_changed in values:
+                full[name] += size
+                if is_changed:
+                    needs[name].update(ref.needs)
+                    changes[name] += 1
+                    if isinstance(ref, Run):
+                        longest[name] = max(longest[name], length(ref.spans))
     names = sorted(needs, key=lambda name: (name.startswith("__"), name))
     # Bytes shared by several parts count for the first of them.
     return logs.count(keyframes), [
@@ -232,96 +213,42 @@ def _channels(
     ]
 
 
-class _Logs:
-    """The sizes of all elements of a thread, summed up along each log; 0 for missing ones."""
+class ValueSize(NamedTuple):
+    """A channel's value in a checkpoint, and the bytes of a whole copy of it."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        full: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        shares: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self.compressed = 0
-        for segment in segments:
-            own, uncompressed = _full_sizes(segment)
-            full[segment.log].update(enumerate(own, segment.start))
-            self.compressed += uncompressed - len(segment.data)
-            # (the stored bytes, divided equally among its positions)
-            size, count = len(segment.data), segment.count
-            equal = [size * (at + 1) // count - size * at // count for at in range(count)]
-            shares[segment.log].update(enumerate(equal, segment.start))
-        self._segments = [s for s in segments if not s.data.startswith(STUB)]
-        self._full = _Sums(full)
-        self._shares = _Sums(shares)
-        self._known: dict[Ref, int] = {}
-        self.counted: tuple[Span, ...] = ()
-        self._bytes = 0  # of these
-
-    @cached_property
-    def _elements(self) -> Elements:
-        return Elements(NO_CODEC, self._segments)
-
-    def full_size(self, ref: Ref) -> int:
-        """Return the bytes of a whole copy of the value, with the elements it refers to."""
-        if isinstance(ref, Run):
-            return self._full.over(ref.spans)
-        if ref not in self._known:  # many checkpoints hold the same value
-            self._known[ref] = self._single_size(ref)
-        return self._known[ref]
-
-    def _single_size(self, ref: Inline | Cell) -> int:
-        if isinstance(ref, Cell):
-            own = Span(ref.log, ref.pos, ref.pos + 1)
-            if not ref.uses or self._elements.missing(ref.needs):
-                return self._full.over((own,))
-            data = self._elements.raw(ref.log, ref.pos)
-        else:
-            data = ref.data
-        # (Not just `uses`: patches need elements that are not part of the value.)
-        size, used = len(data), by_log(ref.uses)
-        for log, pos, marker, _ in references(data) if used else ():
-            part = Span(log, pos, pos + 1)
-            if touches(used, part):
-                size += self._full.over((part,)) - marker
-        return size
-
-    def count(self, spans: Iterable[Span]) -> int:
-        """Estimate the stored bytes of these positions, without those counted before."""
-        before = self._bytes
-        self.counted = covering((*self.counted, *spans))
-        self._bytes = self._shares.over(self.counted)
-        return self._bytes - before
-
-    def rest(self) -> int:
-        """Return the stored bytes that were not counted."""
-        return self._shares.total - self._bytes
+    channel: str
+    ref: Ref
+    full_size: int
+    is_changed: bool  # since the checkpoint before, of the same namespace
 
 
-def _full_sizes(segment: Segment) -> tuple[list[int], int]:
-    """Return the uncompressed bytes of each element, and of all of them as stored.
+class ValueSizes:
+    """Sizes of the values of checkpoints, which are read in order."""
 
-    For a stub, the bytes of its segment in the cold store.
-    """
-    place = location_of(segment)
-    if place is not None:
-        if not 0 < segment.count <= MAX_BODY:  # (an element has a byte or more)
-            raise CorruptionError("A stored segment holds a wrong number of elements.")
-        return [place.size // segment.count] * segment.count, len(segment.data)
-    parts = unpack(segment.data, segment.count)
-    return [elements.full_size(part) for part in parts], sum(map(len, parts))
+    def __init__(self, logs: LogSizes) -> None:
+        self._logs = logs
+        self._last: dict[tuple[str, str], tuple[Ref, int]] = {}  # by namespace and channel
 
+    def read(
+        self, batch: Sequence[StoredCheckpoint]
+    ) -> Operation[list[tuple[StoredCheckpoint, Span, list[ValueSize]]]]:
+        """Return each checkpoint with the place of its keyframe, and its values."""
+        known: Keyframes = {}
+        manifests = [read_manifest(stored, known) for stored in batch]
+        entries = [entry for read, _ in manifests for entry in read.entries.values()]
+        yield from self._logs.resolve([entry.ref for entry in entries if entry.ref is not None])
+        return [
+            (stored, Span(key.log, key.pos, key.pos + 1), list(self._values(stored.row.ns, read)))
+            for stored, (read, key) in zip(batch, manifests, strict=True)
+        ]
 
-class _Sums:
-    """Sums over ranges of positions, by log."""
-
-    def __init__(self, sizes: Mapping[int, dict[int, int]]) -> None:
-        self._places = {log: sorted(own) for log, own in sizes.items()}
-        self._sums = {
-            log: [0, *accumulate([sizes[log][pos] for pos in places])]
-            for log, places in self._places.items()
-        }
-        self.total = sum([sums[-1] for sums in self._sums.values()])
-
-    def over(self, spans: Iterable[Span]) -> int:
-        total = 0
-        for log, start, stop in spans:
-            places, sums = self._places.get(log, ()), self._sums.get(log, (0,))
-            total += sums[bisect_left(places, stop)] - sums[bisect_left(places, start)]
-        return total
+    def _values(self, ns: str, read: Manifest) -> Iterator[ValueSize]:
+        for name, entry in read.entries.items():
+            if (ref := entry.ref) is None:
+                continue
+            last, size = self._last.get((ns, name), (None, 0))
+            is_changed = last is not ref and last != ref
+            if is_changed:
+                size = self._logs.full_size(ref)
+                self._last[ns, name] = ref, size
+            yield ValueSize(name, ref, size, is_changed)

@@ -48,7 +48,7 @@ function draw(figure) {
     },
     axes: [
       { ...axis, values: (_, ticks) => ticks.map((tick) => `${tick.toLocaleString(document.documentElement.lang)}${unit}`) },
-      { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : show(tick))) },
+      { ...axis, size: 82, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : show(tick))) },
     ],
     series: [{ label: data.label, value: (_, at) => (at == null ? "–" : `${at}${unit}`) }, ...series],
   };

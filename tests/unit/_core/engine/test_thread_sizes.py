@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep._core.codec import NativeCodec
 from threadkeep._core.codec.introspection import references
-from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine import log_sizes
 from threadkeep._core.engine.model import Span
 
 LONG = "x" * 200
@@ -94,7 +94,7 @@ def test_the_sizes_of_a_growing_list_are_not_summed_position_by_position(monkeyp
         positions.append(len(range(*given)))
         return range(*given)
 
-    monkeypatch.setattr(thread_sizes, "range", counted, raising=False)
+    monkeypatch.setattr(log_sizes, "range", counted, raising=False)
     assert saver.stats() == before
     assert sum(positions) <= 4 * 150
 
@@ -102,7 +102,10 @@ def test_the_sizes_of_a_growing_list_are_not_summed_position_by_position(monkeyp
 def test_sums_over_any_spans():
     chance = random.Random(2)
     sizes = {chance.randrange(100): chance.randrange(9) for _ in range(60)}
-    sums = thread_sizes._Sums({1: sizes, 3: {2**50: 7}})
+    sums = log_sizes.Sums()
+    for pos in sorted(sizes):
+        sums.add(1, pos, [sizes[pos]])
+    sums.add(3, 2**50, [7])
     for _ in range(200):
         start, stop = chance.randrange(110), chance.randrange(110)
         if start <= stop:

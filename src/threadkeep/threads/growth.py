@@ -1,0 +1,122 @@
+"""The growth of a thread over its checkpoints, beside full copies of its state."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import cast
+
+from threadkeep._core import validation
+from threadkeep._core.engine.context import not_found
+from threadkeep._core.engine.log_sizes import LogSizes, read_logs
+from threadkeep._core.engine.model import HIDDEN, OWN_NS, ReadThread, StoredCheckpoint, ThreadRows
+from threadkeep._core.engine.operation import Operation, fetch
+from threadkeep._core.engine.rows import unpack_time, unpack_writes
+from threadkeep._core.engine.thread_sizes import BATCH, ValueSizes
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthStep:
+    """The bytes that one checkpoint added to its thread.
+
+    Attributes:
+        checkpoint: its id.
+        namespace: its namespace; "" is the graph's own.
+        time: its time, as ISO 8601.
+        step: the metadata's `step`, if any.
+        channels: bytes of newly stored values, by channel; a channel that added none is absent.
+        other_bytes: bytes of its row with the small values in it, and of its pending writes.
+        full_copy_bytes: bytes of one whole, uncompressed copy of the state.
+    """
+
+    checkpoint: str
+    namespace: str
+    time: str
+    step: int | None
+    channels: dict[str, int]
+    other_bytes: int
+    full_copy_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All bytes that it added."""
+        return sum(self.channels.values()) + self.other_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadGrowth:
+    """The growth of a thread, checkpoint by checkpoint.
+
+    Bytes are those of `ThreadStats`. Bytes that forks share count in each of the threads.
+
+    Attributes:
+        thread: its id.
+        steps: the checkpoints of all namespaces by id, oldest first. Bytes of hidden checkpoints
+            and of threadkeep's own data count for the checkpoint after them.
+        other_bytes: bytes that belong to no checkpoint: writes whose checkpoint is missing, and
+            values that nothing refers to.
+    """
+
+    thread: str
+    steps: tuple[GrowthStep, ...]
+    other_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All bytes of the thread."""
+        return sum([one.bytes for one in self.steps]) + self.other_bytes
+
+
+def growth(thread_id: str) -> Operation[ThreadGrowth]:
+    """See `Threads.growth`."""
+    place = validation.place(thread_id)
+    thread = place.thread
+    rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
+    checkpoints = sorted(rows.checkpoints, key=lambda one: (one.row.id, one.row.ns))
+    if all(map(_is_hidden, checkpoints)):
+        raise not_found(place)
+    logs = yield from read_logs(thread, rows.segments)
+    sizes, steps, carried = ValueSizes(logs), list[GrowthStep](), 0
+    for at in range(0, len(checkpoints), BATCH):
+        for stored, keyframe, values in (yield from sizes.read(checkpoints[at : at + BATCH])):
+            channels = Counter[str]()
+            other = carried + logs.count((keyframe,)) + _bytes_of(stored)
+            for one in values:
+                if one.is_changed and (added := logs.count(one.ref.needs)):
+                    channels[one.channel] += added
+            other += _pending(logs, stored)
+            if _is_hidden(stored):
+                carried = other + channels.total()
+                continue
+            full, carried = sum([one.full_size for one in values]), 0
+            steps.append(_step(stored, dict(channels), other, full))
+    for row in rows.orphans:
+        carried += len(row.body)
+        carried += logs.count([span for one in unpack_writes(row) for span in one.ref.needs])
+    is_last = thread == max((thread, *rows.family))  # (which others' values count for)
+    return ThreadGrowth(thread, tuple(steps), carried + (logs.rest() if is_last else 0))
+
+
+def _is_hidden(stored: StoredCheckpoint) -> bool:
+    return bool(stored.row.flags & HIDDEN) or stored.row.ns.startswith(OWN_NS)
+
+
+def _bytes_of(stored: StoredCheckpoint) -> int:
+    row = stored.row
+    return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
+
+
+def _pending(logs: LogSizes, stored: StoredCheckpoint) -> int:
+    spans = [span for row in stored.writes for one in unpack_writes(row) for span in one.ref.needs]
+    return logs.count(spans) + sum([len(row.body) for row in stored.writes])
+
+
+def _step(stored: StoredCheckpoint, channels: dict[str, int], other: int, full: int) -> GrowthStep:
+    row = stored.row
+    try:
+        step = json.loads(row.metadata).get("step")
+    except (ValueError, AttributeError, RecursionError):
+        step = None
+    number = step if type(step) is int else None
+    return GrowthStep(row.id, row.ns, unpack_time(row.ts), number, channels, other, full)

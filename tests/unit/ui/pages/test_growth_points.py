@@ -1,0 +1,26 @@
+"""At most 1,000 points of a thread's growth, with its ends."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from threadkeep.threads import GrowthStep
+from threadkeep.ui.pages.growth import POINTS, thinned
+
+
+def steps(count):
+    return [GrowthStep(f"{i}", "", "", i, {"m": 2}, 3, 10) for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, POINTS - 1, POINTS, POINTS + 1, 100_000])
+def test_points_are_thinned_and_sums_stay(count):
+    points = thinned(steps(count))
+    assert len(points) == min(count, POINTS)
+    assert (points[0].number, points[-1].number) == (1, count)
+    for one in points:
+        sums = (one.stored, one.full_copies, one.channels["m"])
+        assert sums == (5 * one.number, 10 * one.number, 2 * one.number)
+    gaps = {b.number - a.number for a, b in pairwise(points)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
