@@ -43,7 +43,7 @@ async def growth(request: Request) -> Response:
 
 
 class Plots:
-    """What the page shows of a thread's growth.
+    """The growth of a thread as the page shows it.
 
     Attributes:
         count: number of checkpoints.
