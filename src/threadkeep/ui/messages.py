@@ -60,7 +60,7 @@ class ShownCall:
 
 @dataclass(slots=True)
 class Bubble:
-    """A message. `back` is its place from the end of the conversation: 1 is the newest."""
+    """A message. `back` is its place from the end of the conversation: 1 is the newest, 0 none."""
 
     side: str
     role: str
@@ -81,11 +81,13 @@ class _Room:
     pictures: int = _PICTURES
 
 
-def bubbles(messages: Sequence[Message], back: int = 0) -> list[Bubble]:
-    """Draw messages; `back` more come after them in the conversation."""
+def bubbles(messages: Sequence[Message], after: int | None = None) -> list[Bubble]:
+    """Draw messages; `after` messages come after them in the conversation, None outside one."""
     room, found = _Room(), list[Bubble]()
-    numbered = [*enumerate(messages)]
-    drawn = [_bubble(one, back + len(messages) - n, room) for n, one in reversed(numbered)]
+    drawn = [
+        _bubble(one, 0 if after is None else after + number, room)
+        for number, one in enumerate(reversed(messages), 1)
+    ]
     callers: dict[str, ShownCall] = {}
     for one, bubble in zip(messages, reversed(drawn), strict=True):
         caller = callers.pop(one.tool_call_id, None) if one.tool_call_id else None
@@ -96,6 +98,19 @@ def bubbles(messages: Sequence[Message], back: int = 0) -> list[Bubble]:
         named = zip(one.tool_calls, bubble.calls, strict=True)
         callers |= {call.id: shown for call, shown in named if call.id}
     return found
+
+
+def brief(value: Any) -> str:
+    """Return a short text about a value, without reading all of it."""
+    if isinstance(value, str):
+        return cut(value, _NAME)
+    if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes | bytearray):
+        return f"{type(value).__name__}, {len(value):,}"
+    return (
+        cut(json.dumps(value), _NAME)
+        if value is None or isinstance(value, int | float)
+        else type(value).__name__
+    )
 
 
 def settled(messages: Sequence[Message]) -> int:

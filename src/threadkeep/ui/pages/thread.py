@@ -18,7 +18,7 @@ from threadkeep._core.engine.thread_summary import own
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.threads.messages import CHANNEL, Message, are_messages, message
+from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui import messages
 from threadkeep.ui.page import MOST, needed, number, page_of, render
 from threadkeep.ui.pages import steps
@@ -153,8 +153,7 @@ async def _streams(request: Request, said: Conversation | None) -> list[dict[str
             values = {name: value for name, value in one.values.items() if name != channel}
             more: dict[str, Any] = {"events": [*one.events]} if one.events else {}
             more |= {"values": values} if values else {}
-            said_so_far: list[Message] = [message(each) for each in new]
-            shown = messages.bubbles(said_so_far)
+            shown = messages.bubbles([message(each) for each in new])
             found.append({"id": one.id, "saved_at": one.saved_at, "shown": shown, "more": more})
     return found
 
@@ -173,26 +172,27 @@ async def _info(request: Request) -> Any:
 async def thread(request: Request) -> Response:
     """Show a thread."""
     info, found = await _info(request), await _found(request)
-    values: dict[str, Any] = {"part": "none", "channels": [], "spaces": []}
-    said = None
-    if found is None:
-        values["spaces"] = await _spaces(request)
-    elif CHANNEL in found.checkpoint["channel_values"] or "channel" in request.query_params:
-        said = await _conversation(request, found)
+    said, values = None, dict[str, Any](part="later")  # (finding messages may read all channels)
+    named = request.query_params.get("channel", CHANNEL)
+    if found is None or named in found.checkpoint["channel_values"]:
+        said = None if found is None else await _conversation(request, found)
         values = await _shown(request, found, said)
-    else:
-        values["part"] = "later"  # (looking for messages may read the whole state)
     values["streams"] = await _streams(request, said)
     beside = await steps.window(request, info.id)
     return render(request, "thread.html", info=info, found=found, **values, **beside)
 
 
 async def _shown(
-    request: Request, found: CheckpointTuple, said: Conversation | None
+    request: Request, found: CheckpointTuple | None, said: Conversation | None
 ) -> dict[str, Any]:
-    if said is None:
-        return {"part": "none", "channels": own(found.checkpoint["channel_values"]), "spaces": []}
-    return await _window(said, number(request, "skip", 0, _MANY))
+    """Return the values of `chat.html`: messages, or the parts of a state without any."""
+    if said is not None:
+        return await _window(said, number(request, "skip", 0, _MANY))
+    if found is None:
+        return {"part": "none", "channels": {}, "spaces": await _spaces(request)}
+    values = found.checkpoint["channel_values"]
+    channels = {name: messages.brief(values[name]) for name in own(values)[:MOST]}
+    return {"part": "none", "channels": channels, "spaces": []}
 
 
 async def _spaces(request: Request) -> list[str]:
@@ -209,9 +209,7 @@ async def _spaces(request: Request) -> list[str]:
 async def chat(request: Request) -> Response:
     """Show earlier messages (`skip`), newer ones (`after`), or the newest."""
     info, found = await _info(request), await _found(request)
-    if found is None:
-        raise CheckpointNotFoundError(thread=info.id)
-    said = await _conversation(request, found)
+    said = None if found is None else await _conversation(request, found)
     values = None
     if said is not None and "after" in request.query_params:
         start, after = number(request, "start", 0, _MANY), number(request, "after", 0, _MANY)
