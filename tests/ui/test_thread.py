@@ -11,7 +11,7 @@ from kit.conversations import Chat, talk
 from kit.graphs_to_look_at import HOSTILE, PIXEL, desk, named
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.streaming import StreamingCheckpointSaver
 
@@ -126,6 +126,18 @@ def test_a_thread_without_messages_names_its_channels(saver, serve):
     site.go(tab, "/thread?id=other")
     tab.get_by_text("hello").wait_for()
     assert texts(tab) == ["hello", "hi"], "the first channel that holds messages"
+
+
+def test_an_archived_thread_stays_archived(serve, tmp_path):
+    with SqliteSaver(tmp_path / "t.db", cold=f"file://{tmp_path}/cold") as saver:
+        say(saver, HumanMessage("one"))
+        saver.threads.archive("t")
+        tab = serve(saver).open("/thread?id=t")
+        tab.get_by_text("The thread is archived.").wait_for()
+        tab.evaluate(
+            "fetch('/thread/messages?id=t&start=0&after=1&is=x').then((one) => one.text())"
+        )
+        assert saver.threads.get("t").state == "archived"
 
 
 def test_streamed_output_is_shown_as_unfinished(saver, serve):

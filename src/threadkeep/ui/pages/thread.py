@@ -18,6 +18,7 @@ from threadkeep._core.engine.thread_summary import own
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
+from threadkeep.threads import ThreadStatus
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui import messages
 from threadkeep.ui.page import MOST, needed, number, page_of, render
@@ -27,6 +28,7 @@ from threadkeep.ui.text import as_json
 _WINDOW = 100  # messages
 _HITS = 50  # archived messages of a search
 _MANY = 10**9
+_AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)  # (reading would restore the thread)
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
 
 
@@ -39,9 +41,19 @@ class Conversation(NamedTuple):
     layered: LayeredCheckpointSaver | None
 
 
-async def _found(request: Request) -> CheckpointTuple | None:
+async def _info(request: Request) -> Any:
+    name = needed(request, "id")
+    info = await page_of(request).saver.threads.aget(name)
+    if info is None:
+        raise ThreadNotFoundError(thread=name)
+    return info
+
+
+async def _found(request: Request, info: Any) -> CheckpointTuple | None:
     """Return the checkpoint that a request is about, with lazy values; None for no head."""
-    asked, name = request.query_params, needed(request, "id")
+    asked, name = request.query_params, info.id
+    if info.state in _AWAY:
+        return None
     place = {"thread_id": name, "checkpoint_ns": asked.get("ns", "")}
     if at := asked.get("at"):
         place["checkpoint_id"] = at
@@ -138,16 +150,17 @@ def _drawn(said: Conversation, some: Sequence[Any], start: int, skip: int) -> di
     }
 
 
-async def _streams(request: Request, said: Conversation | None) -> list[dict[str, Any]]:
+async def _streams(request: Request, info: Any, said: Conversation | None) -> list[dict[str, Any]]:
     """Return the output of pending streams that the head lacks, oldest first."""
     page, asked = page_of(request), request.query_params
-    if not page.is_own or asked.get("at") or asked.get("ns"):
+    is_head = not any(asked.get(name) for name in ("at", "ns", "skip"))
+    if not page.is_own or not is_head or info.state in _AWAY:
         return []
     channel, known = "", set[str]()
     if said is not None:
         channel, known = said.channel, {message(one).id or "" for one in said.live[-_WINDOW:]}
     found = []
-    for one in reversed(await page.saver.apartial(needed(request, "id"))):
+    for one in reversed(await page.saver.apartial(info.id)):
         if one.status == "pending":
             new = [each.message for each in one.messages if each.id not in known]
             values = {name: value for name, value in one.values.items() if name != channel}
@@ -161,62 +174,56 @@ async def _streams(request: Request, said: Conversation | None) -> list[dict[str
 # -- answers ---------------------------------------------------------------------------
 
 
-async def _info(request: Request) -> Any:
-    name = needed(request, "id")
-    info = await page_of(request).saver.threads.aget(name)
-    if info is None:
-        raise ThreadNotFoundError(thread=name)
-    return info
-
-
 async def thread(request: Request) -> Response:
     """Show a thread."""
-    info, found = await _info(request), await _found(request)
+    info = await _info(request)
+    found = await _found(request, info)
     said, values = None, dict[str, Any](part="later")  # (finding messages may read all channels)
     named = request.query_params.get("channel", CHANNEL)
     if found is None or named in found.checkpoint["channel_values"]:
         said = None if found is None else await _conversation(request, found)
-        values = await _shown(request, found, said)
-    values["streams"] = await _streams(request, said)
+        values = await _shown(request, info, found, said)
+    values["streams"] = await _streams(request, info, said)
     beside = await steps.window(request, info.id)
     return render(request, "thread.html", info=info, found=found, **values, **beside)
 
 
 async def _shown(
-    request: Request, found: CheckpointTuple | None, said: Conversation | None
+    request: Request, info: Any, found: CheckpointTuple | None, said: Conversation | None
 ) -> dict[str, Any]:
     """Return the values of `chat.html`: messages, or the parts of a state without any."""
     if said is not None:
         return await _window(said, number(request, "skip", 0, _MANY))
     if found is None:
-        return {"part": "none", "channels": {}, "spaces": await _spaces(request)}
+        return {"part": "none", "channels": {}, "spaces": await _spaces(request, info)}
     values = found.checkpoint["channel_values"]
     channels = {name: messages.brief(values[name]) for name in own(values)[:MOST]}
     return {"part": "none", "channels": channels, "spaces": []}
 
 
-async def _spaces(request: Request) -> list[str]:
+async def _spaces(request: Request, info: Any) -> list[str]:
     """Return the namespaces of a thread without a graph of its own, such as a session."""
     page = page_of(request)
-    if not page.is_own:
+    if not page.is_own or info.state in _AWAY:
         return []
     with suppress(NotFoundError):
-        names = await page.saver.threads.abranches_by_ns(needed(request, "id"))
+        names = await page.saver.threads.abranches_by_ns(info.id)
         return [one for one in names if one and not one.startswith(OWN_NS)][:MOST]
     return []
 
 
 async def chat(request: Request) -> Response:
     """Show earlier messages (`skip`), newer ones (`after`), or the newest."""
-    info, found = await _info(request), await _found(request)
+    info = await _info(request)
+    found = await _found(request, info)
     said = None if found is None else await _conversation(request, found)
     values = None
     if said is not None and "after" in request.query_params:
         start, after = number(request, "start", 0, _MANY), number(request, "after", 0, _MANY)
         values = await _newer(said, start, after, request.query_params.get("is", ""))
     is_newer = values is not None
-    values = values or await _shown(request, found, said)
-    streams = await _streams(request, said) if not request.query_params.get("skip") else []
+    values = values or await _shown(request, info, found, said)
+    streams = await _streams(request, info, said)
     answer = render(request, "chat.html", info=info, found=found, streams=streams, **values)
     if "after" in request.query_params and not is_newer:  # (all is drawn again)
         answer.headers["hx-retarget"], answer.headers["hx-reswap"] = "#chat", "outerHTML"
@@ -225,7 +232,7 @@ async def chat(request: Request) -> Response:
 
 async def _said(request: Request) -> Conversation:
     needed(request, "at")
-    found = await _found(request)
+    found = await _found(request, await _info(request))
     said = None if found is None else await _conversation(request, found)
     if said is None:
         raise NotFoundError("There are no messages.", thread=needed(request, "id"))
