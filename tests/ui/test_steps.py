@@ -99,3 +99,46 @@ def test_older_steps(serve):
         tab.get_by_role("link", name="Newest").click()
         expect(tab.locator(".step").first).to_contain_text("update")
         assert first.checkpoint["id"] in tab.locator(".step a").nth(2).get_attribute("href")
+
+
+# -- the timeline ------------------------------------------------------------------------
+
+
+def bars(tab):
+    return tab.locator(".bar-row text").all_text_contents()
+
+
+def test_a_timeline(site):
+    tab = site.open("/timeline?id=order-17", width=PHONE)
+    assert len(bars(tab)) == 21
+    assert bars(tab)[2].startswith("look_up")
+    assert tab.locator(".gap-row").count() >= 1, "the pause before the fork is compressed"
+    check_accessible(tab)
+    check_fits(tab)
+    tab.get_by_label("Node").fill("find_order")
+    tab.get_by_role("button", name="Apply").click()
+    expect(tab.locator(".bar-row")).to_have_count(4)
+    assert all(text.startswith("find_order") for text in bars(tab))
+
+
+def test_a_timeline_of_what_failed_and_waits(site):
+    tab = site.open("/timeline?id=failed&only=failed")
+    assert [text.partition(" ")[0] for text in bars(tab)] == ["look_up", "fail"]
+    assert "The carrier's service is down" in bars(tab)[1]
+    site.go(tab, "/timeline?id=refund&only=waits")
+    assert bars(tab)[-1] == "ask_finance, ask_manager"
+    site.go(tab, "/timeline?id=order-17&only=failed")
+    expect(tab.get_by_text("None of the 21 steps matches.")).to_be_visible()
+
+
+def test_a_timeline_without_subgraphs_and_in_a_range(site):
+    tab = site.open("/timeline?id=nested")
+    assert sum(text.startswith("research / ") for text in bars(tab)) == 4
+    tab.get_by_label("Hide subgraphs").check()
+    tab.get_by_role("button", name="Apply").click()
+    expect(tab.locator(".bar-row")).to_have_count(4)
+    for name, count in (("from", 0), ("to", 4)):
+        site.go(tab, f"/timeline?id=nested&inner=no&{name}=2100-01-01T00:00")
+        expect(tab.locator(".bar-row")).to_have_count(count)
+    site.go(tab, "/timeline?id=nested&to=2001-01-01T00:00")
+    expect(tab.get_by_text("No steps.")).to_be_visible()

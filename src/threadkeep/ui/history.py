@@ -29,13 +29,13 @@ class Step(NamedTuple):
     Attributes:
         source: "input", "loop", "update" or "fork".
         seconds: since the parent; None if a time is unknown.
-        is_idle: nothing ran meanwhile, or a task waited for an answer.
+        waited: a task of the step waited for an answer meanwhile.
+        retried: a task of the step failed, and ran again.
         ran: the nodes that ran, in `tasks` tasks.
         wrote: the channels that they changed.
         next: the nodes that run next, if the checkpoint has no child.
-        waiting: tasks that wait for an answer. They stay 0 once the run has gone on.
-        failed: tasks that failed, also if they ran again.
-        error: the first error, if the checkpoint has no child.
+        waiting, failed: of these, the number of tasks that wait for an answer, or have failed.
+        error: the first error.
         lanes: None in a subgraph.
     """
 
@@ -46,7 +46,8 @@ class Step(NamedTuple):
     source: str
     number: Any
     seconds: float | None
-    is_idle: bool
+    waited: bool
+    retried: bool
     ran: tuple[str, ...]
     tasks: int
     wrote: tuple[str, ...]
@@ -59,6 +60,16 @@ class Step(NamedTuple):
     lanes: lanes.Lanes | None
 
     @property
+    def end(self) -> float | None:
+        """Seconds since 1970."""
+        return moment_of(self.ts)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if nothing ran between the parent and this checkpoint, or it waited."""
+        return self.waited or self.source != "loop"
+
+    @property
     def kind(self) -> str:
         """Return "input", "update" or "fork"; "start" if only LangGraph's own steps ran."""
         return self.source if self.source in ("input", "update", "fork") else "start"
@@ -67,13 +78,6 @@ class Step(NamedTuple):
     def where(self) -> str:
         """The subgraph's path, without the ids of its tasks."""
         return " / ".join(part.partition(":")[0] for part in self.ns.split("|"))
-
-    @property
-    def status(self) -> str:
-        """Return "failed", "waits", "retried" or ""."""
-        if self.failed:
-            return "failed" if self.error else "retried"
-        return "waits" if self.waiting else ""
 
 
 class Steps(NamedTuple):
@@ -158,6 +162,8 @@ async def read(
     drawn, below = lanes.draw(roots, waiting)
     of_root = dict(zip([id for id, _ in roots], drawn, strict=True))
     has_child = {(_ns(one), _parent(one)) for one in shown} | {("", wanted) for wanted in waiting}
+    if before and not waiting:  # (a newer checkpoint probably continues from the newest of these)
+        has_child |= set({_ns(one): _key(one) for one in reversed(shown)}.values())
     marks = {(mark.checkpoint_ns, mark.checkpoint): mark for mark in info.marks}
     steps = []
     for one in shown:
@@ -165,7 +171,7 @@ async def read(
         parent = parents.get((ns, _parent(one) or ""))
         step = _step(one, parent, None if ns else of_root[id], marks.get(key))
         if key in has_child:
-            steps.append(step._replace(waiting=0, next=()))
+            steps.append(step._replace(waiting=0, failed=0, next=()))
         else:
             steps.append(await _of_tip(one, step))
     older = shown[-1].checkpoint["id"] if more else ""
@@ -182,12 +188,12 @@ async def _of_tip(found: CheckpointTuple, step: Step) -> Step:
         if is_lazy:
             await values.aload(TASKS)
         sent = [str(getattr(task, "node", task)) for task in values[TASKS] or ()]
-        step = step._replace(next=tuple(dict.fromkeys([*step.next, *sent])))
+        step = step._replace(next=tuple(sorted({*step.next, *sent})))
     if step.failed:
         if is_lazy:
             await writes.aload()
         errors = [str(value) for _, channel, value in writes if channel == ERROR]
-        step = step._replace(error=errors[0] if errors else "?")
+        step = step._replace(error=next(iter(errors), ""))
     return step
 
 
@@ -242,11 +248,12 @@ def _step(
         source=source,
         number=metadata.get("step"),
         seconds=_seconds(parent, found) if parent else None,
-        is_idle=source != "loop" or bool(before.asked),
+        waited=bool(before.asked),
+        retried=bool(before.failed),
         ran=_ran(parent, found) if parent else (),
         tasks=len({task for task, _ in _names(parent) if task != NO_TASK}) if parent else 0,
         wrote=tuple(own(checkpoint.get("updated_channels") or ())),
-        next=tuple(following(checkpoint["channel_values"])),
+        next=tuple(sorted(following(checkpoint["channel_values"]))),
         waiting=len(status.waiting),
         failed=len(status.failed),
         error="",
