@@ -21,7 +21,7 @@ function showTimes(root) {
 function move(by) {
   const links = [...document.querySelectorAll("[data-row]")]
     .filter((row) => row.offsetParent !== null)
-    .map((row) => (row.matches("a, button, summary") ? row : row.querySelector("a, button, summary")))
+    .map((row) => (row.matches("a, button, summary, [tabindex]") ? row : row.querySelector("a, button, summary")))
     .filter(Boolean);
   if (!links.length) return;
   const at = links.findIndex((link) => link === document.activeElement);

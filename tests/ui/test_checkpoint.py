@@ -1,0 +1,153 @@
+"""A checkpoint on the page: changes, values, pending writes."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sqlite3
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from kit.browser import PHONE, check_accessible, check_fits
+from kit.graphs_to_look_at import HOSTILE
+from kit.places import THREAD
+from kit.rows import checkpoint, metadata, place
+
+from threadkeep import SqliteSaver
+
+
+def newest(saver: Any, thread: str, number: int = 0) -> str:
+    """The address of a thread's newest checkpoint, or of an earlier one."""
+    config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+    found = [*saver.list(config, values="lazy")][number]
+    return "/checkpoint?" + urlencode({"thread": thread, "id": found.checkpoint["id"]})
+
+
+def card(tab: Any, name: str) -> Any:
+    return tab.get_by_role("region", name=name)
+
+
+def test_a_checkpoint_shows_what_changed_and_its_values(site: Any, filled: Any) -> None:
+    tab = site.open(newest(filled, "order-17"))
+    changed = card(tab, "What changed")
+    changed.get_by_text("AIMessage").wait_for()
+    edit = changed.locator(".edit", has=tab.locator("ins"))
+    assert (edit.locator("del").inner_text(), edit.locator("ins").inner_text()) == ("7", "11")
+    values = card(tab, "Values")
+    assert values.get_by_text("Hannover").count() == 0
+    values.locator("summary", has_text="messages").click()
+    message = values.locator(
+        "li", has=tab.locator("> details > summary", has_text="ToolMessage")
+    ).first
+    message.locator("summary").first.click()
+    message.locator("summary", has_text="JSON").click()
+    message.get_by_text("Hannover", exact=True).wait_for()
+    check_accessible(tab)
+
+
+def test_links_lead_to_the_steps_around_it(site: Any, filled: Any) -> None:
+    tab = site.open(newest(filled, "order-17", 1))
+    title = tab.get_by_role("heading", level=1).inner_text()
+    around = card(tab, "Steps around it")
+    around.get_by_role("link", name=re.compile("^Step")).click()
+    tab.wait_for_url(site.address + newest(filled, "order-17"))
+    card(tab, "Steps around it").locator("dd a.id").click()
+    tab.wait_for_url(site.address + newest(filled, "order-17", 1))
+    assert tab.get_by_role("heading", level=1).inner_text() == title
+    tab.get_by_role("link", name="Compare with head").click()
+    tab.get_by_role("heading", name="Differences").wait_for()
+
+
+def test_interrupts_and_errors_are_marked_and_open(site: Any, filled: Any) -> None:
+    tab = site.open(newest(filled, "refund"))
+    writes = card(tab, "Pending writes")
+    writes.get_by_text("Refund 240 euros?", exact=True).wait_for()
+    writes.get_by_text("Which account pays?", exact=True).wait_for()
+    assert writes.locator(".badge.warn").count() == 2
+    nodes = card(tab, "Steps around it").locator(".tag").all_inner_texts()
+    assert sorted(nodes) == ["ask_finance", "ask_manager"]
+    site.go(tab, newest(filled, "failed"))
+    tab.get_by_text("The carrier's service is down").wait_for()
+
+
+def test_a_large_value_is_cut_with_all_of_it_to_open_and_save(serve: Any, tmp_path: Any) -> None:
+    text = "<b>line</b> \u8ba2\u5355\n" * 20_000
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        values = {"text": text, "list": [{"n": n} for n in range(250)]}
+        saver.put(place(), checkpoint(values, text=1, list=1), metadata(1), {"text": 1, "list": 1})
+        site = serve(saver)
+        tab = site.open(newest(saver, THREAD))
+        tab.locator("summary", has_text="text").click()
+        shown = card(tab, "Values").locator("pre")
+        assert shown.inner_text().count("line") < 100_000 / 14
+        with tab.expect_download() as saved:
+            tab.get_by_role("link", name="Save").first.click()
+        assert saved.value.suggested_filename == f"{THREAD}-text.json"
+        assert json.loads(saved.value.path().read_text("utf-8")) == text
+        whole = tab.request.get(
+            site.address + tab.get_by_role("link", name="All of it").first.get_attribute("href")
+        )
+        assert (whole.text(), whole.headers["content-type"]) == (text, "text/plain; charset=utf-8")
+        tab.locator("summary", has_text="list").click()
+        rows = (
+            card(tab, "Values").locator(".channel", has_text="250 elements").locator(".tree > li")
+        )
+        tab.get_by_role("button", name="Show more").click()
+        tab.get_by_text("200 of 250 shown").wait_for()
+        assert rows.count() == 202  # (two lines are links)
+
+
+def test_hostile_values_run_nothing(serve: Any, tmp_path: Any) -> None:
+    evil = '"><script>alert(1)</script>'
+    values = {
+        evil: {evil: HOSTILE, (1, evil): [HOSTILE * 9], "k" * 10**6: 10**5_000},
+        "\u202echannel": "\ud800",
+    }
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        versions = dict.fromkeys(values, 1)
+        first = saver.put(place(), checkpoint({}), metadata(1), {})
+        second = checkpoint(values, **versions)
+        config = saver.put(first, second, {**metadata(2), "step": evil, "source": evil}, versions)
+        saver.put_writes(config, [(evil, HOSTILE), ("__error__", HOSTILE)], evil, "~path")
+        tab = serve(saver).open(newest(saver, THREAD), width=PHONE)
+        card(tab, "What changed").get_by_text("onerror").first.wait_for(state="attached")
+        for summary in tab.locator("summary[data-row]").all():
+            if summary.locator("..").get_attribute("open") is None:
+                summary.click()
+        card(tab, "Values").get_by_text("onerror").first.wait_for(state="attached")
+        card(tab, "Pending writes").get_by_text("onerror").first.wait_for(state="attached")
+        check_fits(tab)
+        check_accessible(tab)
+
+
+def test_a_value_that_cannot_be_read_stands_beside_the_others(serve: Any, tmp_path: Any) -> None:
+    path = tmp_path / "threads.db"
+    with SqliteSaver(path) as saver:
+        good, bad = [f"good {n} " * 9 for n in range(9)], random.Random(1).randbytes(5_000).hex()
+        first = saver.put(place(), checkpoint({}), metadata(1), {})
+        made = checkpoint({"good": good, "bad": bad}, good=1, bad=1)
+        saver.put(first, made, metadata(2), {"good": 1, "bad": 1})
+        with closing(sqlite3.connect(path)) as file, file:
+            longest = "(SELECT max(length(data)) FROM tk_heap_segments)"
+            file.execute(f"DELETE FROM tk_heap_segments WHERE length(data) = {longest}")
+        tab = serve(saver).open(newest(saver, THREAD))
+        values = card(tab, "Values")
+        for name in ("good", "bad"):
+            values.locator("summary", has_text=name).click()
+        values.get_by_text("This value cannot be shown.").wait_for()
+        values.get_by_text("good 8").wait_for()
+        changed = card(tab, "What changed")
+        changed.get_by_text("This cannot be compared.").wait_for()
+        changed.get_by_text("list").first.wait_for()
+
+
+@pytest.mark.parametrize("id", ["1ef00000-0000-6000-8000-000000000000", "</pre>"])
+def test_a_checkpoint_that_is_missing(site: Any, id: str) -> None:
+    tab = site.open()
+    answer = tab.request.get(
+        f"{site.address}/checkpoint?{urlencode({'thread': 'order-17', 'id': id})}"
+    )
+    assert answer.status == 404
