@@ -32,6 +32,7 @@ from threadkeep.ui.pages import (
     growth,
     inbox,
     live,
+    savings,
     steps,
     store,
     thread,
@@ -81,7 +82,7 @@ def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> 
     """Return the application of a page, with more routes before its own."""
     pages = [
         *(threads, inbox, thread, steps, live, checkpoint, compare, edit, actions),
-        *(store, growth),
+        *(store, growth, savings),
     ]
     every = [
         *routes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, Self, TypeVar
@@ -153,6 +154,21 @@ class LangGraphReader:
             raise
         source.end()
         return found
+
+    def _bytes(self, thread_id: str, first: str, last: str) -> Operation[int]:
+        """Return the bytes of a thread's checkpoints from an id to another, with their writes.
+
+        A value that several checkpoints share counts once.
+        """
+        return self.read(lambda source: source.bytes(thread_id, first, last))
+
+    bytes, abytes = sync_and_async(_bytes)
+
+    def _total_bytes(self) -> Operation[int]:
+        """Return the bytes of the tables on the disk, with indexes and free pages."""
+        return self.read(lambda source: source.total_bytes())
+
+    total_bytes, atotal_bytes = sync_and_async(_total_bytes)
 
     # -- checkpoints -------------------------------------------------------------------
 
@@ -431,12 +447,20 @@ def _after(cursor: str, order: str) -> tuple[Any, str]:
     return key, name
 
 
-def _info(found: SourceThread) -> ThreadInfo:
-    return ThreadInfo(
+@dataclass(frozen=True, slots=True)
+class LangGraphThread(ThreadInfo):
+    """A thread of a LangGraph database, with the number of its checkpoints."""
+
+    checkpoints: int = 0
+
+
+def _info(found: SourceThread) -> LangGraphThread:
+    return LangGraphThread(
         id=found.id,
         state=ThreadStatus.ACTIVE,
         created_at=_time(found.oldest),
         updated_at=_time(found.newest),
         bytes=int(found.size),
         waits_at=found.waits_at,
+        checkpoints=found.checkpoints,
     )

@@ -87,6 +87,23 @@ _SIZE = """((
     SELECT coalesce(sum(octet_length(blob)), 0)
     FROM checkpoint_writes AS own WHERE own.thread_id = c.thread_id
 ))::bigint"""
+_BETWEEN = """SELECT (
+    SELECT coalesce(sum(pg_column_size(checkpoint) + pg_column_size(metadata)), 0) FROM checkpoints
+    WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
+) + (
+    SELECT coalesce(sum(octet_length(blob)), 0) FROM checkpoint_writes
+    WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
+) + (
+    SELECT coalesce(sum(octet_length(blob)), 0) FROM checkpoint_blobs JOIN (
+        SELECT DISTINCT thread_id, checkpoint_ns, key, value
+        FROM checkpoints, jsonb_each_text(checkpoint -> 'channel_versions')
+        WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
+    ) AS used USING (thread_id, checkpoint_ns) WHERE channel = key AND version = value
+) AS size"""
+_TOTAL = """
+SELECT sum(pg_total_relation_size(name::regclass)) AS size
+FROM unnest(ARRAY['checkpoints', 'checkpoint_blobs', 'checkpoint_writes']) AS name
+"""
 _WINDOW = """
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata, {parts}
 FROM (
@@ -152,7 +169,7 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
 class _PostgresSource(DatabaseSource):
     mark = "%s"
     writes = "checkpoint_writes"
-    size = _SIZE
+    size, between, total = _SIZE, _BETWEEN, _TOTAL
 
     def __init__(self, db: psycopg.Connection[_Row], server: str, payloads: Payloads) -> None:
         super().__init__(payloads)

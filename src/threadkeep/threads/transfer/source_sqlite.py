@@ -55,6 +55,14 @@ _SIZE = """(
     SELECT sum(length(checkpoint) + coalesce(length(metadata), 0)) FROM checkpoints AS own
     WHERE own.thread_id = c.thread_id
 ) + (SELECT coalesce(sum(length(value)), 0) FROM writes AS own WHERE own.thread_id = c.thread_id)"""
+_BETWEEN = """SELECT (
+    SELECT coalesce(sum(length(checkpoint) + coalesce(length(metadata), 0)), 0) FROM checkpoints
+    WHERE thread_id = ? AND checkpoint_id BETWEEN ? AND ?
+) + (
+    SELECT coalesce(sum(length(value)), 0) FROM writes
+    WHERE thread_id = ? AND checkpoint_id BETWEEN ? AND ?
+)"""
+_TOTAL = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 # The inner query reads only the index, the outer one no payload.
 _STEPS = """
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, metadata, length(checkpoint), rowid
@@ -132,7 +140,7 @@ def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> DatabaseS
 
 
 class _SqliteSource(DatabaseSource):
-    size = _SIZE
+    size, between, total = _SIZE, _BETWEEN, _TOTAL
 
     def __init__(self, db: sqlite3.Connection, path: str, payloads: Payloads) -> None:
         super().__init__(payloads)
@@ -206,6 +214,10 @@ class _SqliteSource(DatabaseSource):
 
     def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         return self._all(text, parameters)
+
+    def version(self) -> int:
+        ((version,),) = self._all("PRAGMA data_version")
+        return int(version)
 
     def steps(self, window: SourceWindow) -> list[SourceStep]:
         where, parameters = window.where(self.mark)

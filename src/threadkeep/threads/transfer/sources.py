@@ -116,7 +116,7 @@ class LangGraphSource:
 
 
 class SourceThread(NamedTuple):
-    """A thread: its oldest and newest checkpoint's ids, its payloads' bytes.
+    """A thread: its oldest and newest checkpoint's ids, its number of them, its payloads' bytes.
 
     `waits_at` is the newest checkpoint of the graph itself if an interrupt is stored with it.
     """
@@ -124,6 +124,7 @@ class SourceThread(NamedTuple):
     id: str
     oldest: str
     newest: str
+    checkpoints: int
     key: Any
     size: int
     waits_at: str | None
@@ -176,7 +177,7 @@ _KEYS = {
 }
 # Sizes and interrupts are looked up for the threads of the page alone.
 _PAGE_OF_THREADS = """
-SELECT thread_id, oldest, newest, key, {size} AS size, (
+SELECT thread_id, oldest, newest, checkpoints, key, {size} AS size, (
     SELECT max(checkpoint_id) FROM {writes} AS w
     WHERE w.thread_id = c.thread_id AND checkpoint_ns = '' AND channel = '__interrupt__'
     AND checkpoint_id = (SELECT max(checkpoint_id) FROM checkpoints AS newest
@@ -184,7 +185,8 @@ SELECT thread_id, oldest, newest, key, {size} AS size, (
 ) AS waits_at
 FROM (
     SELECT * FROM (
-        SELECT thread_id, min(checkpoint_id) AS oldest, max(checkpoint_id) AS newest, {key} AS key
+        SELECT thread_id, min(checkpoint_id) AS oldest, max(checkpoint_id) AS newest,
+            count(*) AS checkpoints, {key} AS key
         FROM checkpoints AS c WHERE {where} GROUP BY thread_id
     ) AS every WHERE {after} ORDER BY key {way}, thread_id LIMIT {mark}
 ) AS c ORDER BY key {way}, thread_id
@@ -197,6 +199,13 @@ class DatabaseSource(LangGraphSource):
     mark = "?"  # of a parameter
     writes = "writes"  # the table's name
     size: str  # the bytes of the thread c.thread_id, in SQL
+    total: str  # the bytes of the tables, in SQL
+    between: str  # the bytes of a thread's checkpoints from an id to another, in SQL
+
+    def __init__(self, payloads: Payloads) -> None:
+        super().__init__(payloads)
+        self._version: int | None = None
+        self._pages: dict[tuple[Any, ...], list[SourceThread]] = {}  # of this version
 
     def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run a query."""
@@ -224,7 +233,26 @@ class DatabaseSource(LangGraphSource):
         text = _PAGE_OF_THREADS.format(
             key=_KEYS[key] or self.size, where=where, after=after, **parts
         )
-        return [SourceThread(*row) for row in self.rows(text, parameters)]
+        version, asked = self.version(), (text, *parameters)
+        if version is None or version != self._version:
+            self._version, self._pages = version, {}
+        if asked not in self._pages:
+            self._pages[asked] = [SourceThread(*row) for row in self.rows(text, parameters)]
+        return self._pages[asked]
+
+    def version(self) -> int | None:
+        """Return a number that another program's commit changes; None if there is none."""
+        return None
+
+    def bytes(self, thread: str, first: str, last: str) -> int:
+        """Return the bytes of a thread's checkpoints and writes, from an id to another."""
+        ((size,),) = self.rows(self.between, (thread, first, last) * self.between.count("BETWEEN"))
+        return int(size)
+
+    def total_bytes(self) -> int:
+        """Return the bytes of LangGraph's tables on the disk, with indexes."""
+        ((size,),) = self.rows(self.total, ())
+        return int(size)
 
     def steps(self, window: SourceWindow) -> list[SourceStep]:
         """Return the checkpoints of a window, newest first, without their values."""
