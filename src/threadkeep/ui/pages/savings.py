@@ -137,7 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 async def savings(request: Request) -> Response:
-    """Show what is stored; with `measure`, also copy a sample."""
+    """Show the size of a LangGraph store; with `measure`, copy a sample and compare."""
     page = page_of(request)
     if page.is_own:
         raise HTTPException(404, "This store is threadkeep's own.")
