@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,8 @@ from playwright.sync_api import expect
 from threadkeep import SqliteSaver
 from threadkeep._core.texts import size
 from threadkeep.monitor import Advice, observe
+from threadkeep.sessions import CheckpointManager
+from threadkeep.store import Store
 from threadkeep.ui import app
 from threadkeep.ui.pages import store
 
@@ -105,3 +108,64 @@ def test_metrics_are_those_of_the_applications_own_saver(own):
     rows = dict(re.findall(r'<tr><td>([^<]+)</td><td class="n">([^<]+)</td></tr>', text))
     assert rows["operations"] == "1"
     assert rows["written bytes"] == size(own.counters().written_bytes) != "0 bytes"
+
+
+@pytest.fixture
+def remembering(own):
+    """The store with items, one of them with versions, and a session."""
+    with Store(own.backend, history=5) as items:
+        for number in range(3):
+            items.put(("users", "ann"), "drink", {"text": f"tea <b>{number}", "kind": "fact"})
+        items.put(("users", "bob"), "food", {"kind": "wish"})
+        items.put(("docs",), "a", {"kind": "fact"})
+        manager = CheckpointManager(own)
+        for number in range(2):
+            manager.create_checkpoint("session-1", "orders", {"order": number})
+        yield own
+
+
+def test_items_are_found_by_namespace_and_filter(remembering, serve):
+    tab = serve(remembering).open("/store/items", width=PHONE)
+    expect(tab.locator("tbody tr")).to_have_text(["docs", "users.ann", "users.bob"])
+    tab.get_by_label("Namespace").fill("users")
+    tab.get_by_label("Filter").fill('{"kind": "fact"}')
+    tab.get_by_role("button", name="Show").click()
+    items = tab.locator("section", has=tab.get_by_role("heading", name="Items below users"))
+    expect(items.locator("tbody tr")).to_have_count(1)
+    check_accessible(tab)
+    check_fits(tab)
+    items.get_by_role("link", name="drink").click()
+    expect(tab.get_by_role("heading", name="drink")).to_be_visible()
+
+
+def test_versions_of_an_item_are_compared(remembering, serve):
+    tab = serve(remembering).open("/store/item?ns=users.ann&key=drink", width=PHONE)
+    expect(tab.locator("pre").first).to_contain_text('"tea <b>2"')
+    changes = tab.locator("section", has=tab.get_by_role("heading", name="Changes"))
+    expect(changes.locator("tbody tr")).to_contain_text(["tea <b>1"])
+    tab.get_by_role("link", name="with 3").last.click()
+    expect(changes.locator("tbody tr")).to_contain_text(["tea <b>0"])
+    check_accessible(tab)
+    check_fits(tab)
+    with tab.expect_download() as saved:
+        tab.get_by_role("link", name="Save as JSON").click()
+    assert json.loads(saved.value.path().read_text())["text"] == "tea <b>2"
+
+
+def test_a_tenant_sees_its_own_items(remembering, serve):
+    with Store(remembering.backend) as items:
+        items.for_tenant("acme").put(("theirs",), "a", {})
+        tab = serve(remembering.for_tenant("acme")).open("/store/items")
+        expect(tab.locator("tbody tr")).to_have_text(["theirs"])
+
+
+def test_sessions_and_their_checkpoints(remembering, serve):
+    tab = serve(remembering).open("/store/sessions")
+    expect(tab.locator("tbody tr")).to_have_count(1)
+    tab.get_by_role("link", name="session-1").click()
+    rows = tab.locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("orders")
+    place = rows.first.locator("a").get_attribute("href")
+    assert "thread=session-1&ns=orders&id=" in place
+    check_accessible(tab)

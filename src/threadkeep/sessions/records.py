@@ -165,9 +165,9 @@ class SaverRecords:
 
     def _replace(self, draft: SessionDraft, old: CheckpointTuple) -> Operation[Saved]:
         """Replace a checkpoint with the same id, in one commit."""
-        if _workflow(old) != draft.workflow:
+        if workflow_of(old) != draft.workflow:
             raise InvalidArgumentError(
-                f"The workflow {_workflow(old)!r} has the id {draft.id!r} already.",
+                f"The workflow {workflow_of(old)!r} has the id {draft.id!r} already.",
                 hint="Use another id, or the same workflow_id.",
                 thread=draft.session,
             )
@@ -218,7 +218,7 @@ class SaverRecords:
         if number is None:
             found = yield from self._tuples(session, None, 1)
             number = found[0].metadata.get("step", 0) if found else 0
-            if not found or _workflow(found[0]) == workflow:
+            if not found or workflow_of(found[0]) == workflow:
                 head = _head(found)
         if head is None:
             head = _head((yield from self._tuples(session, workflow, 1)))
@@ -260,7 +260,7 @@ class SaverRecords:
         options: dict[str, Any] = {"filter": filter}
         while True:
             page = yield from self._listed("list", config, **options, limit=size)
-            found += [one for one in page if _workflow(one) is not None]
+            found += [one for one in page if workflow_of(one) is not None]
             if limit is None or size is None or len(found) >= limit or len(page) < size:
                 found.sort(key=lambda one: one.checkpoint["id"], reverse=True)
                 return found[:limit]
@@ -312,7 +312,7 @@ class SaverRecords:
         found = yield from self._find(session, id)
         if found is None:
             return False
-        same = yield from self._tuples(session, _workflow(found), None, filter={"id": id})
+        same = yield from self._tuples(session, workflow_of(found), None, filter={"id": id})
         ids = [one.checkpoint["id"] for one in same or [found]]
         return (yield from self.remove(session, ids)) > 0
 
@@ -369,8 +369,8 @@ def _id(found: CheckpointTuple) -> str:
     return id
 
 
-def _workflow(found: CheckpointTuple) -> str | None:
-    """Return the workflow of a checkpoint; None for a checkpoint of a graph."""
+def workflow_of(found: CheckpointTuple) -> str | None:
+    """Return the workflow that saved a checkpoint; None for a checkpoint of a graph."""
     metadata: Any = found.metadata
     ns: str = found.config["configurable"].get("checkpoint_ns") or ""
     return ns if ns and metadata.get("workflow_id") == ns else None
@@ -411,7 +411,7 @@ def _checkpoint(found: CheckpointTuple) -> Checkpoint:
     return Checkpoint(
         id=_id(found),
         session_id=found.config["configurable"]["thread_id"],
-        workflow_id=str(_workflow(found)),
+        workflow_id=str(workflow_of(found)),
         state_data=_state(found),
         metadata=metadata.get("metadata", {}),
         created_at=created,

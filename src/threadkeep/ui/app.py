@@ -31,8 +31,10 @@ from threadkeep.ui.pages import (
     edit,
     growth,
     inbox,
+    items,
     live,
     savings,
+    sessions,
     steps,
     store,
     thread,
@@ -82,7 +84,7 @@ def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> 
     """Return the application of a page, with more routes before its own."""
     pages = [
         *(threads, inbox, thread, steps, live, checkpoint, compare, edit, actions),
-        *(store, growth, savings),
+        *(store, growth, items, sessions, savings),
     ]
     every = [
         *routes,
