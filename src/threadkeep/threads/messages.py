@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
 from threadkeep.threads.diff import plain
+from threadkeep.threads.media import Medium, medium
 
 CHANNEL = "messages"
 """The channel that holds a conversation, in most graphs."""
@@ -19,6 +20,7 @@ CHANNEL = "messages"
 _CALLS = ("tool_use", "tool_call", "function_call")  # blocks
 _TEXTS = ("text", "thinking", "reasoning", "refusal")  # keys of a block's text
 _CHUNK = "MessageChunk"
+_USUAL_ENDS = {"stop", "tool_calls", "end_turn", "tool_use", "STOP"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,24 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a message: text or thoughts of a model, or another `value` without text."""
+    """A part of a message: text or thoughts of a model, or another `value` without text.
+
+    `medium` is its picture or file.
+    """
 
     kind: str
     text: str | None = None
     value: Any = None
+    medium: Medium | None = None
+
+
+class Origin(NamedTuple):
+    """A model, the tokens that it read and wrote, and why it ended, if that is unusual."""
+
+    model: str
+    read: int | None
+    written: int | None
+    end: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +62,13 @@ class Message:
     Attributes:
         role: "human", "ai", "tool" and so on, as the message names it.
         name: name of its author.
-        text: text of all blocks; a block without text is shown as its kind in brackets.
+        text: text of all blocks; in place of other blocks, their kind in brackets.
         tool_calls: calls of tools.
         tool_call_id: the call that a tool's result belongs to.
         status: "success" or "error" of a tool's result.
         id: the message's id.
         blocks: its parts, without calls of tools.
-        about: its other fields, such as `usage_metadata`.
+        about: its other fields.
     """
 
     role: str
@@ -66,11 +81,31 @@ class Message:
     blocks: tuple[Block, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def origin(self) -> Origin:
+        """The model that said it, and so on, as far as the message tells."""
+        said = _mapping(self.about, "response_metadata")
+        used = {**_mapping(said, "token_usage"), **_mapping(self.about, "usage_metadata")}
+        read, written = (
+            next((used[name] for name in names if isinstance(used.get(name), int)), None)
+            for names in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
+        )
+        model = next(
+            (said[name] for name in ("model_name", "model", "model_id") if name in said), ""
+        )
+        end = next((said[name] for name in ("finish_reason", "stop_reason") if said.get(name)), "")
+        return Origin(str(model), read, written, "" if str(end) in _USUAL_ENDS else str(end))
+
     def as_json(self) -> dict[str, Any]:
         """Return the message as JSON, without `blocks` and `about`."""
         calls = [{"name": one.name, "args": one.args, "id": one.id} for one in self.tool_calls]
         names = ("role", "name", "text", "tool_call_id", "status", "id")
         return {**{name: getattr(self, name) for name in names}, "tool_calls": calls}
+
+
+def _mapping(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def conversation(values: Mapping[str, Any], channel: str = CHANNEL) -> list[Message] | None:
@@ -169,15 +204,13 @@ def _calls(calls: Any, among: Sequence[str] = ()) -> Iterator[ToolCall]:
 
 
 def _text(blocks: Sequence[Block]) -> str:
-    said = [
-        f"[{one.kind}]"
-        if one.text is None
-        else one.text
-        if one.kind == "text"
-        else f"[{one.kind}] {one.text}"
-        for one in blocks
-    ]
-    return "\n".join(filter(None, said))
+    return "\n".join(filter(None, map(_said, blocks)))
+
+
+def _said(block: Block) -> str:
+    if block.text is None:
+        return f"[{(block.medium and block.medium.title) or block.kind}]"
+    return block.text if block.kind == "text" else f"[{block.kind}] {block.text}"
 
 
 def _blocks(content: Any) -> Iterator[Block]:
@@ -206,4 +239,4 @@ def _block(block: Mapping[str, Any]) -> Iterator[Block]:
             yield Block("text" if key == "text" else kind, block[key])
             return
     if kind not in _CALLS:  # (else among the message's calls)
-        yield Block(kind, None, block)
+        yield Block(kind, None, block, medium(block))

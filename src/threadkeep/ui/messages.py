@@ -6,19 +6,18 @@ names is loaded.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from threadkeep._core.texts import size
 from threadkeep.threads.diff import plain
-from threadkeep.threads.messages import Block, Message
+from threadkeep.threads.media import Medium
+from threadkeep.threads.messages import Block, Message, Origin
 from threadkeep.ui.text import LONGEST, RENDERED, as_json, cut, markdown
 
 _SIDES = {
@@ -27,7 +26,6 @@ _SIDES = {
     **dict.fromkeys(("tool", "function"), "tool"),
     **dict.fromkeys(("system", "developer"), "system"),
 }
-_USUAL_ENDS = {"stop", "tool_calls", "end_turn", "tool_use", "STOP"}
 _MARKDOWN, _PICTURES = 100_000, 4_000_000  # characters that one answer renders, and shows
 _BRIEF = 4  # arguments in a call's summary
 _NAME = 200  # characters of a name or id
@@ -69,7 +67,7 @@ class Bubble:
     back: int
     parts: list[Shown]
     calls: list[ShownCall]
-    facts: Mapping[str, Any]
+    origin: Origin
     is_failed: bool = False
 
 
@@ -145,49 +143,27 @@ def _bubble(one: Message, back: int, room: _Room) -> Bubble:
         back,
         [_part(block, side, room) for block in one.blocks if block.text != ""],
         calls,
-        _facts(one.about),
+        one.origin,
         one.status == "error",
     )
-
-
-def _facts(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model, the tokens it read and wrote, and an unusual end."""
-    said = {**_mapping(about, "response_metadata")}
-    used = {**_mapping(said, "token_usage"), **_mapping(about, "usage_metadata")}
-    counts = [
-        next((used[name] for name in names if isinstance(used.get(name), int)), None)
-        for names in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
-    ]
-    model = next((said[n] for n in ("model_name", "model", "model_id") if said.get(n)), "")
-    end = next((said[n] for n in ("finish_reason", "stop_reason") if said.get(n)), "")
-    return {
-        "model": cut(str(model), _NAME),
-        "read": counts[0],
-        "written": counts[1],
-        "end": "" if str(end) in _USUAL_ENDS else cut(str(end), _NAME),
-    }
-
-
-def _mapping(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = of.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 # -- parts -----------------------------------------------------------------------------
 
 
 def _part(block: Block, side: str, room: _Room) -> Shown:
+    if block.text is None and block.medium is not None:
+        return _medium(block.medium, room)
     if block.text is None:
-        found = _media(block.value)
-        return _json(plain(block.value), block.kind) if found is None else _medium(found, room)
+        return _json(plain(block.value), block.kind)
     if block.kind != "text":
         shown = _text(block.text, room, rendered=True)
         return Shown("thoughts", shown.body, cut(block.kind, _NAME), shown.is_cut)
     data = _parsed(block.text)
     if data is not block.text:
         return _json(data)
-    if _bitmap(block.text[:64]):
-        return _medium(_Medium("", block.text, is_base64=True), room)
+    if (whole := Medium("", block.text)).bitmap:
+        return _medium(whole, room)
     return _text(block.text, room, rendered=side != "tool")
 
 
@@ -237,88 +213,18 @@ def _without_data(value: Any) -> Any:
     return value
 
 
-# -- pictures and files ----------------------------------------------------------------
-
-_INNER = ("image_url", "image", "source", "input_audio", "audio", "file", "document", "video")
-_TYPES = ("mime_type", "media_type", "format")
-_DATA = ("base64", "data", "file_data", "bytes")
-_URLS = ("url", "image_url", "file_url", "uri", "image")
-_MAGIC = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-}
-
-
-class _Medium(NamedTuple):
-    """The data of a block, or its URL."""
-
-    kind: str
-    data: str
-    is_base64: bool
-
-
-def _media(block: Mapping[str, Any]) -> _Medium | None:
-    levels = [block]
-    while (below := _below(levels[-1])) is not None and len(levels) < 4:  # noqa: PLR2004 - deep enough
-        levels.append(below)
-    found: dict[str, Any] = {}
-    for level in levels:
-        found |= level
-    kind = next((found[name] for name in _TYPES if isinstance(found.get(name), str)), "")
-    for name in (*_DATA, *_URLS):
-        value = found.get(name)
-        if isinstance(value, bytes):
-            return _Medium(kind, base64.b64encode(value).decode(), is_base64=True)
-        if isinstance(value, str) and value:
-            if value[:5].lower() != "data:":
-                return _Medium(kind, value, name in _DATA)
-            head, _, data = value[5:].partition(",")
-            return _Medium(head.partition(";")[0], data, head.lower().endswith(";base64"))
-    return None
-
-
-def _below(block: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next((block[name] for name in _INNER if isinstance(block.get(name), Mapping)), None)
-
-
-def _medium(found: _Medium, room: _Room) -> Shown:
-    kind, data = cut(found.kind, _NAME), found.data
-    if not found.is_base64:
-        try:
-            parts = urlsplit(data)
-            host = parts.hostname or ""
-        except ValueError:
-            return Shown("note", cut(data, _NAME))
-        if parts.scheme in ("http", "https") and host and len(data) <= LONGEST:
-            return Shown("link", data, host)
-        return Shown("note", f"{kind}, {size(len(data))}" if kind else cut(data, _NAME))
-    bitmap = _bitmap(data[:64])
-    if bitmap and len(data) <= room.pictures and _is_base64(data):
-        room.pictures -= len(data)
-        return Shown("image", f"data:{bitmap};base64,{data}", f"{bitmap}, {_bytes(data)}")
-    return Shown("note", f"{bitmap or kind or 'base64'}, {_bytes(data)}")
-
-
-def _bytes(data: str) -> str:
-    return size(len(data.rstrip("=")) * 3 // 4)
-
-
-def _is_base64(data: str) -> bool:
+def _medium(found: Medium, room: _Room) -> Shown:
+    if found.base64:
+        title = cut(found.title, _NAME)
+        if found.bitmap and len(found.base64) <= room.pictures and found.is_sound:
+            room.pictures -= len(found.base64)
+            return Shown("image", f"data:{found.bitmap};base64,{found.base64}", title)
+        return Shown("note", title)
     try:
-        binascii.a2b_base64(data, strict_mode=True)
+        parts = urlsplit(found.url)
+        host = parts.hostname if parts.scheme in ("http", "https") else None
     except ValueError:
-        return False
-    return True
-
-
-def _bitmap(beginning: str) -> str:
-    """Return the type of a picture by the first characters of its base64; "" for other data."""
-    try:
-        head = binascii.a2b_base64(beginning[: len(beginning) // 4 * 4])
-    except ValueError:
-        return ""
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+        host = None
+    if host and len(found.url) <= LONGEST:
+        return Shown("link", found.url, host)
+    return Shown("note", cut(found.url, _NAME))

@@ -86,13 +86,20 @@ def test_items_of_openais_responses():
     assert (read[1].id, read[2].tool_call_id) == ("i1", "c1")
 
 
-def test_thoughts_and_other_fields_of_a_message():
+def test_thoughts_and_the_origin_of_a_message():
     used = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
     thoughts = {"reasoning_content": "Hm."}
     read = message(AIMessageChunk("So", additional_kwargs=thoughts, usage_metadata=used))
     assert (read.role, read.text) == ("ai", "[reasoning] Hm.\nSo")
-    assert read.about["usage_metadata"] == used
-    assert "content" not in read.about
+    assert read.origin == ("", 3, 4, "")
+    said = {
+        "model": "m",
+        "usage": 1,
+        "token_usage": {"prompt_tokens": 5},
+        "finish_reason": "length",
+    }
+    assert message(AIMessage("So", response_metadata=said)).origin == ("m", 5, None, "length")
+    assert message(AIMessage("So", response_metadata={"stop_reason": "end_turn"})).origin.end == ""
 
 
 @pytest.mark.parametrize(
