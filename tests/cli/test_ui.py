@@ -55,9 +55,12 @@ def test_the_page_answers_until_a_signal(start, ending):
     page = urllib.request.Request(f"{address}/", headers={"cookie": cookie})
     with urllib.request.urlopen(page, timeout=SECONDS) as answer:
         assert "/thread?id=one" in answer.read().decode()
-    process.send_signal(ending)
+    live = urllib.request.Request(f"{address}/thread/live?id=one", headers={"cookie": cookie})
+    with urllib.request.urlopen(live, timeout=SECONDS) as events:
+        process.send_signal(ending)
+        assert events.read() == b"", "the stream ends"
     _, said = process.communicate(timeout=SECONDS)
-    assert said == b""
+    assert said == b"", "the server did not wait for the stream"
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(page, timeout=SECONDS)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from kit.browser import PHONE, check_accessible, check_fits
 from kit.graphs_to_look_at import asks, desk, named, refund
 from playwright.sync_api import expect
 
 from threadkeep import MemorySaver
+from threadkeep.ui.pages import live
 
 
 def titles(tab):
@@ -80,6 +83,33 @@ def test_an_open_page_shows_a_run(own):
     expect(tab.locator(".step")).to_have_count(7)
     assert tab.evaluate("window.isSame"), "the page was not loaded again"
     assert tab.locator(f'[data-id="{chosen}"]').is_checked()
+
+
+def test_an_idle_page_reads_one_row_and_a_hidden_one_nothing(own, monkeypatch):
+    saver, page = own
+    reads, enough, closed = [], threading.Event(), threading.Event()
+    fetch, close = type(saver.backend).fetch, live.Watcher.close
+
+    def counted(backend, asked):
+        reads.extend(type(one).__name__ for one in asked)
+        if len(reads) >= 5:
+            enough.set()
+        return fetch(backend, asked)
+
+    def closing(watcher):
+        close(watcher)
+        closed.set()
+
+    monkeypatch.setattr(live.Watcher, "close", closing)
+    monkeypatch.setattr(live, "INTERVAL", 0.02)
+    tabs = [page.open("/thread?id=talk") for _ in range(2)]
+    monkeypatch.setattr(type(saver.backend), "fetch", counted)
+    assert enough.wait(10)
+    assert set(reads) == {"ReadEntry"}
+    for tab in tabs:
+        tab.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
+        tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    assert closed.wait(10)
 
 
 def test_older_steps(serve):

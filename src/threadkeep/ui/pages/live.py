@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from zlib import crc32
 
-from sse_starlette import EventSourceResponse, ServerSentEvent
+import anyio
+from sse_starlette import EventSourceResponse
+from sse_starlette import ServerSentEvent as Event
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +26,8 @@ INTERVAL = 2.0
 """Seconds between two reads."""
 
 _SLOWEST = 60.0  # seconds between two reads of a store that fails
+_PING = 30  # seconds between two signs of life
+_GRACE = 1.0  # seconds that an open stream gets when the server ends
 _NEWEST = 10  # threads of the list that are watched
 _FAILED = "-"
 
@@ -60,36 +64,44 @@ class Watcher:
                 self._told = asyncio.Event()
             await asyncio.sleep(pause)
 
-    async def events(self, known: str | None) -> AsyncIterator[ServerSentEvent]:
+    async def events(self, known: str | None, ending: anyio.Event) -> AsyncIterator[Event]:
         """Yield an event for each change since the page was drawn, which has seen `known`."""
-        while True:
+        while not ending.is_set():
             told, now = self._told, self._last
             if now == _FAILED and known != _FAILED:
-                yield ServerSentEvent(event="failed", data="")
+                yield Event(event="failed", data="")
             elif now is not None and known not in (None, now):
-                yield ServerSentEvent(event="changed", data="", id=now)
+                yield Event(event="changed", data="", id=now)
             known = now or known
-            await told.wait()
+            waits = [asyncio.ensure_future(one.wait()) for one in (told, ending)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
 
     def close(self) -> None:
         """Stop reading."""
         self._task.cancel()
 
 
-class _Watchers:
+class Watchers:
     """The watchers of a page, by the thread that they read, or "" for the list."""
 
     def __init__(self, page: StorePage) -> None:
         self._threads = page.saver.threads
         self._open: dict[str, Watcher] = {}
 
-    async def events(self, thread: str, known: str | None) -> AsyncIterator[ServerSentEvent]:
+    async def events(
+        self, thread: str, known: str | None, ending: anyio.Event
+    ) -> AsyncIterator[Event]:
+        """Yield the events of a thread's page until `ending` is set."""
         watcher = self._open.get(thread)
         if watcher is None:
             watcher = self._open[thread] = Watcher(lambda: self._read(thread))
         watcher.listeners += 1
         try:
-            async for one in watcher.events(known):
+            async for one in watcher.events(known, ending):
                 yield one
         finally:
             watcher.listeners -= 1
@@ -104,6 +116,7 @@ class _Watchers:
 
     @property
     def count(self) -> int:
+        """The number of open streams."""
         return sum(one.listeners for one in self._open.values())
 
 
@@ -111,13 +124,19 @@ async def _live(request: Request) -> Response:
     """Answer with events: `changed`, and `failed` while the store does not answer."""
     state = request.app.state
     if not hasattr(state, "watchers"):
-        state.watchers = _Watchers(page_of(request))
-    watchers: _Watchers = state.watchers
+        state.watchers = Watchers(page_of(request))
+    watchers: Watchers = state.watchers
     if watchers.count >= MOST_STREAMS:
         raise HTTPException(503, "Too many pages are open.")
     known = request.headers.get("last-event-id") or request.query_params.get("seen")
     thread = needed(request, "id") if request.url.path.endswith("/thread/live") else ""
-    return EventSourceResponse(watchers.events(thread, known), ping=30)
+    ending = anyio.Event()  # (set when the server ends)
+    return EventSourceResponse(
+        watchers.events(thread, known, ending),
+        ping=_PING,
+        shutdown_event=ending,
+        shutdown_grace_period=_GRACE,
+    )
 
 
 ROUTES = [Route("/live", _live), Route("/thread/live", _live)]
