@@ -44,7 +44,7 @@ class Step(NamedTuple):
     ns: str
     ts: str
     source: str
-    number: Any
+    number: int | str
     seconds: float | None
     waited: bool
     retried: bool
@@ -238,21 +238,21 @@ def _step(
     mark: Any,
 ) -> Step:
     checkpoint, metadata = found.checkpoint, found.metadata or {}
-    source, status = str(metadata.get("source", "")), _tasks(found)
+    number, status, wrote = metadata.get("step"), _tasks(found), checkpoint.get("updated_channels")
     before = _tasks(parent) if parent else Tasks()
     return Step(
         id=checkpoint["id"],
         parent=_parent(found),
         ns=_ns(found),
         ts=str(checkpoint["ts"]),
-        source=source,
-        number=metadata.get("step"),
+        source=str(metadata.get("source", "")),
+        number=number if isinstance(number, int) else "?",
         seconds=_seconds(parent, found) if parent else None,
         waited=bool(before.asked),
         retried=bool(before.failed),
         ran=_ran(parent, found) if parent else (),
         tasks=len({task for task, _ in _names(parent) if task != NO_TASK}) if parent else 0,
-        wrote=tuple(own(checkpoint.get("updated_channels") or ())),
+        wrote=tuple(own(map(str, wrote if isinstance(wrote, list) else ()))),
         next=tuple(sorted(following(checkpoint["channel_values"]))),
         waiting=len(status.waiting),
         failed=len(status.failed),
@@ -289,8 +289,11 @@ def moment_of(ts: str) -> float | None:
 
 def _ran(parent: CheckpointTuple, found: CheckpointTuple) -> tuple[str, ...]:
     """Return the nodes that have seen other versions of channels than at the parent."""
-    before = parent.checkpoint["versions_seen"]
-    now = found.checkpoint["versions_seen"]
+    before, now = parent.checkpoint["versions_seen"], found.checkpoint["versions_seen"]
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return ()
     return tuple(
-        name for name, versions in now.items() if before.get(name) != versions and name[:2] != "__"
+        str(name)
+        for name, versions in now.items()
+        if before.get(name) != versions and str(name)[:2] != "__"
     )

@@ -1,12 +1,13 @@
 """Events that say when a thread, or any thread, has changed.
 
 All open pages of a process that show the same share one watcher. It reads the thread's entry, one
-row, every two seconds, and ends with its last page.
+row, every two seconds (less often if that takes long), and ends with its last page.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from zlib import crc32
@@ -25,6 +26,7 @@ MOST_STREAMS = 64
 INTERVAL = 2.0
 """Seconds between two reads."""
 
+_PART = 50  # a slow read is followed by a pause of so many times its length
 _SLOWEST = 60.0  # seconds between two reads of a store that fails
 _PING = 30  # seconds between two signs of life
 _GRACE = 1.0  # seconds that an open stream gets when the server ends
@@ -54,8 +56,10 @@ class Watcher:
     async def _watch(self) -> None:
         pause = INTERVAL
         while True:
+            began = time.monotonic()
             try:
-                now, pause = seen(await self._read()), INTERVAL
+                now = seen(await self._read())
+                pause = max(INTERVAL, _PART * (time.monotonic() - began))
             except Exception:  # noqa: BLE001 - whatever the store has; its pages say so
                 now, pause = _FAILED, min(pause * 2, _SLOWEST)
             if now != self._last:

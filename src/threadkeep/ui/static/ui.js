@@ -59,6 +59,7 @@ document.addEventListener("click", (event) => {
 // drawn (data-seen). Parts with hx-trigger="changed from:body" then load again. A hidden page keeps
 // no connection.
 let stream = null;
+let wasOpen = false;
 function live() {
   const { live: url, seen } = document.querySelector("[data-live]")?.dataset ?? {};
   if (document.hidden || !url) {
@@ -67,6 +68,8 @@ function live() {
   } else if (!stream) {
     const to = new URL(url, location.href);
     if (seen) to.searchParams.set("seen", seen);
+    else if (wasOpen) htmx.trigger(document.body, "changed");
+    wasOpen = true;
     stream = new EventSource(to);
     stream.addEventListener("changed", () => htmx.trigger(document.body, "changed"));
     for (const name of ["changed", "failed"]) {
