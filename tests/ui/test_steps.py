@@ -14,7 +14,7 @@ from threadkeep.ui.pages import live
 
 
 def titles(tab):
-    return tab.locator(".steps-list > .step:not(.fold) .step-title a").all_inner_texts()
+    return tab.locator(".steps-list > .step:not(.steps-fold) .step-title a").all_inner_texts()
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_forks_are_branches(site):
 def test_a_subgraph_is_folded(site):
     tab = site.open("/thread?id=nested", width=PHONE)
     assert titles(tab) == ["answer", "research", "start", "input"]
-    inner = tab.locator(".fold .step-title a")
+    inner = tab.locator(".steps-fold .step-title a")
     expect(inner.first).to_be_hidden()
     tab.get_by_text("4 steps").click()
     assert inner.all_inner_texts() == ["find_order", "look_up", "start", "input"]
