@@ -47,7 +47,13 @@ _WINDOW = 300  # seconds of operations that the metrics show
 _log = logging.getLogger("threadkeep")
 
 
-def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) -> Guard:
+def app(
+    saver: Any,
+    *,
+    authorize: Authorize | None = None,
+    write: bool = False,
+    secret: str | None = None,
+) -> Guard:
     """Return the page as an ASGI application, to be mounted in your own service.
 
     The page reads the saver's store, and shows values of your classes as they are stored: your
@@ -59,6 +65,8 @@ def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) 
             returns the user's name, or None to refuse. It may be async. Without it, the page
             refuses every request.
         write: True also allows changes, which the log `threadkeep.audit` names with their user.
+        secret: a random text for tokens against CSRF, the same in all processes that serve the
+            page; None if there is only one.
 
     Raises:
         InvalidArgumentError: the saver is not threadkeep's.
@@ -77,7 +85,7 @@ def app(saver: Any, *, authorize: Authorize | None = None, write: bool = False) 
         origin=inner,
         window=window,
     )
-    return build(page, MountedAccess(authorize))
+    return build(page, MountedAccess(authorize, secret))
 
 
 def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> Guard:

@@ -63,6 +63,7 @@ def server_of(app: Guard, ready: Callable[[], None] = lambda: None) -> uvicorn.S
         access_log=False,
         server_header=False,
         lifespan="off",
+        proxy_headers=False,
         timeout_graceful_shutdown=_SECONDS,
     )
     server = uvicorn.Server(config)
@@ -82,7 +83,7 @@ def local_app(page: StorePage, sessions: Sessions, port: int, names: Collection[
 
     async def enter(request: Request) -> Response:
         """Exchange a token or password for a session's cookie."""
-        if request.method == "GET":
+        if request.method != "POST":
             return render(request, "enter.html", password=sessions.password is not None)
         word = bytearray()
         async for part in request.stream():
@@ -93,7 +94,11 @@ def local_app(page: StorePage, sessions: Sessions, port: int, names: Collection[
         if session is None:
             return JSONResponse({}, 403)
         answer = JSONResponse({})
-        answer.set_cookie(access.cookie, session, httponly=True, samesite="lax", path="/")
+        # (a browser sends the origin: https is a proxy's, which need not tell)
+        is_secure = request.headers.get("origin", "").startswith("https:")
+        answer.set_cookie(
+            access.cookie, session, httponly=True, samesite="lax", path="/", secure=is_secure
+        )
         return answer
 
     return build(page, access, [Route("/enter", enter, methods=["GET", "POST"])])

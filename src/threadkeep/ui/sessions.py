@@ -40,19 +40,24 @@ class Sessions:
         """Open a session by the token or the password; return its id, or None."""
         with self._lock:
             now = self._clock()
-            self._failed = [at for at in self._failed if at > now - _MINUTE]
-            if len(self._failed) >= _ATTEMPTS:
-                return None
             if self._token and _same(word, self._token):
                 self._token = ""
-            elif not (self.password and _same(word, self.password)):
-                self._failed.append(now)
+            elif not self._is_password(word, now):
                 return None
             while len(self._open) >= _MOST:
                 del self._open[next(iter(self._open))]
             session = secrets.token_urlsafe(32)
             self._open[session] = secrets.token_urlsafe(32), now + _SECONDS
         return session
+
+    def _is_password(self, word: str, now: float) -> bool:
+        self._failed = [at for at in self._failed if at > now - _MINUTE]
+        if self.password is None or len(self._failed) >= _ATTEMPTS:
+            return False
+        is_right = _same(word, self.password)
+        if not is_right:
+            self._failed.append(now)
+        return is_right
 
     def csrf(self, session: str) -> str | None:
         """Return the CSRF secret of an open session; None if there is no such session."""

@@ -18,7 +18,7 @@ from threadkeep.ui.audit import audited
 from threadkeep.ui.page import MOST, form, needed, number, page_of, render
 from threadkeep.ui.pages.actions import refused
 
-_LONGEST = 250_000  # characters that are edited: a form has 1 MB, in which each may take four bytes
+_LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
 
 
 class Editable(NamedTuple):
