@@ -76,7 +76,7 @@ def test_interrupts_and_errors_are_marked_and_open(site: Any, filled: Any) -> No
 def test_a_large_value_is_cut_with_all_of_it_to_open_and_save(serve: Any, tmp_path: Any) -> None:
     text = "<b>line</b> \u8ba2\u5355\n" * 20_000
     with SqliteSaver(tmp_path / "threads.db") as saver:
-        values = {"text": text, "list": [{"n": n} for n in range(250)]}
+        values = {"text": text, "list": [{"inner": [n, n]} for n in range(250)]}
         saver.put(place(), checkpoint(values, text=1, list=1), metadata(1), {"text": 1, "list": 1})
         site = serve(saver)
         tab = site.open(newest(saver, THREAD))
@@ -98,6 +98,9 @@ def test_a_large_value_is_cut_with_all_of_it_to_open_and_save(serve: Any, tmp_pa
         tab.get_by_role("button", name="Show more").click()
         tab.get_by_text("200 of 250 shown").wait_for()
         assert rows.count() == 202  # (two lines are links)
+        rows.nth(199).locator("summary").first.click()
+        rows.nth(199).locator("summary", has_text="inner").last.click()
+        rows.nth(199).locator("bdi.word", has_text="199").first.wait_for()
 
 
 def test_hostile_values_run_nothing(serve: Any, tmp_path: Any) -> None:

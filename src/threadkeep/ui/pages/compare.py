@@ -23,7 +23,7 @@ from threadkeep.ui.values import ValuePart, tree
 
 _STEPS = 50  # checkpoints to choose from
 _AROUND = 120  # characters of unchanged text beside an edit
-_LARGE = 20_000_000  # bytes of a thread whose values are compared when asked
+_LARGE = 5_000_000  # bytes of a thread whose values are compared when asked
 _ENTRIES, _CHARACTERS = 40, 20_000  # of a changed value
 _FARTHEST = 10**9
 

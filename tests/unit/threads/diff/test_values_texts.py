@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from threadkeep.threads.diff import values
 from threadkeep.threads.diff.values import LONG, Effort, text_edits
 
 TEXT = st.text(st.sampled_from("ab \n,x\r"), max_size=120)
+WORDS = st.lists(st.sampled_from(["a", "b ", " ", "  ", "x.", "\uff0c", "\u6570", "."])).map(
+    "".join
+)
 
 
 def applied(text: str, found):
@@ -31,6 +36,24 @@ def test_they_turn_one_into_the_other(a, b, steps):
     else:
         assert applied(a, found) == b
         assert bool(found) == (a != b)
+
+
+def test_a_word_in_a_long_line():
+    words = " ".join(f"word{n}," for n in range(200_000))
+    assert len(words) > 2_000_000
+    (edit,) = text_edits(words, words.replace("word150000,", "other"), Effort())
+    assert (edit.before, edit.after) == ("word150000,", "other")
+    (edit,) = text_edits(words, words.replace("word", "other"), Effort())
+    assert edit.after_at == 0
+
+
+@given(WORDS, WORDS, WORDS, WORDS)
+def test_ends_in_common_are_what_alignment_pairs(start, a, b, end):
+    before, after = (start + middle + end + "x" * LONG for middle in (a, b))
+    found = text_edits(before, after, Effort())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "_common_ends", lambda *_: (0, 0))
+        assert text_edits(before, after, Effort()) == found
 
 
 def test_one_word():
