@@ -126,7 +126,7 @@ LONG = 40  # shortest text with edits, in characters
 _SCALARS = {str, int, bool, float, bytes, type(None)}
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _BETWEEN = re.compile(r"(?<=\S)\s|[^\w\s]")  # where a word of `_WORDS` begins for certain
-_NEAR = 2_000  # characters in which such a place is looked for
+_NEAR = 2_000  # characters in which it is looked for
 _LONGEST = 2_000_000  # characters of two texts that are compared word by word
 
 
