@@ -23,7 +23,7 @@ from threadkeep.monitor.probes import Window
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
 from threadkeep.ui.guard import Access, Authorize, Guard, MountedAccess
-from threadkeep.ui.page import LANGUAGE_COOKIE, LANGUAGES, StorePage, needed, render
+from threadkeep.ui.page import LANGUAGE_COOKIE, LANGUAGES, OnAnswer, StorePage, needed, render
 from threadkeep.ui.pages import (
     actions,
     checkpoint,
@@ -53,6 +53,7 @@ def app(
     authorize: Authorize | None = None,
     write: bool = False,
     secret: str | None = None,
+    on_answer: OnAnswer | None = None,
 ) -> Guard:
     """Return the page as an ASGI application, to be mounted in your own service.
 
@@ -67,6 +68,9 @@ def app(
         write: True also allows changes, which the log `threadkeep.audit` names with their user.
         secret: a random text for tokens against CSRF, the same in all processes that serve the
             page; None if there is only one.
+        on_answer: awaited with a thread's id and a dict of answers by interrupt id, to continue the
+            thread at once: `graph.ainvoke(Command(resume=answers), config)`, in a task if that
+            takes long. Without it, the inbox stores answers for the next run. Needs `write`.
 
     Raises:
         InvalidArgumentError: the saver is not threadkeep's.
@@ -83,6 +87,7 @@ def app(
         title=_title(inner),
         writer=inner if write else None,
         origin=inner,
+        on_answer=on_answer,
         window=window,
     )
     return build(page, MountedAccess(authorize, secret))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,6 +27,10 @@ LANGUAGE_COOKIE = "threadkeep-language"
 _FIELDS = 1000  # of a form
 
 
+OnAnswer: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[object]]
+"""Continue a thread with answers by interrupt id, as `Command(resume=answers)` takes them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StorePage:
     """A store on the page.
@@ -38,6 +42,7 @@ class StorePage:
         writer: makes changes; None for a page that only shows.
         is_own: False for a store of LangGraph's own savers.
         origin: the application's saver, whose counters are shown; None for `saver`.
+        on_answer: gets the answers of the inbox, in place of the store.
         window: times of the application's operations, if its saver is observed.
     """
 
@@ -47,6 +52,7 @@ class StorePage:
     writer: Any = None
     is_own: bool = True
     origin: Any = None
+    on_answer: OnAnswer | None = None
     window: Window | None = None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 
-import httpx
 import pytest
+from kit.asgi import HERE, Client
 from kit.browser import page_over
 from langgraph.checkpoint.memory import InMemorySaver
 from starlette.applications import Starlette
@@ -18,28 +18,6 @@ from threadkeep.ui import app
 from threadkeep.ui.guard import CSRF, OPEN
 from threadkeep.ui.serve import listen, local_app
 from threadkeep.ui.sessions import Sessions
-
-HERE = "http://127.0.0.1:8230"
-
-
-class Client:
-    """Sends requests to an application without a network."""
-
-    def __init__(self, app, address=HERE):
-        self.app, self.address, self.cookies = app, address, {}
-
-    def __call__(self, method, path, *, content=None, **headers):
-        async def send():
-            transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url=self.address) as client:
-                client.cookies.update(self.cookies)
-                given = {name.replace("_", "-"): value for name, value in headers.items()}
-                return await client.request(method, path, content=content, headers=given)
-
-        return asyncio.run(send())
-
-    def get(self, path, **headers):
-        return self("GET", path, **headers)
 
 
 @pytest.fixture

@@ -1,7 +1,102 @@
-"""Threads that wait for an answer, and their questions."""
+"""Threads that wait for an answer, their questions, and answers."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
-ROUTES: list[Route] = []
+from threadkeep.errors import (
+    InvalidArgumentError,
+    StateError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
+from threadkeep.threads import PendingInterrupt, ThreadInfo
+from threadkeep.ui.answers import answer_of, question_of
+from threadkeep.ui.audit import audited
+from threadkeep.ui.page import StorePage, form, needed, page_of, render
+from threadkeep.ui.pages.actions import refused
+
+_PAGE = 20  # threads
+# (reading an archived thread would restore it)
+_WAITING: Any = {"state": ["suspended", "forked"], "has_interrupt": True}
+
+
+async def inbox(request: Request) -> Response:
+    """Show the threads that wait, the longest first, or one thread."""
+    page, asked = page_of(request), request.query_params
+    if not page.is_own:
+        raise InvalidArgumentError("A store of LangGraph's own has no inbox.")
+    cursor = None
+    if name := asked.get("id"):
+        found = [await _info(page, name)]
+    else:
+        waiting = await page.saver.threads.asearch(
+            order="updated_at", limit=_PAGE, cursor=asked.get("cursor"), **_WAITING
+        )
+        found, cursor = waiting, waiting.cursor
+    cards = [await _card(page, info) for info in found]
+    return render(request, "inbox.html", cards=cards, cursor=cursor, done=False)
+
+
+async def _info(page: StorePage, name: str) -> ThreadInfo:
+    info: ThreadInfo | None = await page.saver.threads.aget(name)
+    if info is None:
+        raise ThreadNotFoundError(thread=name)
+    return info
+
+
+async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
+    """Return the values of `answer.html`; a thread that cannot be read does not hide the others."""
+    error, found = None, list[PendingInterrupt]()
+    try:
+        found = [] if info.waits_at is None else await page.saver.threads.ainterrupts(info.id)
+    except ThreadkeepError as unread:
+        error = unread
+    return {"info": info, "error": error, "asked": [(one, question_of(one)) for one in found]}
+
+
+async def answer(request: Request) -> Response:
+    """Store an answer, or hand it to the application, and show the thread again."""
+    page, given = page_of(request), await form(request)
+    thread, id, checkpoint = [needed(request, one) for one in ("thread", "id", "checkpoint")]
+    try:
+        found = {one.id: one for one in await page.saver.threads.ainterrupts(thread)}
+        if id not in found:
+            raise _gone()
+        value = answer_of(question_of(found[id]), given)
+        with audited(request, "answer", thread, checkpoint, interrupt=id):
+            await _give(page, thread, found[id], value, checkpoint, replace="replace" in given)
+    except ThreadkeepError as error:
+        return refused(error)
+    card = await _card(page, await _info(page, thread))
+    return render(request, "answer.html", card=card, done=True)
+
+
+async def _give(
+    page: StorePage,
+    thread: str,
+    one: PendingInterrupt,
+    value: Any,
+    checkpoint: str,
+    *,
+    replace: bool,
+) -> None:
+    if page.on_answer is None:
+        await page.writer.threads.aanswer(thread, {one.id: value}, checkpoint, replace=replace)
+    elif one.checkpoint_id != checkpoint:
+        raise _gone()
+    else:
+        await page.on_answer(thread, {one.id: value})
+
+
+def _gone() -> StateError:
+    return StateError(
+        "The thread has moved on, and does not wait for this answer.", hint="Reload the page."
+    )
+
+
+ROUTES = [Route("/inbox", inbox), Route("/inbox/answer", answer, methods=["POST"])]

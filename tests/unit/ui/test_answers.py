@@ -1,0 +1,149 @@
+"""Questions as forms, and answers that forms give."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from kit.asgi import Client
+from kit.graphs_to_look_at import approval, asks, named, refund
+from langgraph.types import Command
+
+from threadkeep import MemorySaver
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.threads import PendingInterrupt
+from threadkeep.ui import app
+from threadkeep.ui.answers import answer_of, question_of
+
+
+def asked(value, schema=None):
+    return question_of(PendingInterrupt("id", value, "head", "", "task", response_schema=schema))
+
+
+def review(*allowed, name="mail"):
+    return {"action_name": name, "allowed_decisions": [*allowed]}
+
+
+def request(name="mail", **args):
+    return {"name": name, "args": args}
+
+
+def test_any_other_question_takes_text_or_json():
+    for value in ("Why?", {"a": {"b": 1}}, None, 7, [1], {"action_requests": "no", "x": 1}):
+        question = asked(value)
+        assert (question.value, question.actions) == (value, ())
+        assert answer_of(question, {"answer": "[1]", "as": "text"}) == "[1]"
+        assert answer_of(question, {"answer": '{"a": [1, null]}', "as": "json"}) == {"a": [1, None]}
+    for wrong in ("{", "", "NaN", "[" * 100_000):
+        with pytest.raises(InvalidArgumentError):
+            answer_of(asked("Why?"), {"answer": wrong, "as": "json"})
+
+
+def test_answers_that_a_schema_names():
+    question = asked("Go?", {"type": "boolean"})
+    assert answer_of(question, {"option": "1"}) is False
+    question = asked("Which?", {"enum": ["a", "b"]})
+    assert answer_of(question, {"option": "1"}) == "b"
+    for wrong in ("2", "-1", "", "x"):
+        with pytest.raises(InvalidArgumentError):
+            answer_of(question, {"option": wrong})
+
+
+def test_one_decision_for_each_action_in_order():
+    requests = [request(to="a"), request("ask"), request(to="b"), request("log")]
+    configs = [review("approve", "edit"), review("respond", name="ask"), review("reject")]
+    question = asked(
+        {"action_requests": requests, "review_configs": [*configs, review("approve", name="log")]}
+    )
+    assert [one.allowed for one in question.actions] == [
+        ("approve", "edit"),
+        ("respond",),
+        ("reject",),
+        ("approve",),
+    ]
+    given = {"decision-0": "edit", "args-0": '{"to": "c"}', "decision-1": "respond"}
+    given |= {"message-1": " 42 ", "decision-2": "reject", "message-2": "", "decision-3": "approve"}
+    assert answer_of(question, given) == {
+        "decisions": [
+            {"type": "edit", "edited_action": {"name": "mail", "args": {"to": "c"}}},
+            {"type": "respond", "message": "42"},
+            {"type": "reject"},
+            {"type": "approve"},
+        ]
+    }
+    wrong = [
+        ({"decision-0": "reject"}, "mail"),  # not allowed here
+        ({"decision-3": ""}, "log"),
+        ({"args-0": "[1]"}, "object"),
+        ({"args-0": "{"}, "JSON"),
+        ({"message-1": " "}, "ask"),
+    ]
+    for change, says in wrong:
+        with pytest.raises(InvalidArgumentError, match=says):
+            answer_of(question, {**given, **change})
+
+
+def test_requests_without_a_review_are_shown_as_they_are():
+    for value in (
+        {"action_requests": [request()], "review_configs": []},
+        {"action_requests": [request(), 7], "review_configs": [review("approve")]},
+        {"action_requests": [request()], "review_configs": [review()]},
+        {"action_requests": [], "review_configs": []},
+    ):
+        assert asked(value).actions == ()
+        assert answer_of(asked(value), {"answer": "yes"}) == "yes"
+
+
+def test_an_approval_of_one_call():
+    value = {"type": "tool_approval", "name": "mail", "args": {"to": "a"}, "description": "Mail"}
+    types = [{"properties": {"type": {"const": one}}} for one in ("approve", "reject")]
+    question = asked(value, {"$defs": {"A": types[0]}, "oneOf": [types[1]]})
+    assert question.actions[0].allowed == ("approve", "reject")
+    assert answer_of(question, {"decision-0": "approve"}) == {"type": "approve"}
+    with pytest.raises(InvalidArgumentError):
+        answer_of(question, {"decision-0": "edit", "args-0": "{}"})
+
+
+def test_a_mounted_page_hands_answers_to_the_application():
+    with MemorySaver() as saver:
+        graph = refund(saver)
+        graph.invoke(asks("Please"), named("refund"))
+        given = []
+
+        async def on_answer(thread, answers):
+            given.append((thread, answers))
+            await graph.ainvoke(Command(resume=answers), named(thread))
+
+        page = app(saver, authorize=lambda _: "ann", write=True, on_answer=on_answer)
+        client = Client(page, "http://service.example")
+        html = client.get("/inbox").text
+        csrf = html.partition('"x-threadkeep": "')[2].partition('"')[0]
+        first, second = saver.threads.interrupts("refund")
+
+        def send(one, checkpoint, **fields):
+            path = f"/inbox/answer?thread=refund&id={one.id}&checkpoint={checkpoint}"
+            content = "&".join(f"{name}={value}" for name, value in fields.items())
+            return client("POST", path, content=content, x_threadkeep=csrf)
+
+        assert send(first, "other", answer="yes").status_code == 409
+        assert given == []
+        answer = send(first, first.checkpoint_id, answer="yes")
+        assert answer.status_code == 200
+        assert "went to the application" in answer.text
+        assert given == [("refund", {first.id: "yes"})]
+        assert send(first, first.checkpoint_id, answer="again").status_code == 409
+        assert send(second, second.checkpoint_id, answer="7", **{"as": "json"}).status_code == 200
+        assert given[-1] == ("refund", {second.id: 7})
+        assert len(asyncio.run(graph.aget_state(named("refund"))).values["approved"]) == 2
+
+
+def test_a_page_without_write_takes_no_answers():
+    with MemorySaver() as saver:
+        approval(saver).invoke(asks("Please"), named("mail"))
+        client = Client(app(saver, authorize=lambda _: "ann"), "http://service.example")
+        html = client.get("/inbox").text
+        assert "send_mail" in html
+        assert "textarea" not in html
+        (one,) = saver.threads.interrupts("mail")
+        path = f"/inbox/answer?thread=mail&id={one.id}&checkpoint={one.checkpoint_id}"
+        assert client("POST", path, content="decision-0=approve").status_code == 403
