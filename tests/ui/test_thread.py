@@ -70,7 +70,8 @@ def test_pictures_are_small_and_come_from_the_message(site):
 
 def test_earlier_messages_load_until_the_beginning(saver, serve):
     say(saver, *talk(250))
-    tab = serve(saver).open("/thread?id=t")
+    site = serve(saver)
+    tab = site.open("/thread?id=t")
     assert texts(tab) == [f"message {n}" for n in range(150, 250)]
     assert tab.get_by_text("message 249", exact=True).is_visible(), "the newest is in view"
     for count in (200, 250):
@@ -81,6 +82,8 @@ def test_earlier_messages_load_until_the_beginning(saver, serve):
     link = tab.locator("#chat .said").nth(7).get_by_role("link", name="JSON")
     saved = tab.evaluate("url => fetch(url).then((one) => one.json())", link.get_attribute("href"))
     assert saved["id"] == "m7"
+    site.go(tab, "/thread?id=t&skip=200")
+    assert texts(tab) == [f"message {n}" for n in range(50)], "an address that can be shared"
 
 
 def test_a_running_thread_adds_messages_and_keeps_the_others(saver, serve):

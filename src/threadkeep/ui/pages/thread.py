@@ -183,6 +183,8 @@ async def thread(request: Request) -> Response:
     if found is None or named in found.checkpoint["channel_values"]:
         said = None if found is None else await _conversation(request, found)
         values = await _shown(request, info, found, said)
+    if values["part"] == "earlier":  # (a whole page all the same)
+        values["part"] = "all"
     values["streams"] = await _streams(request, info, said)
     beside = await steps.window(request, info.id)
     return render(request, "thread.html", info=info, found=found, **values, **beside)
