@@ -41,45 +41,38 @@ class Conversation(NamedTuple):
     layered: LayeredCheckpointSaver | None
 
 
-async def _info(request: Request) -> Any:
-    name = needed(request, "id")
-    info = await page_of(request).saver.threads.aget(name)
-    if info is None:
+async def _found(request: Request) -> tuple[Any, CheckpointTuple | None]:
+    """Return a thread's entry and the checkpoint that is asked for, or None if there is no head."""
+    asked, saver, name = request.query_params, page_of(request).saver, needed(request, "id")
+    if (info := await saver.threads.aget(name)) is None:
         raise ThreadNotFoundError(thread=name)
-    return info
-
-
-async def _found(request: Request, info: Any) -> CheckpointTuple | None:
-    """Return the checkpoint that a request is about, with lazy values; None for no head."""
-    asked, name = request.query_params, info.id
     if info.state in _AWAY:
-        return None
+        return info, None
     place = {"thread_id": name, "checkpoint_ns": asked.get("ns", "")}
     if at := asked.get("at"):
         place["checkpoint_id"] = at
-    listed = page_of(request).saver.alist({"configurable": place}, limit=1, values="lazy")
+    listed = saver.alist({"configurable": place}, limit=1, values="lazy")
     found: list[CheckpointTuple] = [one async for one in listed]
     if at and not found:
         raise CheckpointNotFoundError(thread=name, checkpoint=at)
-    return found[0] if found else None
+    return info, found[0] if found else None
 
 
-async def _conversation(request: Request, found: CheckpointTuple) -> Conversation | None:
+async def _conversation(request: Request, found: CheckpointTuple | None) -> Conversation | None:
     """Return the messages of a checkpoint; None if no channel of it holds any."""
+    if found is None:
+        return None
     values: Any = found.checkpoint["channel_values"]
     named = request.query_params.get("channel") or (CHANNEL if CHANNEL in values else "")
     names = [named] if named in values else []
-    names += sorted([one for one in own(values) if one != named], key=_unlikeliness)
+    others = [one for one in own(values) if one != named]
+    names += sorted(others, key=lambda one: _LIKELY.search(one) is None)
     for name in names:
         await values.aload(name)
         live = values[name]
         if are_messages(live) or (name == named and isinstance(live, list | tuple)):
             return Conversation(found, name, live, await _layered(request, name))
     return None
-
-
-def _unlikeliness(channel: str) -> bool:
-    return _LIKELY.search(channel) is None
 
 
 async def _layered(request: Request, channel: str) -> LayeredCheckpointSaver | None:
@@ -98,7 +91,7 @@ async def _layered(request: Request, channel: str) -> LayeredCheckpointSaver | N
 
 async def _every(said: Conversation, skip: int) -> Sequence[Any]:
     """Return messages, with the archived ones once all later ones, the newest `skip`, are drawn."""
-    if said.layered is None or skip < len(said.live) or not skip:
+    if said.layered is None or skip < len(said.live):
         return said.live
     return await said.layered.afull_messages(said.found.config)
 
@@ -176,12 +169,11 @@ async def _streams(request: Request, info: Any, said: Conversation | None) -> li
 
 async def thread(request: Request) -> Response:
     """Show a thread."""
-    info = await _info(request)
-    found = await _found(request, info)
+    info, found = await _found(request)
     said, values = None, dict[str, Any](part="later")  # (finding messages may read all channels)
     named = request.query_params.get("channel", CHANNEL)
     if found is None or named in found.checkpoint["channel_values"]:
-        said = None if found is None else await _conversation(request, found)
+        said = await _conversation(request, found)
         values = await _shown(request, info, found, said)
     if values["part"] == "earlier":  # (a whole page all the same)
         values["part"] = "all"
@@ -216,9 +208,8 @@ async def _spaces(request: Request, info: Any) -> list[str]:
 
 async def chat(request: Request) -> Response:
     """Show earlier messages (`skip`), newer ones (`after`), or the newest."""
-    info = await _info(request)
-    found = await _found(request, info)
-    said = None if found is None else await _conversation(request, found)
+    info, found = await _found(request)
+    said = await _conversation(request, found)
     values = None
     if said is not None and "after" in request.query_params:
         start, after = number(request, "start", 0, _MANY), number(request, "after", 0, _MANY)
@@ -234,8 +225,7 @@ async def chat(request: Request) -> Response:
 
 async def _said(request: Request) -> Conversation:
     needed(request, "at")
-    found = await _found(request, await _info(request))
-    said = None if found is None else await _conversation(request, found)
+    said = await _conversation(request, (await _found(request))[1])
     if said is None:
         raise NotFoundError("There are no messages.", thread=needed(request, "id"))
     return said
