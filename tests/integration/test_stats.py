@@ -143,7 +143,10 @@ def test_growth_adds_up_to_the_statistics(filled: Any, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(log_sizes, "_TOGETHER", 100)
     monkeypatch.setattr(growth, "BATCH", 3)
-    assert filled.threads.growth("plain") == found, "also if values are read a few at a time"
+    done: list[int] = []
+    again = filled.threads.growth("plain", progress=lambda stage, now, _: done.append(now))
+    assert again == found, "also if values are read a few at a time"
+    assert done == [3, 6, 9, 12]
     with pytest.raises(ThreadNotFoundError):
         filled.threads.growth("nobody")
 

@@ -43,9 +43,9 @@ def test_plots_follow_the_window_and_the_scheme(site):
     check_accessible(tab)
     check_fits(tab)
     tab.set_viewport_size({"width": 1000, "height": 900})
-    tab.wait_for_function("document.querySelector('#whole canvas').clientWidth > 800")
+    tab.wait_for_function("() => document.querySelector('#whole canvas').clientWidth > 800")
     dark = canvas.evaluate("one => one.toDataURL()")
     tab.emulate_media(color_scheme="light")
     tab.wait_for_function(
-        "dark => document.querySelector('#whole canvas').toDataURL() !== dark", arg=dark
+        "(dark) => document.querySelector('#whole canvas').toDataURL() !== dark", arg=dark
     )

@@ -151,18 +151,24 @@ class Threads(ThreadEntries, ThreadTransfers):
 
     versions, aversions = sync_and_async(_versions)
 
-    def _growth(self, thread_id: str) -> Operation[ThreadGrowth]:
+    def _growth(
+        self, thread_id: str, *, progress: Progress | None = None
+    ) -> Operation[ThreadGrowth]:
         """Return the bytes that each checkpoint of a thread added, by channel.
 
         Reads the thread's rows and its values, some megabytes at a time, but makes no objects of
         them. Rows of all its checkpoints are in memory meanwhile.
+
+        Args:
+            thread_id: the thread's id.
+            progress: called as `progress(stage, done, total)`.
 
         Raises:
             ThreadNotFoundError: the thread has no checkpoints.
             InvalidArgumentError: the thread's id is invalid.
             CorruptionError: the thread is damaged.
         """
-        return on(self._store, lazy.growth.growth(thread_id))
+        return on(self._store, lazy.growth.growth(thread_id, progress))
 
     growth, agrowth = sync_and_async(_growth)
 

@@ -11,7 +11,7 @@ from threadkeep._core import validation
 from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.log_sizes import LogSizes, read_logs
 from threadkeep._core.engine.model import HIDDEN, OWN_NS, ReadThread, StoredCheckpoint, ThreadRows
-from threadkeep._core.engine.operation import Operation, fetch
+from threadkeep._core.engine.operation import Operation, Progress, fetch
 from threadkeep._core.engine.rows import unpack_time, unpack_writes
 from threadkeep._core.engine.thread_sizes import BATCH, ValueSizes
 
@@ -68,7 +68,7 @@ class ThreadGrowth:
         return sum([one.bytes for one in self.steps]) + self.other_bytes
 
 
-def growth(thread_id: str) -> Operation[ThreadGrowth]:
+def growth(thread_id: str, progress: Progress | None = None) -> Operation[ThreadGrowth]:
     """See `Threads.growth`."""
     place = validation.place(thread_id)
     thread = place.thread
@@ -91,6 +91,8 @@ def growth(thread_id: str) -> Operation[ThreadGrowth]:
                 continue
             full, carried = sum([one.full_size for one in values]), 0
             steps.append(_step(stored, dict(channels), other, full))
+        if progress is not None:
+            progress("checkpoints read", min(at + BATCH, len(checkpoints)), len(checkpoints))
     for row in rows.orphans:
         carried += len(row.body)
         carried += logs.count([span for one in unpack_writes(row) for span in one.ref.needs])

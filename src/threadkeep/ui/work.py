@@ -36,8 +36,19 @@ class Work:
         return self.task is not None and self.task.done()
 
     @property
+    def has_failed(self) -> bool:
+        """True if it ended with an error."""
+        task = self.task
+        return task is not None and task.done() and (task.cancelled() or bool(task.exception()))
+
+    @property
+    def error(self) -> str:
+        """The text of its error; "" without one."""
+        return f"{self.task.exception()}" if self.task is not None and self.has_failed else ""
+
+    @property
     def result(self) -> Any:
-        """The result; None before."""
+        """The result; None before. Raises its error."""
         return self.task.result() if self.task is not None and self.is_done else None
 
     @property
@@ -60,7 +71,8 @@ async def work(
 ) -> Work | None:
     """Return work by its name: start it if it is not running and has no recent result.
 
-    Waits a moment for the result. The work continues without a waiting request.
+    Waits a moment for the result. The work continues without a waiting request. Its error is
+    raised, except in a part that loads later, which shows it.
 
     Args:
         request: the request. Each application has its own work.
@@ -78,13 +90,14 @@ async def work(
         for old in [key for key, one in every.items() if one.is_done][:-_MOST]:
             del every[old]
     if found is not None and found.task is not None:
-        wait = _LATER if "hx-request" in request.headers else _FIRST
-        await asyncio.wait({found.task}, timeout=wait)
+        is_part = "hx-request" in request.headers
+        await asyncio.wait({found.task}, timeout=_LATER if is_part else _FIRST)
+        if found.has_failed and not is_part:
+            found.task.result()
     return found
 
 
 def _is_over(found: Work, *, again: bool) -> bool:
-    if not found.is_done or found.task is None:
+    if not found.is_done:
         return False
-    has_failed = found.task.cancelled() or found.task.exception() is not None
-    return has_failed or found.seconds >= (_LEAST if again else _KEPT)
+    return found.has_failed or found.seconds >= (_LEAST if again else _KEPT)

@@ -147,6 +147,8 @@ class LogSizes:
         for log, start, stop in spans:
             starts, stops = self._counted[log]
             first, last = bisect_left(stops, start), bisect_right(starts, stop)  # that it touches
+            if last == first + 1 and starts[first] <= start and stop <= stops[first]:
+                continue
             if first < last:
                 old = zip(starts[first:last], stops[first:last], strict=True)
                 self._bytes -= self._shares.over([Span(log, *ends) for ends in old])

@@ -34,9 +34,8 @@ async def growth(request: Request) -> Response:
     own(request)
     page, name = page_of(request), needed(request, "id")
 
-    async def read(_: Work) -> Any:
-        found = await page.saver.threads.agrowth(name)
-        return Plots(found)
+    async def read(found: Work) -> Plots:
+        return Plots(await page.saver.threads.agrowth(name, progress=found.progress))
 
     found = await work(request, f"growth {name}", read, again="again" in request.query_params)
     return render(request, "growth.html", name=name, work=found)

@@ -57,7 +57,7 @@ async def metrics(request: Request) -> Response:
     """Show the counters of this process."""
     own(request)
     page = page_of(request)
-    saver = page.saver if page.origin is None else page.origin
+    saver = page.origin or page.writer or page.saver
     rates = None if page.window is None else page.window.rates()
     counted = asdict(saver.counters())
     return render(request, "metrics.html", counters=counted, rates=rates)

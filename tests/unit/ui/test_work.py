@@ -1,0 +1,75 @@
+"""Long work: once at a time, kept for a minute, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+
+from threadkeep.errors import BackendError
+from threadkeep.ui import work as module
+from threadkeep.ui.work import work
+
+
+@pytest.fixture
+def request_of(monkeypatch):
+    """Make requests to one application, which wait no time."""
+    monkeypatch.setattr(module, "_FIRST", 0.01)
+    monkeypatch.setattr(module, "_LATER", 0.01)
+    app = Starlette()
+    app.state.work = {}
+
+    def make(*, part=False):
+        headers = [(b"hx-request", b"true")] if part else []
+        return Request({"type": "http", "app": app, "headers": headers})
+
+    return make
+
+
+async def test_work_runs_once_and_goes_on_without_a_request(request_of):
+    end, calls = asyncio.Event(), []
+
+    async def make(found):
+        calls.append(found)
+        found.progress("threads", 3, 7)
+        await end.wait()
+        return "counted"
+
+    first = await work(request_of(), "count", make)
+    assert not first.is_done
+    assert (first.done, first.total) == (3, 7)
+    assert await work(request_of(), "count", make, again=True) is first
+    end.set()
+    await first.task
+    kept = await work(request_of(), "count", make)
+    assert (kept.result, len(calls)) == ("counted", 1)
+    kept.began -= 3
+    assert await work(request_of(), "count", make) is kept
+    assert await work(request_of(), "count", make, again=True) is not kept
+    assert await work(request_of(), "never", None) is None
+
+
+async def test_errors_are_raised_by_a_page_and_shown_in_a_part(request_of):
+    calls = []
+
+    async def fail(found):
+        calls.append(found)
+        raise BackendError("The disk is away.")
+
+    with pytest.raises(BackendError):
+        await work(request_of(), "count", fail)
+    found = await work(request_of(part=True), "count", fail)
+    assert (found.has_failed, len(calls)) == (True, 2)
+    assert "The disk is away." in found.error
+
+
+async def test_old_results_are_forgotten(request_of):
+    async def make(found):
+        return found
+
+    for number in range(module._MOST + 9):
+        found = await work(request_of(), f"growth {number}", make)
+    assert len(request_of().app.state.work) == module._MOST + 1
+    assert await work(request_of(), f"growth {number}", None) is found
