@@ -54,14 +54,12 @@ async def listed(request: Request, thread: str, ns: str, id: str | None) -> Chec
 
 async def checkpoint(request: Request) -> Response:
     """Show a checkpoint. Values, pending writes and changes load after it, or when opened."""
-    name, ns, id = (
-        needed(request, "thread"),
-        request.query_params.get("ns", ""),
-        needed(request, "id"),
-    )
-    page, found = page_of(request), await listed(request, name, ns, id)
-    info = await page.saver.threads.aget(name)
+    name, id = needed(request, "thread"), needed(request, "id")
+    ns = request.query_params.get("ns", "")
+    found = await listed(request, name, ns, id)
+    info = await page_of(request).saver.threads.aget(name)
     channels = await _channels(found)
+    shown = {one.name for one in channels}
     marks = getattr(info, "marks", ())
     return render(
         request,
@@ -74,11 +72,7 @@ async def checkpoint(request: Request) -> Response:
         parent=found.parent_config and found.parent_config["configurable"]["checkpoint_id"],
         channels=[one for one in channels if not is_internal(one.name)],
         internal=[one for one in channels if is_internal(one.name)],
-        empty=[
-            c
-            for c in found.checkpoint["channel_versions"]
-            if c not in found.checkpoint["channel_values"]
-        ],
+        empty=[one for one in found.checkpoint["channel_versions"] if one not in shown],
         writes=_writes(found),
         next=await _next(found),
         step=step if type(step := found.metadata.get("step")) is int else None,
@@ -86,13 +80,20 @@ async def checkpoint(request: Request) -> Response:
     )
 
 
+def unread(found: CheckpointTuple) -> dict[str, int | None]:
+    """Return the channels that must be read; all, if a store of LangGraph's does not tell which."""
+    values: Any = found.checkpoint["channel_values"]
+    is_unknown = getattr(values, "is_unknown", False)
+    return dict.fromkeys(found.checkpoint["channel_versions"]) if is_unknown else values.unread
+
+
 async def _channels(found: CheckpointTuple) -> list[ShownChannel]:
     values: Any = found.checkpoint["channel_values"]
-    versions, unread = found.checkpoint["channel_versions"], values.unread
+    versions, waiting = found.checkpoint["channel_versions"], unread(found)
     channels = []
-    for name in values:
-        one = ShownChannel(name, versions.get(name), unread.get(name))
-        if name not in unread:
+    for name in {**dict.fromkeys(values), **waiting}:
+        one = ShownChannel(name, versions.get(name), waiting.get(name))
+        if name not in waiting:
             try:
                 await values.aload(name)
                 one = one._replace(value=tree(values[name], entries=0))
@@ -136,7 +137,9 @@ async def children(request: Request) -> Response:
     step = number(request, "step", 0, _FARTHEST)
     config = {"configurable": {"thread_id": name, "checkpoint_ns": ns}}
     found = []
-    async for one in page_of(request).saver.alist(config, filter={"step": step}, values="lazy"):
+    page = page_of(request)
+    only: Any = {"filter": {"step": step}} if page.is_own else {"limit": MOST}
+    async for one in page.saver.alist(config, values="lazy", **only):
         parent = one.parent_config
         if parent and parent["configurable"]["checkpoint_id"] == id:
             found.append(one)

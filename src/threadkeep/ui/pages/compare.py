@@ -17,7 +17,7 @@ from threadkeep._core.langgraph_internals import is_internal
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import Change, ChannelDiff, path_text, shortened
 from threadkeep.ui.page import MOST, StorePage, needed, number, page_of, render
-from threadkeep.ui.pages.checkpoint import listed
+from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import ValuePart, tree
 
@@ -160,13 +160,11 @@ async def _held(page: StorePage, a: CheckpointTuple, b: CheckpointTuple) -> list
     infos = [await page.saver.threads.aget(one) for one in dict.fromkeys(threads)]
     if all(one is None or one.bytes < _LARGE for one in infos):
         return []
-    rows: list[Any] = [one.checkpoint for one in (a, b)]
-    unread = [one["channel_values"].unread for one in rows]
-    is_one = threads[0] == threads[1]
+    waiting, is_one = [unread(one) for one in (a, b)], threads[0] == threads[1]
 
     def is_held(name: str) -> bool:
-        versions = [one["channel_versions"].get(name) for one in rows]
-        lengths = [one[name] for one in unread if name in one]
+        versions = [one.checkpoint["channel_versions"].get(name) for one in (a, b)]
+        lengths = [one[name] for one in waiting if name in one]
         return bool(lengths) and not (
             is_one and (versions[0] == versions[1] or None not in lengths)
         )
