@@ -27,11 +27,14 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
+from pydantic import BaseModel
 
+from threadkeep import MemorySaver
 from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep._core.codec.codecs import Raw
 from threadkeep.errors import NotLangGraphError, StatementTimeoutError
 from threadkeep.threads.transfer.reading import LangGraphReader
+from threadkeep.ui.pages.savings import measure
 
 from .foreign import tables
 from .test_adopt import KEY, assert_same, fill, official, theirs
@@ -120,6 +123,40 @@ async def test_two_checkpoints_are_compared(filled):
     (change,) = found.channels["log"].changes
     assert (change.kind, change.after) == ("added", "c-second")
     assert found.before.checkpoint == old.checkpoint["id"]
+
+
+async def test_savings_are_those_of_an_adoption(filled):
+    """What a sample takes in memory is what its threads take once they are adopted."""
+    saver, reader = filled
+    threads = [*await reader.threads.asearch(order="-bytes", limit=200)]
+    found = measure(reader, threads)
+    assert found.left_out == 0
+    with MemorySaver() as ours:
+        ours.threads.adopt(saver if isinstance(saver, SqliteSaver) else reader._database)
+        for one, info in zip(found.samples, threads, strict=True):
+            assert (one.thread, one.checkpoints) == (info.id, info.checkpoints)
+            assert one.theirs == pytest.approx(info.bytes, rel=0.01)
+            assert one.ours == pytest.approx(ours.threads.get(one.thread).bytes, rel=0.1)
+
+
+class Order(BaseModel):
+    number: int
+    notes: str
+
+
+def test_a_sample_needs_no_classes(tmp_path):
+    with SqliteSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
+        config, log = at("t", checkpoint_ns=""), list[Order]()
+        for number in range(20):
+            log = [*log, Order(number=number, notes="fragile " * 20)]
+            whole = {**empty_checkpoint(), "channel_values": {"log": log}}
+            whole["channel_versions"] = {"log": number + 1}
+            config = saver.put(config, whole, {}, {"log": number + 1})
+    with LangGraphReader(str(tmp_path / "a.db")) as reader:
+        (sample,) = measure(reader, [*reader.threads.search()]).samples
+        assert type(reader.get_tuple(at("t")).checkpoint["channel_values"]["log"][0]) is Raw
+    assert sample.checkpoints == 20
+    assert sample.theirs > 4 * sample.ours
 
 
 def test_an_interrupt_waits(tmp_path):
@@ -272,7 +309,9 @@ async def test_encrypted_values_need_the_key(tmp_path):
         with LangGraphReader(str(name)) as reader:
             head = (await listed(reader, "t", values="lazy"))[0].checkpoint
             await head["channel_values"].aload()
-            assert head["channel_values"]["(state)"]["__class__"] == "encrypted"
+            value = head["channel_values"]["(state)"]
+            assert value["__class__"] == "encrypted"
+            assert "LangGraph's EncryptedSerializer" in value["hint"]
             info = await reader.threads.aget("t")
             assert head["ts"] == info.updated_at.isoformat()
         with LangGraphReader(str(name), KEY) as reader:
@@ -324,6 +363,21 @@ def test_a_writer_is_not_locked_out(tmp_path):
         db.commit()
         assert [*reader.list(at("t"))] == []
     db.close()
+
+
+def test_a_folder_that_nobody_may_write_to(tmp_path, monkeypatch):
+    """SQLite then reads the file without a WAL, until a program makes one."""
+    path = tmp_path / "a.db"
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with LangGraphReader(str(path)) as reader:
+        assert [one.id for one in reader.threads.search()] == ["t"]
+        assert [one.name for one in tmp_path.iterdir()] == ["a.db"]
+        with SqliteSaver.from_conn_string(str(path)) as saver:
+            story(saver, Plain).invoke({"log": ["b"]}, at("new"))
+            assert [one.id for one in reader.threads.search()] == ["new", "t"]
+        assert [one.id for one in reader.threads.search()] == ["new", "t"]
 
 
 def test_a_file_that_was_replaced_is_opened_again(tmp_path):

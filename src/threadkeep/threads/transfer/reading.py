@@ -69,11 +69,10 @@ class RawPayloads(Payloads):
         """See `Payloads.value`."""
         try:
             return super().value(kind, data)
-        except WrongKeyError:
-            name = "encrypted"
-        except ThreadkeepError:
-            name = "unreadable"
-        return Raw({CLASS: name, "type": str(kind), "bytes": len(data or b"")})
+        except ThreadkeepError as error:
+            name = "encrypted" if isinstance(error, WrongKeyError) else "unreadable"
+            whole = {CLASS: name, "type": str(kind), "bytes": len(data or b"")}
+            return Raw({**whole, "why": error.message, "hint": error.hint})
 
 
 class LangGraphReader:

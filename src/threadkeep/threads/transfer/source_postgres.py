@@ -77,24 +77,25 @@ _SENDS = """
 SELECT type, blob FROM checkpoint_writes
 WHERE thread_id = %s AND checkpoint_id = %s AND channel = %s ORDER BY {path}, task_id, idx
 """
+# (as stored: compressed)
 _SIZE = """((
     SELECT sum(pg_column_size(checkpoint) + pg_column_size(metadata))
     FROM checkpoints AS own WHERE own.thread_id = c.thread_id
 ) + (
-    SELECT coalesce(sum(octet_length(blob)), 0)
+    SELECT coalesce(sum(pg_column_size(blob)), 0)
     FROM checkpoint_blobs AS own WHERE own.thread_id = c.thread_id
 ) + (
-    SELECT coalesce(sum(octet_length(blob)), 0)
+    SELECT coalesce(sum(pg_column_size(blob)), 0)
     FROM checkpoint_writes AS own WHERE own.thread_id = c.thread_id
 ))::bigint"""
 _BETWEEN = """SELECT (
     SELECT coalesce(sum(pg_column_size(checkpoint) + pg_column_size(metadata)), 0) FROM checkpoints
     WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
 ) + (
-    SELECT coalesce(sum(octet_length(blob)), 0) FROM checkpoint_writes
+    SELECT coalesce(sum(pg_column_size(blob)), 0) FROM checkpoint_writes
     WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
 ) + (
-    SELECT coalesce(sum(octet_length(blob)), 0) FROM checkpoint_blobs JOIN (
+    SELECT coalesce(sum(pg_column_size(blob)), 0) FROM checkpoint_blobs JOIN (
         SELECT DISTINCT thread_id, checkpoint_ns, key, value
         FROM checkpoints, jsonb_each_text(checkpoint -> 'channel_versions')
         WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
