@@ -126,7 +126,7 @@ async def test_two_checkpoints_are_compared(filled):
 
 
 async def test_savings_are_those_of_an_adoption(filled):
-    """What a sample takes in memory is what its threads take once they are adopted."""
+    """A sample takes the bytes that its threads take once they are adopted."""
     saver, reader = filled
     threads = [*await reader.threads.asearch(order="-bytes", limit=200)]
     found = measure(reader, threads)

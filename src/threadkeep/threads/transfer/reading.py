@@ -55,8 +55,7 @@ from threadkeep.threads.transfer.sources import (
 
 T = TypeVar("T")
 
-_STATEMENT_SECONDS = 2.0
-_WAIT_SECONDS = 10.0  # for other calls
+_WAIT_SECONDS = 20.0  # for other calls
 _EAGER, _LAZY = 16, 200  # checkpoints in one read
 _ORDERS = ("updated_at", "created_at", "bytes", "thread")
 _WHOLE = "(state)"  # the channel of a checkpoint whose state cannot be read
@@ -79,7 +78,7 @@ class LangGraphReader:
     """Reads a database of LangGraph's SqliteSaver or PostgresSaver as a saver does.
 
     It has one connection and serves one call at a time; others wait. It opens a lost connection
-    again. A statement may take 2 seconds.
+    again. A statement may take 2 seconds on a server, 10 on a file.
 
     Args:
         database: the URL or path.
@@ -100,7 +99,7 @@ class LangGraphReader:
 
     def _opened(self) -> DatabaseSource:
         source = open_named(self._database, self._payloads)
-        source.limit(_STATEMENT_SECONDS)
+        source.limit(source.seconds)
         return source
 
     def close(self) -> None:

@@ -140,6 +140,7 @@ def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> DatabaseS
 
 
 class _SqliteSource(DatabaseSource):
+    seconds = 10.0  # (others do not wait for it)
     size, between, total = _SIZE, _BETWEEN, _TOTAL
 
     def __init__(self, db: sqlite3.Connection, path: str, payloads: Payloads) -> None:

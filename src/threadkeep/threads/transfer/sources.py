@@ -175,19 +175,21 @@ _KEYS = {
     "updated_at": "max(checkpoint_id)",
     "bytes": "",
 }
-# Sizes and interrupts are looked up for the threads of the page alone.
+# All but the order is looked up for the threads of the page alone.
 _PAGE_OF_THREADS = """
-SELECT thread_id, oldest, newest, checkpoints, key, {size} AS size, (
-    SELECT max(checkpoint_id) FROM {writes} AS w
-    WHERE w.thread_id = c.thread_id AND checkpoint_ns = '' AND channel = '__interrupt__'
-    AND checkpoint_id = (SELECT max(checkpoint_id) FROM checkpoints AS newest
-        WHERE newest.thread_id = c.thread_id AND checkpoint_ns = '')
-) AS waits_at
+SELECT thread_id,
+    (SELECT min(checkpoint_id) FROM checkpoints AS o WHERE o.thread_id = c.thread_id) AS oldest,
+    (SELECT max(checkpoint_id) FROM checkpoints AS o WHERE o.thread_id = c.thread_id) AS newest,
+    (SELECT count(*) FROM checkpoints AS o WHERE o.thread_id = c.thread_id) AS checkpoints,
+    key, {size} AS size, (
+        SELECT max(checkpoint_id) FROM {writes} AS w
+        WHERE w.thread_id = c.thread_id AND checkpoint_ns = '' AND channel = '__interrupt__'
+        AND checkpoint_id = (SELECT max(checkpoint_id) FROM checkpoints AS newest
+            WHERE newest.thread_id = c.thread_id AND checkpoint_ns = '')
+    ) AS waits_at
 FROM (
     SELECT * FROM (
-        SELECT thread_id, min(checkpoint_id) AS oldest, max(checkpoint_id) AS newest,
-            count(*) AS checkpoints, {key} AS key
-        FROM checkpoints AS c WHERE {where} GROUP BY thread_id
+        SELECT thread_id, {key} AS key FROM checkpoints AS c WHERE {where} GROUP BY thread_id
     ) AS every WHERE {after} ORDER BY key {way}, thread_id LIMIT {mark}
 ) AS c ORDER BY key {way}, thread_id
 """
@@ -196,6 +198,7 @@ FROM (
 class DatabaseSource(LangGraphSource):
     """A LangGraph store in a database, which can also be read in windows."""
 
+    seconds = 2.0  # that a statement may take
     mark = "?"  # of a parameter
     writes = "writes"  # the table's name
     size: str  # the bytes of the thread c.thread_id, in SQL
