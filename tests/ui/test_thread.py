@@ -118,6 +118,13 @@ def test_the_conversation_at_an_older_checkpoint(site, filled):
     assert not tab.get_by_text("The conversation as of step").is_visible()
 
 
+def test_a_fork_names_its_origin(site):
+    tab = site.open("/thread?id=order-17-fork")
+    tab.locator("#facts").get_by_role("link", name="order-17").click()
+    tab.get_by_text("The conversation as of step").wait_for()
+    assert tab.get_by_role("heading", level=1).inner_text() == "order-17"
+
+
 def test_a_thread_without_messages_names_its_channels(saver, serve):
     desk(saver).update_state(named("t"), {"summary": "A", "order": {"a": 1}}, as_node="answer")
     history = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]

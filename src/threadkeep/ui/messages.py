@@ -18,7 +18,7 @@ from threadkeep._core.texts import size
 from threadkeep.threads.diff import plain
 from threadkeep.threads.media import Medium
 from threadkeep.threads.messages import Block, Message, Origin
-from threadkeep.ui.text import LONGEST, RENDERED, as_json, cut, markdown
+from threadkeep.ui.text import LONGEST, RENDERED, cut, markdown
 
 _SIDES = {
     **dict.fromkeys(("human", "user"), "human"),
@@ -100,15 +100,10 @@ def bubbles(messages: Sequence[Message], after: int | None = None) -> list[Bubbl
 
 def brief(value: Any) -> str:
     """Return a short text about a value, without reading all of it."""
-    if isinstance(value, str):
-        return cut(value, _NAME)
-    if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes | bytearray):
-        return f"{type(value).__name__}, {len(value):,}"
-    return (
-        cut(json.dumps(value), _NAME)
-        if value is None or isinstance(value, int | float)
-        else type(value).__name__
-    )
+    if value is None or isinstance(value, str | int | float):
+        return cut(str(plain(value)), _NAME)
+    count = f", {len(value):,}" if isinstance(value, Mapping | Sequence | bytes) else ""
+    return f"{type(value).__name__}{count}"
 
 
 def settled(messages: Sequence[Message]) -> int:
@@ -133,7 +128,7 @@ def _bubble(one: Message, back: int, room: _Room) -> Bubble:
     calls = [
         ShownCall(cut(each.name, _NAME), _brief(args), _json(args), each.error)
         for each in one.tool_calls
-        for args in (_parsed(each.args),)
+        for args in (plain(_parsed(each.args)),)
     ]
     return Bubble(
         side,
@@ -155,7 +150,7 @@ def _part(block: Block, side: str, room: _Room) -> Shown:
     if block.text is None and block.medium is not None:
         return _medium(block.medium, room)
     if block.text is None:
-        return _json(plain(block.value), block.kind)
+        return _json(block.value, block.kind)
     if block.kind != "text":
         shown = _text(block.text, room, rendered=True)
         return Shown("thoughts", shown.body, cut(block.kind, _NAME), shown.is_cut)
@@ -185,7 +180,9 @@ def _parsed(text: Any) -> Any:
 
 
 def _json(value: Any, title: str = "") -> Shown:
-    text = value if isinstance(value, str) else as_json(_without_data(value))
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(_without_data(plain(value)), indent=2, ensure_ascii=False)
     return Shown("json", cut(text), cut(title, _NAME), len(text) > LONGEST)
 
 

@@ -55,6 +55,7 @@ def deep():
         ({"half": "\udc80"}, {"half": "\udc80"}),
         ({"half": ["\udc80", 1, None, b"x"]}, {"half": ["\udc80", 1, None, "b'x'"]}),
         (10**40, 10**40),
+        ([16**5000], ["0x1" + 5000 * "0"]),
         (HumanMessage("hi", id="1"), {**plain(HumanMessage("hi").__dict__), "id": "1"}),
     ],
 )

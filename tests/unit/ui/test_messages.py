@@ -9,7 +9,7 @@ from kit.graphs_to_look_at import PIXEL
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.threads.messages import message
-from threadkeep.ui.messages import bubbles, settled
+from threadkeep.ui.messages import brief, bubbles, settled
 
 
 def drawn(*messages):
@@ -71,3 +71,16 @@ def test_markdown_has_a_limit_for_all_of_an_answer():
 def test_arguments_have_a_brief_form():
     named = {"name": "find", "args": {"q": "two\nwords", "n": 3, "deep": {"a": 1}}, "id": "c"}
     assert drawn(AIMessage("", tool_calls=[named]))[0].calls[0].brief == 'two words, 3, {"a": 1}'
+
+
+def test_values_that_json_has_no_words_for():
+    deep = "[" * 900 + "]" * 900
+    named = {"name": "find", "args": {"deep": 1}, "id": "c"}
+    call = {"role": "ai", "content": deep, "tool_calls": [{**named, "args": deep}]}
+    assert [one.kind for one in drawn(call)[0].parts] == ["json"]
+    large = {"type": "number", "value": 10**5000}
+    assert parts(HumanMessage([large]))[0][0] == "json"
+    assert brief(10**5000).startswith("0x")
+    values = None, 1.5, "a", [1], {"a": 1}, b"a", {1}
+    words = ["None", "1.5", "a", "list, 1", "dict, 1", "bytes, 1", "set"]
+    assert [brief(one) for one in values] == words

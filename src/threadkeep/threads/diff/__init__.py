@@ -27,6 +27,7 @@ Path: TypeAlias = tuple[Any, ...]
 _CONTAINERS = (Mapping, Sequence, AbstractSet)
 _TEXTS = (str, bytes, bytearray, memoryview)  # sequences that count as one value
 _MAX_DEPTH = 200
+_DIGITS = 14_000  # binary digits of an int that Python writes as decimal text
 _MAX_BITS = 14_000  # of a number in decimal
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "reordered": "~"}
 _EDITS_SHOWN = 4
@@ -181,7 +182,8 @@ def items(value: object) -> Sequence[Any] | None:
 def plain(value: Any) -> Any:
     """Convert a value to JSON data; a value that JSON lacks becomes text, or its `repr`.
 
-    Bytes become base64, infinities and NaN their names. Types are lost.
+    Bytes become base64, infinities and NaN their names, ints of over 4,200 digits hexadecimal text.
+    Types are lost.
     """
     try:
         data = to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=_other)
