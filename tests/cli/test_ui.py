@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import fcntl
 import json
+import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import termios
 import urllib.error
 import urllib.request
 
@@ -22,6 +27,7 @@ from threadkeep import PostgresSaver, SqliteSaver
 from threadkeep.cli.commands.ui import _opened
 from threadkeep.cli.stores import Session
 from threadkeep.errors import NotOursError, NotSetUpError
+from threadkeep.keys import KeyRing
 
 
 @pytest.fixture
@@ -131,3 +137,132 @@ def test_each_schema_gets_its_reader():
             saver.threads.create("ours")
         assert opened(f"{url}?schema=ours") == ("Saver", ["ours"])
         assert opened(url)[0] == "LangGraphReader"
+
+
+# -- other processes, terminals, addresses -----------------------------------------------
+
+
+def enter(link):
+    """Enter by a link; return a function that reads a page or sends a change."""
+    address, _, token = link.partition("/enter#")
+    entry = urllib.request.Request(f"{address}/enter", data=token.encode(), method="POST")
+    with urllib.request.urlopen(entry, timeout=SECONDS) as answer:
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+
+    def ask(path, data=None, **headers):
+        headers = {"cookie": cookie, **headers}
+        request = urllib.request.Request(f"{address}{path}", data=data, headers=headers)
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.read().decode()
+
+    return ask
+
+
+def test_a_page_that_is_left_open_sees_later_saves(start, tmp_path):
+    """The file is at rest when the page opens, and looking does not change it."""
+    file = tmp_path / "threads.db"
+    assert not (tmp_path / "threads.db-wal").exists()
+    before = file.read_bytes()
+    _, link = start()
+    ask = enter(link)
+    assert "/thread?id=one" in ask("/")
+    assert file.read_bytes() == before
+    code = (
+        "import sys, threadkeep\n"
+        "with threadkeep.SqliteSaver(sys.argv[1]) as saver: saver.threads.create('two')"
+    )
+    for _ in range(2):  # (also after the WAL of the writer is gone)
+        subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=SECONDS)
+        assert "/thread?id=two" in ask("/")
+        code = code.replace("create('two')", "tag('two', 'late')")
+    assert "late" in ask("/")
+
+
+def test_a_file_in_a_folder_that_cannot_be_written_is_shown(tmp_path, monkeypatch):
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        saver.threads.create("one")
+    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK)
+    with Session(as_json=True, store=str(tmp_path / "threads.db")).open(read_only="live") as saver:
+        assert [one.id for one in saver.threads.scan()] == ["one"]
+        assert saver.backend.location.mode == "immutable"
+    assert [one.name for one in tmp_path.iterdir()] == ["threads.db"]
+
+
+def test_changes_are_logged(start, tmp_path):
+    process, link = start("--write", "--audit-log", "audit.jsonl")
+    ask = enter(link)
+    secret = re.search(r'"x-threadkeep": "([^"]+)"', ask("/")).group(1)
+    ask("/actions?thread=one&action=tag", b"tag=a%0Ab", **{"x-threadkeep": secret})
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        ask("/actions?thread=one&action=delete", b"name=two", **{"x-threadkeep": secret})
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=SECONDS)
+    log = tmp_path / "audit.jsonl"
+    lines = [json.loads(one) for one in log.read_text().splitlines()]
+    assert said.decode() == log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert [(one["action"], one["user"], one["thread"], one["result"]) for one in lines] == [
+        ("tag", "local", "one", "done"),
+        ("delete", "local", "one", "refused: InvalidArgumentError"),
+    ]
+    assert lines[0]["tag"] == "a\nb"
+
+
+def test_enter_prints_a_new_link_in_a_terminal(tmp_path):
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        saver.threads.create("one")
+    keys, terminal = os.openpty()
+    command = [sys.executable, "-m", "threadkeep", "ui", "threads.db", "--port", "0", "--json"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one thread
+    )
+    try:
+        first = json.loads(process.stdout.readline())["url"]
+        assert b"Press Enter" in process.stderr.readline()
+        os.write(keys, b"\n")
+        second = json.loads(process.stdout.readline())["url"]
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            enter(first)
+        assert "/thread?id=one" in enter(second)("/")
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(keys)
+        os.close(terminal)
+
+
+def test_links_have_the_address_of_this_machine(start, tmp_path):
+    _, link = start("--host", "::1")
+    assert link.startswith("http://[::1]:")
+    assert "/thread?id=one" in enter(link)("/")
+    (tmp_path / "password").write_text("correct horse\n")
+    process, link = start("--host", "0.0.0.0", "--password-file", "password")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/enter", link)
+    assert b"HTTP is not encrypted" in process.stderr.readline()
+    assert "/thread?id=one" in enter(f"{link}#correct horse")("/")
+
+
+def test_a_port_in_use_is_refused(start, tmp_path, refused, monkeypatch):
+    _, link = start()
+    monkeypatch.chdir(tmp_path)
+    port = link.partition("/enter")[0].rpartition(":")[2]
+    assert refused("ui", "threads.db", "--port", port)[1] == "OpenError"
+
+
+@pytest.mark.parametrize("keys", [None, base64.b64encode(b"k" * 32).decode()])
+def test_a_missing_or_wrong_key_is_shown_as_an_error(start, tmp_path, monkeypatch, keys):
+    (tmp_path / "threads.db").unlink()
+    with SqliteSaver(tmp_path / "threads.db", keys=KeyRing.generate()) as saver:
+        story(saver, Plain).invoke({"log": ["one"]}, at("one"))
+    if keys is not None:
+        monkeypatch.setenv("TK_KEYS", keys)
+    _, link = start()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        enter(link)("/thread?id=one")
+    assert "The stored value is encrypted with key" in caught.value.read().decode()

@@ -238,9 +238,12 @@ def as_url(store: str) -> str:
     return url
 
 
-def open_to_read(store: str) -> Backend | AsyncBackend:
-    """Open the database that a user names by a URL or path; a file is left as it is."""
-    read_only = {} if file_of(store) is None else {"read_only": True}
+def open_to_read(store: str, *, live: bool = False) -> Backend | AsyncBackend:
+    """Open the database that a user names by a URL or path; a file is left as it is.
+
+    With `live`, later commits of other processes are seen.
+    """
+    read_only = {} if file_of(store) is None else {"read_only": "live" if live else True}
     return _open(database_of(as_url(store)), as_url(store), **read_only)
 
 

@@ -135,11 +135,11 @@ def open_existing(
     url: str,
     cold: str | None = None,
     *,
-    read_only: bool = False,
+    read_only: bool | Literal["live"] = False,
     strict: bool = False,
     migrations: Migrations | None = None,
 ) -> Saver:
-    """Open an existing store; `read_only` leaves a file unchanged."""
+    """Open an existing store; `read_only` leaves a file unchanged, see `SqliteBackend`."""
     options: dict[str, Any] = {
         "cold": cold or settings().cold,
         "validate": "strict" if strict else "types",
@@ -149,7 +149,7 @@ def open_existing(
     if file_of(url) is not None:
         check_exists(url)
         if read_only:
-            return Saver(open_to_read(url), **options)
+            return Saver(open_to_read(url, live=read_only == "live"), **options)
     return open_saver(as_url(url), **options)
 
 
@@ -207,7 +207,7 @@ class Session(Output):
         """Return the URL of the store; see `url_of`."""
         return url_of(self.url, self.store)
 
-    def open(self, *, read_only: bool = False, strict: bool = False) -> Saver:
+    def open(self, *, read_only: bool | Literal["live"] = False, strict: bool = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""
         saver = open_existing(
             *(self.store_url(), self.cold),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
+import os
 import socket
+import sys
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 import uvicorn
 from starlette.requests import Request
@@ -34,13 +38,17 @@ def listen(host: str, port: int, *, password: str | None) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        if password is None and not _is_loopback(address[0]):
+        if password is None and not is_loopback(address[0]):
             raise InvalidArgumentError(
                 f"Other machines can reach {host}.", hint="Use --password-file FILE."
             )
         opened = socket.socket(family, kind, protocol)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind(address)
+        except BaseException:
+            opened.close()
+            raise
     except OSError as error:
         is_used = error.errno == errno.EADDRINUSE
         hint = "Use --port 0 for a free one." if is_used else "Correct --host and --port."
@@ -48,8 +56,40 @@ def listen(host: str, port: int, *, password: str | None) -> socket.socket:
     return opened
 
 
-def _is_loopback(address: object) -> bool:
+def is_loopback(address: object) -> bool:
+    """True if only this machine reaches an address."""
     return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+
+
+def address_of(opened: socket.socket) -> str:
+    """Return the URL of the page on this machine."""
+    host, port = opened.getsockname()[:2]
+    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        host = "127.0.0.1" if opened.family == socket.AF_INET else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def on_enter(call: Callable[[], None]) -> bool:
+    """Call a function at each line that is typed in the terminal, while the event loop runs.
+
+    Returns False if there is no terminal.
+    """
+    if not (sys.stdin and sys.stdin.isatty()):
+        return False
+    stdin, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+
+    def typed() -> None:
+        if os.tcgetpgrp(stdin) != os.getpgrp():
+            return  # (the shell's: reading would stop this process)
+        if os.read(stdin, 4096):
+            call()
+        else:
+            loop.remove_reader(stdin)
+
+    with suppress(NotImplementedError):  # Windows
+        loop.add_reader(stdin, typed)
+        return True
+    return False
 
 
 def server_of(app: Guard, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from threadkeep._core.engine.model import ReadCheckpoint
 from threadkeep._core.engine.usage import ItemUsage
@@ -33,7 +33,8 @@ class SqliteBackend(Backend):
     """Rows in one SQLite file, for any number of threads and processes at once.
 
     Readers are never blocked (WAL mode), and there is one writer at a time. The arguments are those
-    of `SqliteSaver`. With `read_only`, the file is neither created nor changed.
+    of `SqliteSaver`. With `read_only`, the file is neither created nor changed. "live" also shows
+    what other processes commit later, and may leave an empty WAL beside the file.
     """
 
     commits_groups = True
@@ -44,11 +45,11 @@ class SqliteBackend(Backend):
         self,
         database: Database,
         *,
-        read_only: bool = False,
+        read_only: bool | Literal["live"] = False,
         **options: Unpack[SqliteOptions],
     ) -> None:
         given = complete("SQLite", SqliteOptions, options)
-        mode = "ro" if read_only else "rwc"
+        mode = "live" if read_only == "live" else "ro" if read_only else "rwc"
         find = finder(database)
         self._connections = Connections(
             lambda: DatabaseLocation(find(), given["synchronous"], given["busy_timeout"], mode)

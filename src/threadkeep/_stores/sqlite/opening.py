@@ -168,7 +168,8 @@ class DatabaseLocation(NamedTuple):
     """Path and settings of a database.
 
     `mode` is one of SQLite's: `rwc` creates a missing file; `rw` does not; `ro` reads only;
-    `immutable` reads a file without a WAL and creates no other files.
+    `immutable` reads a file without a WAL and creates no other files. `live` becomes `ro` also
+    without a WAL, if the folder allows to create one: commits of others are seen.
     """
 
     path: str
@@ -264,9 +265,13 @@ def _as_found(location: DatabaseLocation) -> DatabaseLocation:
     size = None if found is None else found.st_size
     if size == 1:
         raise _no_database(location.path)  # (SQLite would treat one byte as an empty database)
-    if size == 0 and location.mode == "ro":
+    if size == 0 and location.mode in ("ro", "live"):
         raise _no_tables(location.path)  # (SQLite would remove a WAL beside it)
     is_frozen = os.access(location.path, os.R_OK) and not os.access(folder, os.W_OK)
+    if location.mode == "live":
+        location = location._replace(mode="ro")
+        if os.access(folder, os.W_OK):
+            return location
     if (location.mode == "ro" or is_frozen) and not wal_of(Path(location.path)).exists():
         return location._replace(mode="immutable")
     return location

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from threadkeep._stores.external import extra
@@ -14,6 +15,7 @@ from threadkeep.cli.commands.move import KEY_FILE, langgraph_key
 from threadkeep.cli.parameters import flag, option
 from threadkeep.cli.stores import Session, public_name
 from threadkeep.cli.terminal import interrupted_by_sigterm
+from threadkeep.cli.terminal import write as write_line
 from threadkeep.errors import (
     InvalidArgumentError,
     NotOursError,
@@ -38,20 +40,34 @@ def ui(
     password_file: Path | None = option(
         "--password-file FILE", "Ask for the password in this file. Needed to listen elsewhere."
     ),
+    audit_log: Path | None = option(
+        "--audit-log FILE", "With --write: also append a line of JSON for each change to this file."
+    ),
     key_file: Path | None = KEY_FILE,
 ) -> None:
     """Open a page on this machine that shows threads and stores, also LangGraph's own."""
     with extra("The page", "ui"):
-        from threadkeep.ui.page import StorePage  # noqa: PLC0415 - an extra
-        from threadkeep.ui.serve import listen, local_app, server_of  # noqa: PLC0415 - likewise
+        from threadkeep.ui.audit import audit_to  # noqa: PLC0415 - an extra
+        from threadkeep.ui.page import StorePage  # noqa: PLC0415 - likewise
+        from threadkeep.ui.serve import (  # noqa: PLC0415 - likewise
+            address_of,
+            is_loopback,
+            listen,
+            local_app,
+            on_enter,
+            server_of,
+        )
         from threadkeep.ui.sessions import Sessions  # noqa: PLC0415 - likewise
     url = session.store_url()
     word = '"$THREADKEEP_URL"' if file_of(url) is None else shlex.quote(public_name(url))
     password = _password(password_file)
     opened = listen(host, port, password=password)
     sessions = Sessions(password)
-    address = f"http://{host}:{opened.getsockname()[1]}"
-    with opened, _opened(session, word, key_file, write=write) as saver:
+    with (
+        opened,
+        _opened(session, word, key_file, write=write) as saver,
+        audit_to(audit_log) if write else nullcontext(),
+    ):
         is_own = isinstance(saver, Saver)
         page = StorePage(
             saver=as_stored(saver) if isinstance(saver, Saver) else saver,
@@ -61,11 +77,19 @@ def ui(
             is_own=is_own,
         )
 
+        def show_link() -> None:
+            link = f"{address_of(opened)}/enter"
+            if password is None:
+                link += f"#{sessions.new_token()}"
+            session.print({"url": link}, f"Open {link}", "Ctrl-C ends the page.")
+
         def ready() -> None:
-            link = f"{address}/enter" if password else f"{address}/enter#{sessions.new_token()}"
-            session.print(
-                {"url": link}, f"Open {link}", "The link works once. Ctrl-C ends the page."
-            )
+            show_link()
+            if password is None and on_enter(show_link):
+                write_line("The link works once. Press Enter for a new one.", sys.stderr)
+            if not is_loopback(opened.getsockname()[0]):
+                said = "HTTP is not encrypted. Use a proxy with HTTPS, and --name for its host."
+                write_line(said, sys.stderr)
 
         app = local_app(page, sessions, opened.getsockname()[1], name or ())
         with suppress(KeyboardInterrupt), interrupted_by_sigterm():
@@ -80,7 +104,7 @@ def _opened(
     with ExitStack() as stack:
         saver: Saver | LangGraphReader
         try:
-            saver = stack.enter_context(session.open(read_only=not write))
+            saver = stack.enter_context(session.open(read_only=False if write else "live"))
             saver.threads.search(limit=1)  # (a server is asked at the first use)
         except (NotOursError, NotSetUpError) as error:
             try:
