@@ -13,7 +13,7 @@ from starlette.requests import Request
 _KEPT = 60  # seconds for which a result is shown again
 _LEAST = 2  # seconds between two runs
 _MOST = 20  # results that are kept
-_FIRST, _LATER = 0.15, 1.5  # seconds that a page, and a part that loads later, waits
+_FIRST, _LATER = 0.1, 1.5  # seconds that a page, and a part that loads later, waits
 
 
 @dataclass(eq=False)
