@@ -141,19 +141,16 @@ async def savings(request: Request) -> Response:
     page = page_of(request)
     if page.is_own:
         raise HTTPException(404, "This store is threadkeep's own.")
-    threads, is_largest = [], True
-    try:
-        threads = [*(await page.saver.threads.asearch(order="-bytes", limit=_THREADS))]
-    except StatementTimeoutError:  # (many threads)
-        is_largest = False
-        threads = [*(await page.saver.threads.asearch(limit=_THREADS))]
-    found = None
+    found, is_largest = None, True
     if "measure" in request.query_params:
+        search = page.saver.threads.asearch
+        try:
+            threads = [*(await search(order="-bytes", limit=_THREADS))]
+        except StatementTimeoutError:  # (many threads)
+            is_largest, threads = False, [*(await search(limit=_THREADS))]
         found = await to_thread.run_sync(measure, page.saver, threads, limiter=_ONE_AT_A_TIME)
     total = await page.saver.atotal_bytes()
-    return render(
-        request, "savings.html", found=found, total=total, is_largest=is_largest, threads=threads
-    )
+    return render(request, "savings.html", found=found, total=total, is_largest=is_largest)
 
 
 ROUTES = [Route("/savings", savings)]
