@@ -6,7 +6,9 @@ import threading
 
 import pytest
 from kit.browser import PHONE, check_accessible, check_fits
-from kit.graphs_to_look_at import asks, desk, named, refund
+from kit.graphs_to_look_at import HOSTILE, asks, desk, named, nested, refund
+from kit.rows import checkpoint, place
+from langgraph.checkpoint.serde.types import ERROR
 from playwright.sync_api import expect
 
 from threadkeep import MemorySaver
@@ -77,12 +79,36 @@ def test_an_open_page_shows_a_run(own):
     boxes = tab.get_by_role("checkbox")
     boxes.first.check()
     chosen = boxes.first.get_attribute("data-id")
+    link = tab.locator(".step-title a").nth(1)
+    link.focus()
+    at = link.get_attribute("href")
     refund(saver).invoke(asks("Refund me", 1), named("talk"))
     waits = tab.locator(".step", has=tab.get_by_text("waits ×2"))
     expect(waits).to_be_visible()
     expect(tab.locator(".step")).to_have_count(7)
     assert tab.evaluate("window.isSame"), "the page was not loaded again"
     assert tab.locator(f'[data-id="{chosen}"]').is_checked()
+    assert tab.evaluate("document.activeElement.getAttribute('href')") == at
+
+
+def test_open_folds_stay_open_and_a_failing_store_is_said(serve, monkeypatch):
+    with MemorySaver() as saver:
+        nested(saver).invoke(asks("Research"), named("nested"))
+        monkeypatch.setattr(live, "INTERVAL", 0.02)
+        tab = serve(saver).open("/thread?id=nested")
+        tab.get_by_text("4 steps").click()
+        saver.threads.tag(
+            "nested", "vip", checkpoint_id=next(saver.list(named("nested"))).checkpoint["id"]
+        )
+        expect(tab.locator(".step .tag")).to_have_text("vip")
+        expect(tab.locator(".steps-fold .step")).to_have_count(4)
+        expect(tab.locator(".steps-fold .step").first).to_be_visible()
+
+        async def fail(watchers, thread):
+            raise OSError("away")
+
+        monkeypatch.setattr(live.Watchers, "_read", fail)
+        expect(tab.get_by_text("The store does not answer")).to_be_visible()
 
 
 def test_an_idle_page_reads_one_row_and_a_hidden_one_nothing(own, monkeypatch):
@@ -129,6 +155,28 @@ def test_older_steps(serve):
         tab.get_by_role("link", name="Newest").click()
         expect(tab.locator(".step").first).to_contain_text("update")
         assert first.checkpoint["id"] in tab.locator(".step a").nth(2).get_attribute("href")
+
+
+def test_hostile_names_stay_text(serve):
+    """Names of nodes, times and sources from a store that anybody may have written."""
+    name = f"{HOSTILE}%(count)s \u202e" + "x" * 3000
+    with MemorySaver() as saver:
+        config = place("odd")
+        for n in range(3):
+            made = checkpoint({f"branch:to:{name}": n})
+            made |= {
+                "versions_seen": {name: {"a": n}},
+                "ts": ("2026-01-01T00:00", "2026-01-01T00:01", name)[n],
+            }
+            config = saver.put(
+                config, made, {"source": name, "step": [name]}, made["channel_versions"]
+            )
+        saver.put_writes(config, [(ERROR, name)], "task")
+        page = serve(saver)
+        for path in ("/thread?id=odd", "/timeline?id=odd"):
+            tab = page.open(path, width=PHONE)
+            expect(tab.get_by_text("<img src=").first).to_be_attached()
+            check_fits(tab)
 
 
 # -- the timeline ------------------------------------------------------------------------
