@@ -26,7 +26,12 @@ _SIDES = {
     **dict.fromkeys(("tool", "function"), "tool"),
     **dict.fromkeys(("system", "developer"), "system"),
 }
-_MARKDOWN, _PICTURES = 100_000, 4_000_000  # characters that one answer renders, and shows
+_TEXT, _MARKDOWN, _PICTURES = (
+    1_000_000,
+    100_000,
+    4_000_000,
+)  # characters that one answer renders, and shows
+_LEAST = 1000  # characters of a text, however long the answer is
 _BRIEF = 4  # arguments in a call's summary
 _NAME = 200  # characters of a name or id
 
@@ -73,10 +78,17 @@ class Bubble:
 
 @dataclass(slots=True)
 class _Room:
-    """Characters that an answer may still render as Markdown or hold as pictures, newest first."""
+    """Characters that an answer may still hold, render and hold as pictures, newest first."""
 
+    text: int = _TEXT
     markdown: int = _MARKDOWN
     pictures: int = _PICTURES
+
+    def cut(self, kind: str, text: str, title: str = "") -> Shown:
+        """Return a text, cut if it or the answer is long."""
+        longest = min(LONGEST, max(self.text, _LEAST))
+        self.text -= min(len(text), longest)
+        return Shown(kind, cut(text, longest), cut(title, _NAME), len(text) > longest)
 
 
 def bubbles(messages: Sequence[Message], after: int | None = None) -> list[Bubble]:
@@ -126,7 +138,7 @@ def digest(messages: Iterable[Message]) -> str:
 def _bubble(one: Message, back: int, room: _Room) -> Bubble:
     side = _SIDES.get(one.role, "other")
     calls = [
-        ShownCall(cut(each.name, _NAME), _brief(args), _json(args), each.error)
+        ShownCall(cut(each.name, _NAME), _brief(args), _json(args, room), each.error)
         for each in one.tool_calls
         for args in (plain(_parsed(each.args)),)
     ]
@@ -150,13 +162,13 @@ def _part(block: Block, side: str, room: _Room) -> Shown:
     if block.text is None and block.medium is not None:
         return _medium(block.medium, room)
     if block.text is None:
-        return _json(block.value, block.kind)
+        return _json(block.value, room, block.kind)
     if block.kind != "text":
         shown = _text(block.text, room, rendered=True)
         return Shown("thoughts", shown.body, cut(block.kind, _NAME), shown.is_cut)
     data = _parsed(block.text)
     if data is not block.text:
-        return _json(data)
+        return _json(data, room)
     if (whole := Medium("", block.text)).bitmap:
         return _medium(whole, room)
     return _text(block.text, room, rendered=side != "tool")
@@ -166,7 +178,7 @@ def _text(text: str, room: _Room, *, rendered: bool) -> Shown:
     if rendered and len(text) <= min(room.markdown, RENDERED):
         room.markdown -= len(text)
         return Shown("html", markdown(text))
-    return Shown("text", cut(text), is_cut=len(text) > LONGEST)
+    return room.cut("text", text)
 
 
 def _parsed(text: Any) -> Any:
@@ -179,11 +191,11 @@ def _parsed(text: Any) -> Any:
     return text
 
 
-def _json(value: Any, title: str = "") -> Shown:
+def _json(value: Any, room: _Room, title: str = "") -> Shown:
     text = value
     if not isinstance(value, str):
         text = json.dumps(_without_data(plain(value)), indent=2, ensure_ascii=False)
-    return Shown("json", cut(text), cut(title, _NAME), len(text) > LONGEST)
+    return room.cut("json", text, title)
 
 
 def _brief(args: Any) -> str:

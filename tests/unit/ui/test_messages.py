@@ -68,6 +68,12 @@ def test_markdown_has_a_limit_for_all_of_an_answer():
     assert parts(AIMessage(long * 2))[0][0] == "text"
 
 
+def test_texts_have_a_limit_for_all_of_an_answer():
+    shown = [each.parts[0] for each in drawn(*[AIMessage("x" * 150_000) for _ in range(12)])]
+    assert [len(one.body) for one in shown] == [1001, 1001, *[100_001] * 10]
+    assert all(one.is_cut for one in shown)
+
+
 def test_arguments_have_a_brief_form():
     named = {"name": "find", "args": {"q": "two\nwords", "n": 3, "deep": {"a": 1}}, "id": "c"}
     assert drawn(AIMessage("", tool_calls=[named]))[0].calls[0].brief == 'two words, 3, {"a": 1}'
