@@ -10,7 +10,7 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("input", (event) => {
   const { name } = event.target.dataset;
-  if (name !== undefined) event.target.form.querySelector("button.danger").disabled = event.target.value !== name;
+  if (name !== undefined && event.target.closest(".acts")) event.target.form.querySelector("button.danger").disabled = event.target.value !== name;
 });
 
 function refused(event) {
