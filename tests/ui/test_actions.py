@@ -112,7 +112,7 @@ def test_an_archive_and_back(saver, writing, tab):
     acts(tab).get_by_role("button", name="Archive").click()
     tab.get_by_role("heading", name="Threads", level=1).wait_for()
     assert saver.threads.get("order-17").state == "archived"
-    secret = json.loads(tab.locator("body").get_attribute("hx-headers"))
+    secret = json.loads(tab.locator("body").get_attribute("hx-headers:inherited"))
     address = f"{writing.address}/actions?thread=order-17&action=restore"
     assert "Restored." in tab.request.post(address, headers=secret).text()
     assert tab.request.post(address, headers=secret).status == 409

@@ -4,7 +4,7 @@
 def test_a_link_opens_the_page_once(site):
     tab = site.open()
     assert tab.get_by_role("heading", level=1).inner_text() == "Threads"
-    assert tab.get_by_role("link", name="order-17", exact=True).is_visible()
+    assert tab.get_by_role("link", name="order-18", exact=True).is_visible()
     tab.goto(f"{site.address}/enter#used-already")
     tab.get_by_text("This link was used already").wait_for()
     assert tab.url == f"{site.address}/enter", "the token has left the address"

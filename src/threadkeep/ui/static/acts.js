@@ -14,13 +14,13 @@ document.addEventListener("input", (event) => {
 });
 
 function refused(event) {
-  const { elt, xhr } = event.detail;
-  const part = elt.closest("[data-lost]");
+  const { sourceElement: elt, response, text } = event.detail.ctx ?? {};
+  const part = elt?.closest("[data-lost]");
   if (!part) return;
   const place = elt.querySelector(".said") ?? part.querySelector(".said[role=status]");
-  const is_text = xhr.getResponseHeader("content-type")?.startsWith("text/plain");
-  place.textContent = is_text ? xhr.responseText : part.dataset.lost;
+  const is_text = response?.headers.get("content-type")?.startsWith("text/plain");
+  place.textContent = is_text ? text : part.dataset.lost;
   place.className = "said refused";
 }
-document.addEventListener("htmx:responseError", refused);
-document.addEventListener("htmx:sendError", refused);
+document.addEventListener("htmx:response:error", refused);
+document.addEventListener("htmx:error", refused);

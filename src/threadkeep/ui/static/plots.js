@@ -64,7 +64,7 @@ function drawAll(root) {
 }
 
 document.addEventListener("DOMContentLoaded", () => drawAll(document));
-document.addEventListener("htmx:load", (event) => drawAll(event.detail.elt.parentElement ?? document));
+document.addEventListener("htmx:after:process", (event) => drawAll(event.target.parentElement ?? document));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((_, figure) => draw(figure)));
 let timer = 0;
 addEventListener("resize", () => {

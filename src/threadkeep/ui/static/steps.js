@@ -28,13 +28,13 @@ bar.querySelector("button").addEventListener("click", () => {
 });
 
 let kept = null;
-document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+document.addEventListener("htmx:before:swap", ({ detail: { ctx: detail } }) => {
   if (detail.target.id !== "steps") return;
   const open = [...detail.target.querySelectorAll("details[open]")].map((one) => one.dataset.key);
   const at = document.activeElement;
   kept = { open, href: detail.target.contains(at) && at.getAttribute("href"), top: detail.target.scrollTop };
 });
-document.addEventListener("htmx:afterSwap", ({ detail }) => {
+document.addEventListener("htmx:after:swap", ({ detail: { ctx: detail } }) => {
   if (detail.target.id !== "steps" || !kept) return;
   for (const one of detail.target.querySelectorAll("details")) one.open = kept.open.includes(one.dataset.key);
   const link = kept.href ? detail.target.querySelector(`a[href="${CSS.escape(kept.href)}"]`) : null;

@@ -83,4 +83,4 @@ document.addEventListener("DOMContentLoaded", () => {
   showTimes(document);
   live();
 });
-document.addEventListener("htmx:load", (event) => showTimes(event.detail.elt));
+document.addEventListener("htmx:after:process", (event) => showTimes(event.target));
