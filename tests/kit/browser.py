@@ -49,7 +49,7 @@ class Served:
     def open(
         self, path: str = "/", *, width: int = WIDE, scheme: Any = "light", **more: Any
     ) -> Tab:
-        """Enter by a link, and go to a path."""
+        """Open a path, with a session of its own."""
         size = {"width": width, "height": 900}
         context = self.browser.new_context(
             viewport=size, color_scheme=scheme, locale=more.pop("language", "en-GB"), **more
@@ -60,10 +60,10 @@ class Served:
         tab.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
         tab.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
         tab.on("console", self._said)
-        tab.goto(f"{self.address}/enter#{self.sessions.new_token()}")
-        tab.wait_for_url(f"{self.address}/")
-        if path != "/":
-            self.go(tab, path)
+        session = self.sessions.enter(self.sessions.new_token())
+        name = f"threadkeep-{self.address.rpartition(':')[2]}"
+        context.add_cookies([{"name": name, "value": session or "", "url": self.address}])
+        self.go(tab, path)
         return tab
 
     def go(self, tab: Tab, path: str) -> None:
