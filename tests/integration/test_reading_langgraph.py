@@ -33,8 +33,8 @@ from threadkeep import MemorySaver
 from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep._core.codec.codecs import Raw
 from threadkeep.errors import NotLangGraphError, StatementTimeoutError
+from threadkeep.monitor.savings import measure
 from threadkeep.threads.transfer.reading import LangGraphReader
-from threadkeep.ui.pages.savings import measure
 
 from .foreign import tables
 from .test_adopt import KEY, assert_same, fill, official, theirs
@@ -129,8 +129,8 @@ async def test_savings_are_those_of_an_adoption(filled):
     """A sample takes the bytes that its threads take once they are adopted."""
     saver, reader = filled
     threads = [*await reader.threads.asearch(order="-bytes", limit=200)]
-    found = measure(reader, threads)
-    assert found.left_out == 0
+    found = measure(reader, 200)
+    assert (found.left_out, found.is_largest) == (0, True)
     with MemorySaver() as ours:
         ours.threads.adopt(saver if isinstance(saver, SqliteSaver) else reader._database)
         for one, info in zip(found.samples, threads, strict=True):
@@ -153,7 +153,7 @@ def test_a_sample_needs_no_classes(tmp_path):
             whole["channel_versions"] = {"log": number + 1}
             config = saver.put(config, whole, {}, {"log": number + 1})
     with LangGraphReader(str(tmp_path / "a.db")) as reader:
-        (sample,) = measure(reader, [*reader.threads.search()]).samples
+        (sample,) = measure(reader).samples
         assert type(reader.get_tuple(at("t")).checkpoint["channel_values"]["log"][0]) is Raw
     assert sample.checkpoints == 20
     assert sample.theirs > 4 * sample.ours
