@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ _MAGIC = {
     b"GIF89a": "image/gif",
 }
 _DEEPEST = 4  # levels of a block
+_DATA_URL = re.compile(r"data:([\w.+/-]{0,120})[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
+_MIXED = re.compile(r"(?=.{0,199}[A-Z])(?=.{0,199}[a-z])(?=.{0,199}[0-9])")
+_LONG = 200  # characters of mixed letters and digits that are no word
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +82,16 @@ def medium(block: Mapping[str, Any]) -> Medium | None:
             return Medium(kind, base64.b64encode(value).decode())
         if not isinstance(value, str) or not value:
             continue
-        if value[:5].lower() != "data:":
-            return Medium(kind, value) if name in _DATA else Medium(kind, url=value)
-        head, _, data = value[5:].partition(",")
-        if head.lower().endswith(";base64"):
-            return Medium(head.partition(";")[0], data)
-        return Medium(head.partition(";")[0], url=value)
+        if head := _DATA_URL.match(value):
+            return Medium(head[1], value[head.end() :])
+        is_data = name in _DATA and not value.startswith("data:")
+        return Medium(kind, value) if is_data else Medium(kind, url=value)
     return None
+
+
+def encoded(text: str) -> Medium | None:
+    """Return the data that a text is: a data URL, a picture's base64, or long base64."""
+    head = _DATA_URL.match(text)
+    found = Medium(head[1], text[head.end() :]) if head else Medium("", text)
+    is_data = head or found.bitmap or (len(text) >= _LONG and _MIXED.match(text))
+    return found if is_data and _BASE64.fullmatch(found.base64) else None

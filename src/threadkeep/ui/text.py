@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import nh3
@@ -17,6 +18,7 @@ LONGEST = 100_000
 RENDERED = 20_000
 """Characters of Markdown that are rendered. A longer text is shown as it is."""
 
+_JSON = 200_000  # characters of a text that is read as JSON
 _TAGS = {
     *("p", "br", "em", "strong", "code", "pre", "blockquote", "ul", "ol", "li", "hr", "a"),
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
@@ -37,6 +39,14 @@ def markdown(text: str) -> Markup:
         link_rel="noopener noreferrer nofollow",
     )
     return Markup(html)  # noqa: S704 - nh3 cleaned it
+
+
+def parsed(text: Any) -> Any:
+    """Return the list or dict in a JSON text; None for another value."""
+    if isinstance(text, str) and len(text) <= _JSON and text[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return None
 
 
 def cut(text: str, longest: int = LONGEST) -> str:

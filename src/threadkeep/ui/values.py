@@ -19,8 +19,9 @@ from threadkeep._core.codec.codecs import CLASS, Raw
 from threadkeep._core.texts import size
 from threadkeep.errors import NotFoundError
 from threadkeep.threads.diff import fields, items, plain, printable, shortened
+from threadkeep.threads.media import encoded
 from threadkeep.threads.messages import message
-from threadkeep.ui.text import LONGEST, as_json
+from threadkeep.ui.text import LONGEST, as_json, parsed
 
 ValueParts: TypeAlias = "tuple[int, Iterator[tuple[str, Any]]]"
 
@@ -31,12 +32,7 @@ PARSED = -1
 _ENTRIES = 200  # in one answer
 _DEPTH = 12  # levels in one answer
 _LABEL, _PEEK, _SHORT = 120, 160, 100  # characters of a key, of a summary, and of a text in a line
-_JSON = 200_000  # characters of a text that is read as JSON
 _BITS = 4_000  # of a number that is shown whole
-_DATA = re.compile(r"data:([\w.+-]{1,60}/[\w.+-]{1,60})?[\w=;,.+-]{0,100}?;base64,", re.ASCII)
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}", re.ASCII)
-_MIXED = re.compile(r"(?=.{0,199}[A-Z])(?=.{0,199}[a-z])(?=.{0,199}[0-9])")
-_KINDS = {"iVBOR": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 _NAMES = {str: "text", bool: "truth value", type(None): "nothing", int: "number", float: "number"}
 _EMPTY: tuple[Any, ...] = (None, "", [], {}, ())
 
@@ -192,8 +188,10 @@ class _Maker:
             value = self._values.pop(entry.path)
             parts = parts_of(value)
             if parts is None:
-                if entry.form in ("text", "long") and _is_json(value) and depth < _DEPTH:
-                    waiting.append((self._parsed(entry, value), 0, depth + 1))
+                if entry.form != "note" and depth < _DEPTH and (found := parsed(value)):
+                    made = self.entry("JSON", found, (*entry.path, PARSED))
+                    entry.entries.append(made)
+                    waiting.append((made, 0, depth + 1))
                 continue
             count, each = parts
             shown = min(count - first, WINDOW)
@@ -210,16 +208,10 @@ class _Maker:
                 waiting.append((made, 0, depth + 1))
             entry.rest = first + shown if first + shown < count else None
 
-    def _parsed(self, entry: ValuePart, value: str) -> ValuePart:
-        made = self.entry("JSON", json.loads(value), (*entry.path, PARSED))
-        entry.entries.append(made)
-        return made
-
     def _text(self, made: ValuePart, value: str) -> None:
         made.length = len(value)
-        note = _encoded(value)
-        if note is not None:
-            made.form, made.text = "note", note
+        if data := encoded(value):
+            made.form, made.text = "note", data.title
             return
         made.form = "text" if len(value) <= _SHORT and "\n" not in value else "long"
         most = max(min(self._characters, LONGEST), _SHORT)
@@ -232,8 +224,8 @@ class _Maker:
 
 def _at(value: Any, path: Sequence[int]) -> Any:
     for step in path:
-        if step == PARSED and _is_json(value):
-            value = json.loads(value)
+        if step == PARSED and (found := parsed(value)):
+            value = found
             continue
         parts = parts_of(value)
         if parts is None or not 0 <= step < parts[0]:
@@ -253,16 +245,6 @@ def _key(key: Any) -> str:
 
 def _is_empty(value: Any) -> bool:
     return any(type(value) is type(one) and value == one for one in _EMPTY)
-
-
-def _is_json(value: Any) -> bool:
-    """Return True for a text that holds a JSON object or list."""
-    if not isinstance(value, str) or len(value) > _JSON or value[:1] not in ("{", "["):
-        return False
-    try:
-        return bool(json.loads(value))
-    except (ValueError, RecursionError):
-        return False
 
 
 # -- text --------------------------------------------------------------------------------
@@ -293,10 +275,8 @@ def _inner_line(value: Any) -> str:
 def _leaf_line(value: Any) -> str:
     if not isinstance(value, str):
         return shortened(printable(_word(value)), _SHORT)
-    note = _encoded(value)
-    return (
-        shortened(printable(" ".join(value[: _PEEK * 2].split())), _PEEK) if note is None else note
-    )
+    data = encoded(value)
+    return data.title if data else shortened(printable(" ".join(value[: _PEEK * 2].split())), _PEEK)
 
 
 def _word(value: Any) -> str:
@@ -308,13 +288,3 @@ def _word(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     found = plain(value)
     return found[:LONGEST] if isinstance(found, str) else as_json(found)[:LONGEST]
-
-
-def _encoded(value: str) -> str | None:
-    """Return the type and size of base64 data; None for other texts."""
-    data = _DATA.match(value)
-    guess = next((kind for start, kind in _KINDS.items() if value.startswith(start)), None)
-    if data is None and (not (guess or _MIXED.match(value)) or not _BASE64.fullmatch(value)):
-        return None
-    count = (len(value) - (data.end() if data else 0)) * 3 // 4 - value[-2:].count("=")
-    return f"{(data and data[1]) or guess or 'base64'}, {size(count)}"

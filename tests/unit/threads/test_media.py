@@ -7,7 +7,7 @@ import base64
 import pytest
 from kit.graphs_to_look_at import PIXEL
 
-from threadkeep.threads.media import Medium, medium
+from threadkeep.threads.media import Medium, encoded, medium
 
 PNG = Medium("image/png", PIXEL)
 URL = f"data:image/png;base64,{PIXEL}"
@@ -42,7 +42,7 @@ SOURCE = {"type": "base64", "media_type": "image/png", "data": PIXEL}
         ),
         (
             {"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}},
-            Medium("image/svg+xml", url="data:image/svg+xml,<svg/>"),
+            Medium("", url="data:image/svg+xml,<svg/>"),
         ),
         ({"type": "image_url", "image_url": {"url": ""}}, None),
         ({"type": "citation", "page": 3}, None),
@@ -64,3 +64,21 @@ def test_a_picture_is_one_by_its_first_bytes():
     assert Medium("image/png", "no base64").bitmap == ""
     assert PNG.is_sound
     assert not Medium("image/png", f"{PIXEL}\"onerror='x'").is_sound
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        (URL, "image/png, 70 bytes"),
+        (PIXEL, "image/png, 70 bytes"),
+        ("aB3" * 400, "base64, 900 bytes"),
+        ("DATA:text/html;charset=utf-8;base64,PHA+", "text/html, 3 bytes"),
+        ("data:text/plain;base64,no words", None),
+        ("word" * 100, None),
+        (f"{PIXEL} and a text", None),
+        ("", None),
+    ],
+)
+def test_texts_that_are_data(text, title):
+    found = encoded(text)
+    assert (found and found.title) == title
