@@ -15,7 +15,6 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Playwright
 from playwright.sync_api import Page as Tab
 
-from threadkeep.savers.showing import as_stored
 from threadkeep.ui.page import StorePage
 from threadkeep.ui.serve import listen, local_app, server_of
 from threadkeep.ui.sessions import Sessions
@@ -100,12 +99,6 @@ def served(browser: Browser, page: StorePage) -> Iterator[Served]:
             thread.join(20)
         assert not thread.is_alive()
     assert found.problems == [], found.problems
-
-
-def page_over(saver: Any, **options: Any) -> StorePage:
-    """Return the page over a saver, as `threadkeep ui` makes it; `write=True` allows changes."""
-    writer = saver if options.pop("write", False) else None
-    return StorePage(saver=as_stored(saver), title="threads.db", writer=writer, **options)
 
 
 def check_accessible(tab: Tab) -> None:

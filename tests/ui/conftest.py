@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 from kit import browser as chromium
 from kit.graphs_to_look_at import fill
+from kit.pages import page_over
 from playwright.sync_api import sync_playwright
 
 from threadkeep import SqliteSaver
@@ -35,7 +36,7 @@ def serve(browser):
     with ExitStack() as stack:
 
         def start(saver, **options):
-            page = chromium.page_over(saver, **options)
+            page = page_over(saver, **options)
             return stack.enter_context(chromium.served(browser, page))
 
         yield start

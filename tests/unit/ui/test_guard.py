@@ -7,7 +7,7 @@ import re
 
 import pytest
 from kit.asgi import HERE, Client
-from kit.browser import page_over
+from kit.pages import page_over
 from langgraph.checkpoint.memory import InMemorySaver
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import anyio
 import pytest
-from kit.browser import page_over
+from kit.pages import page_over
 from kit.rows import checkpoint, metadata, place
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.types import Interrupt
