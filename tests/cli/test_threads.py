@@ -58,6 +58,8 @@ def store(url):
         ("--min-bytes 4KB", {"large"}),
         ("--forked-from small", set()),
         ("--id-prefix sma", {"small"}),
+        ("--query is:pinned", {"large"}),
+        ("--query #vip --metadata user=u1", {"small"}),
     ],
 )
 def test_each_filter(told, options, want):
@@ -120,6 +122,8 @@ def test_one_thread(told, refused):
         "--min-bytes -1",
         "--cursor nonsense",
         "--tag ",
+        "--query is:lost",
+        "--query #vip --tag new",
     ],
 )
 def test_what_has_no_meaning_is_exit_code_2(refused, options):

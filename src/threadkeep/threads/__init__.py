@@ -18,6 +18,7 @@ if _CHECKING:
     from threadkeep.threads.forks import BranchCheckpoint, Branches
     from threadkeep.threads.growth import GrowthStep, ThreadGrowth
     from threadkeep.threads.merging import MergeConflict, MergeReport, MergeStrategy
+    from threadkeep.threads.queries import filters_of
     from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage
     from threadkeep.threads.repair import read_quarantine
     from threadkeep.threads.repair.check import CheckReport, Finding
@@ -73,6 +74,7 @@ __all__ = [
     "TierReport",
     "UpgradeReport",
     "UpgradedThread",
+    "filters_of",
     "read_quarantine",
 ]
 
@@ -90,6 +92,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.forks": ("BranchCheckpoint", "Branches"),
     "threadkeep.threads.growth": ("GrowthStep", "ThreadGrowth"),
     "threadkeep.threads.merging": ("MergeConflict", "MergeReport", "MergeStrategy"),
+    "threadkeep.threads.queries": ("filters_of",),
     "threadkeep.threads.registry": ("Filters", "ThreadInfo", "ThreadPage"),
     "threadkeep.threads.repair": ("read_quarantine",),
     "threadkeep.threads.repair.check": ("CheckReport", "Finding"),

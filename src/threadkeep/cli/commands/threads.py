@@ -27,7 +27,7 @@ from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.savers.saver import Saver
-from threadkeep.threads import EraseReport, ThreadInfo
+from threadkeep.threads import EraseReport, ThreadInfo, filters_of
 from threadkeep.threads.registry import MOST
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
@@ -36,6 +36,9 @@ _STATES = ", ".join(ThreadStatus)
 
 def _filters(  # noqa: PLR0913 - they are given by name
     *,
+    query: str | None = option(
+        "--query QUERY", "Threads that a query of the page finds: 'is:waiting #vip user_id=u-1'."
+    ),
     state: list[str] | None = option(
         "--state STATE",
         f"Only threads in this state: {_STATES}. Repeatable. Default: all but deleted.",
@@ -69,7 +72,12 @@ def _filters(  # noqa: PLR0913 - they are given by name
         "forked_from": forked_from,
         "id_prefix": id_prefix,
     }
-    return {name: value for name, value in options.items() if value not in (None, [], {})}
+    given = {name: value for name, value in options.items() if value not in (None, [], {})}
+    found = filters_of(query or "")
+    if both := sorted(found.keys() & given.keys()):
+        hint = "Name it in one of them."
+        raise InvalidArgumentError(f"--query and an option both give {both[0]}.", hint=hint)
+    return {**found, **given}
 
 
 @command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.ui import queries
+from threadkeep.threads import Filters, queries
 from threadkeep.ui.page import page_of, render
 
 _PAGE = 50  # threads
@@ -31,8 +30,7 @@ async def threads(request: Request) -> Response:
     except InvalidArgumentError as refused:
         error = refused
     return render(
-        request,
-        "threads.html",
+        *(request, "threads.html"),
         query=query,
         order=order,
         found=found,
@@ -42,7 +40,6 @@ async def threads(request: Request) -> Response:
         chips=_CHIPS,
         chosen=queries.terms(query),
         queries=queries,
-        toggled=partial(_toggled, query),
     )
 
 
@@ -50,20 +47,21 @@ async def _find(request: Request, query: str, order: Any) -> tuple[list[Any], st
     """Return a page of threads and the cursor of the next one; an exact id is the first."""
     page, cursor = page_of(request), request.query_params.get("cursor")
     exact = await page.saver.threads.aget(query) if query and not cursor else None
-    try:
-        filters = queries.filters_of(query) if page.is_own else queries.none_of(query)
-    except InvalidArgumentError:
-        if exact is None:
-            raise
-        return [exact], None
-    found = await page.saver.threads.asearch(order=order, limit=_PAGE, cursor=cursor, **filters)
     first = [] if exact is None else [exact]
-    return [*first, *[one for one in found if exact is None or one.id != exact.id]], found.cursor
+    try:
+        filters = queries.filters_of(query) if page.is_own else _none_of(query)
+    except InvalidArgumentError:
+        if first:
+            return first, None
+        raise
+    found = await page.saver.threads.asearch(order=order, limit=_PAGE, cursor=cursor, **filters)
+    return [*first, *[one for one in found if one.id != query or not first]], found.cursor
 
 
-def _toggled(query: str, term: str) -> str:
-    is_there = term in queries.terms(query)
-    return (queries.without_term if is_there else queries.with_term)(query, term)
+def _none_of(query: str) -> Filters:
+    if query:
+        raise InvalidArgumentError("A store of LangGraph's own is searched by exact ids.")
+    return {}
 
 
 async def count(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Queries of the list of threads."""
+"""Queries for threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.ui import queries
+from threadkeep.threads import queries
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,7 @@ def test_a_label_finds_itself(value):
 
 
 def test_terms_are_added_and_removed():
-    text = queries.with_term("order #vip updated:<1d", "updated:<7d")
+    text = queries.toggled("order #vip updated:<1d", "updated:<7d")
     assert text == "order #vip updated:<7d"
-    assert queries.with_term(text, "state:active") == "order #vip updated:<7d state:active"
-    assert queries.without_term(text, "#vip") == "order updated:<7d"
-
-
-def test_numbers_as_texts():
-    assert queries.as_texts("x seats=3 user=u1 #y") == 'x seats="3" user=u1 #y'
-    assert queries.as_texts('x seats="3" user=u1') == ""
+    assert queries.toggled(text, "state:active") == "order #vip updated:<7d state:active"
+    assert queries.toggled(text, "#vip") == "order updated:<7d"

@@ -1,4 +1,4 @@
-"""The search field of the list of threads: text to filters, and filters to text."""
+"""Queries such as `is:waiting #vip user_id=u-1`: text to filters, and filters to text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def terms(text: str) -> list[str]:
 
 
 def filters_of(text: str) -> Filters:
-    """Return the filters that a query means.
+    """Return the filters that a query means: `search(**filters_of("is:waiting #vip user_id=u-1"))`.
+
+    Args:
+        text: terms with spaces between them, as in the search field of the page. A word without a
+            meaning of its own is the beginning of ids.
 
     Raises:
         InvalidArgumentError: a term has an invalid value; the error names it.
@@ -48,13 +52,6 @@ def filters_of(text: str) -> Filters:
     if words:
         found["id_prefix"] = " ".join(words)
     return found
-
-
-def none_of(text: str) -> Filters:
-    """Return no filters, for a store that has none; raise if the query has a term."""
-    if terms(text):
-        raise InvalidArgumentError("A store of LangGraph's own is searched by exact ids.")
-    return {}
 
 
 def _split(term: str) -> tuple[str, str]:
@@ -160,32 +157,14 @@ def _quoted(text: str) -> str:
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
-def with_term(text: str, term: str) -> str:
-    """Return a query with one more term, in place of an older one of the same kind."""
-    kind = _kind(term)
-    stay = [one for one in terms(text) if one != term and (kind is None or _kind(one) != kind)]
-    return " ".join([*stay, term])
-
-
-def without_term(text: str, term: str) -> str:
-    """Return a query without a term."""
-    return " ".join([one for one in terms(text) if one != term])
+def toggled(text: str, term: str) -> str:
+    """Return a query without a term that it has, else with it, in place of one of its kind."""
+    old, kind = terms(text), _kind(term)
+    stay = [one for one in old if one != term and (kind is None or _kind(one) != kind)]
+    return " ".join(stay if term in old else [*stay, term])
 
 
 def _kind(term: str) -> str | None:
     """Return the name of terms that a query has once; None for others."""
     name = term.partition(":")[0]
     return name if name in ("size", "updated", "created", "fork") else None
-
-
-def as_texts(text: str) -> str:
-    """Return a query with all values of metadata as texts; "" if they are."""
-    found = terms(text)
-    texts = []
-    for term in found:
-        pair = _PAIR.fullmatch(term) if _split(term)[0] == "=" else None
-        if pair is None or isinstance(_json(pair[2]), str):
-            texts.append(term)
-        else:
-            texts.append(f"{pair[1]}={json.dumps(pair[2], ensure_ascii=False)}")
-    return " ".join(texts) if texts != found else ""
