@@ -36,6 +36,7 @@ from threadkeep.errors import (
 )
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.savers.showing import as_stored
+from threadkeep.threads import answering
 
 CONFIG = at("one")
 
@@ -293,6 +294,24 @@ def test_one_of_many_who_answer_at_once_wins(another: Any) -> None:
 
 
 # -- beside others -----------------------------------------------------------------------
+
+
+def test_an_answer_to_a_head_that_is_removed_meanwhile(
+    saver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(saver, a=asks("x")).invoke({"said": []}, CONFIG)
+    (one,) = saver.threads.interrupts("one")
+    save = answering.put.save
+
+    def removing(engine: Any, call: Any) -> Any:
+        monkeypatch.undo()
+        saver.delete_checkpoints("one", [one.checkpoint_id])
+        return (yield from save(engine, call))
+
+    monkeypatch.setattr(answering.put, "save", removing)
+    with pytest.raises(StateError):
+        saver.threads.answer("one", {one.id: "X"})
+    assert saver.check().findings == ()
 
 
 def test_an_answer_that_a_node_refuses_is_replaced(saver: Any) -> None:

@@ -12,7 +12,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Overwrite, interrupt
 
-from threadkeep import SqliteSaver
+from threadkeep import SqliteSaver, WriteBehind
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -22,6 +22,7 @@ from threadkeep.errors import (
     UnserializableError,
 )
 from threadkeep.memory import LayeredCheckpointSaver, Layers
+from threadkeep.threads import editing
 
 
 class State(TypedDict, total=False):
@@ -155,6 +156,46 @@ def test_delta_channels_are_refused(saver: Any) -> None:
     graph.invoke({"log": ["a"]}, at("t"))
     with pytest.raises(InvalidArgumentError, match="DeltaChannel"):
         saver.threads.edit("t", {"note": "two"})
+
+
+@pytest.mark.parametrize("is_head", [False, True])
+def test_a_checkpoint_that_is_removed_meanwhile(
+    saver: Any, graph: Any, monkeypatch: pytest.MonkeyPatch, is_head: bool
+) -> None:
+    """The edit holds only the new values: those of the others must not be lost with it."""
+    old, before, head = [one.config for one in saver.list(at("edited"))][::-1]
+    at_old = before["configurable"]["checkpoint_id"]
+    removed = head if is_head else before
+    save = editing.put.save
+
+    def removing(engine: Any, call: Any) -> Any:
+        monkeypatch.undo()
+        saver.delete_checkpoints("edited", [removed["configurable"]["checkpoint_id"]])
+        return (yield from save(engine, call))
+
+    monkeypatch.setattr(editing.put, "save", removing)
+    if is_head:
+        kept = saver.get_tuple(before).checkpoint["channel_values"]
+        new = saver.threads.edit("edited", {"notes": ["new"]})
+        assert saver.get(new)["channel_values"] == {**kept, "notes": ["new"]}
+    else:
+        with pytest.raises(CheckpointNotFoundError):
+            saver.threads.edit("edited", {"notes": ["new"]}, checkpoint_id=at_old)
+        assert [one.config for one in saver.list(at("edited"))] == [head, old]
+    assert saver.check().ok
+
+
+def test_an_edit_is_stored_when_it_returns(tmp_path: Any) -> None:
+    queue = WriteBehind(flush_interval=60)
+    with (
+        SqliteSaver(tmp_path / "t.db", write_behind=queue) as saver,
+        SqliteSaver(tmp_path / "t.db") as other,
+    ):
+        _graph(saver).invoke({"notes": ["asked"]}, at("t"))
+        for one in [*saver.list(at("t"))][:2]:
+            own = one.config["configurable"]["checkpoint_id"]
+            new = saver.threads.edit("t", {"notes": ["new"]}, checkpoint_id=own)
+            assert other.get(new)["channel_values"]["notes"] == ["new"]
 
 
 # -- on one store: above every backend -------------------------------------------------

@@ -55,7 +55,7 @@ class ThreadGrowth:
         steps: the checkpoints of all namespaces by id, oldest first. Bytes of hidden checkpoints
             and of threadkeep's own data count for the checkpoint after them.
         other_bytes: bytes that belong to no checkpoint: writes whose checkpoint is missing, and
-            values that nothing refers to.
+            values that nothing refers to, unless forks share the thread's values.
     """
 
     thread: str
@@ -96,8 +96,8 @@ def growth(thread_id: str, progress: Progress | None = None) -> Operation[Thread
     for row in rows.orphans:
         carried += len(row.body)
         carried += logs.count([span for one in unpack_writes(row) for span in one.ref.needs])
-    is_last = thread == max((thread, *rows.family))  # (which others' values count for)
-    return ThreadGrowth(thread, tuple(steps), carried + (logs.rest() if is_last else 0))
+    rest = 0 if rows.family else logs.rest()  # (others of the family refer to their own values)
+    return ThreadGrowth(thread, tuple(steps), carried + rest)
 
 
 def _is_hidden(stored: StoredCheckpoint) -> bool:

@@ -27,6 +27,7 @@ from threadkeep._core.engine.context import (
     resume_logs,
     to_commit,
     to_store,
+    unless_hidden,
     watched_value,
 )
 from threadkeep._core.engine.draft import Draft
@@ -79,6 +80,7 @@ class Put(NamedTuple):
     complete: bool = False  # missing channels are empty, whatever their version
     run: bool = False  # made by a run of a graph
     above: Sequence[CheckpointRef] = ()  # checkpoints that must exist
+    edits: bool = False  # changes its parent, which must exist
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -99,7 +101,7 @@ Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
 class PutWrites(NamedTuple):
     """A `put_writes` call; `indexes` are the writes' own, if another saver assigned them.
 
-    Writes with `fences` are refused if these do not hold, and count as an update of the thread.
+    Writes with `fences` need these and the checkpoint, and count as an update of the thread.
     """
 
     place: CheckpointRef
@@ -188,7 +190,10 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     if isinstance(call, PutWrites):
         if generation is None:  # the thread may not exist, or may be archived
             call = call.with_copies()  # the program continues while the store is read
-            generation = (yield from fetch_checkpoint(*call.place)).generation
+            reply = yield from fetch_checkpoint(*call.place)
+            if call.fences and unless_hidden(reply.found) is None:
+                raise _removed(call)
+            generation = reply.generation
         with memory.encoding:
             return _writes_batch(engine, memory, call, generation)
     if attempt == 0 and (unknown := parents.unknown(memory, call.above)):
@@ -198,11 +203,17 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     if generation is None or (parent is None and call.parent is not None):
         call = call.with_copies()
         generation, parent = yield from _read_parent(engine, memory, call)
+        if call.edits and parent is None:
+            raise _removed(call)
     values = _NO_VALUES
     if parent is not None:
         values = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
         return _put_batch(engine, memory, call, generation, parent, values, join=attempt == 0)
+
+
+def _removed(call: SaveCall) -> ThreadkeepError:
+    return ConflictError("The checkpoint was removed meanwhile.").at(**call.place.named())
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
