@@ -155,6 +155,7 @@ def _environment(language: str) -> Environment:
         lambda one, many, count: phrases.get(many, one if count == 1 else many),
         newstyle=True,
     )
+    del made.filters["tojson"]  # (Jinja does not escape its quotes: unsafe in attributes)
     made.filters |= {"size": size, "markdown": text.markdown, "json": text.as_json, "cut": text.cut}
     return made
 

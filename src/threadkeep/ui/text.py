@@ -54,6 +54,6 @@ def cut(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def as_json(value: Any) -> str:
-    """Return a value as indented JSON; a value that JSON lacks becomes text."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=False)
+def as_json(value: Any, indent: int | None = 2) -> str:
+    """Return a value as JSON; a value that JSON lacks becomes text."""
+    return json.dumps(plain(value), indent=indent, ensure_ascii=False)
