@@ -105,7 +105,7 @@ def test_metrics_are_those_of_the_applications_own_saver(own):
 
     with ThreadPoolExecutor(1) as pool:  # (Playwright's event loop runs in this thread)
         text = pool.submit(asyncio.run, read()).result()
-    rows = dict(re.findall(r'<tr><td>([^<]+)</td><td class="n">([^<]+)</td></tr>', text))
+    rows = dict(re.findall(r'<tr data-row><td>([^<]+)</td><td class="n">([^<]+)</td></tr>', text))
     assert rows["operations"] == "1"
     assert rows["written bytes"] == size(own.counters().written_bytes) != "0 bytes"
 

@@ -156,7 +156,8 @@ def _environment(language: str) -> Environment:
         newstyle=True,
     )
     del made.filters["tojson"]  # (Jinja does not escape its quotes: unsafe in attributes)
-    made.filters |= {"size": size, "markdown": text.markdown, "json": text.as_json, "cut": text.cut}
+    made.filters |= {"size": size, "n": "{:,}".format, "line": text.line}
+    made.filters |= {"markdown": text.markdown, "json": text.as_json, "cut": text.cut}
     return made
 
 

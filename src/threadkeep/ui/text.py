@@ -10,7 +10,7 @@ import nh3
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from threadkeep.threads.diff import plain
+from threadkeep.threads.diff import brief, plain
 
 LONGEST = 100_000
 """Characters of a text or value on a page. A longer one is cut, with a link to all of it."""
@@ -57,3 +57,8 @@ def cut(text: str, longest: int = LONGEST) -> str:
 def as_json(value: Any, indent: int | None = 2) -> str:
     """Return a value as JSON; a value that JSON lacks becomes text."""
     return json.dumps(plain(value), indent=indent, ensure_ascii=False)
+
+
+def line(value: Any) -> str:
+    """Return the beginning of a value as JSON in one line."""
+    return brief(plain(value), 160)

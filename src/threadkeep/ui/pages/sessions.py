@@ -13,39 +13,37 @@ from threadkeep.ui.page import needed, page_of, render
 from threadkeep.ui.pages.store import own
 
 _ROWS = 50
+_STATES = ("active", "forked", "suspended")
 
 
 async def sessions(request: Request) -> Response:
     """Show the sessions among a page of threads, with the newest checkpoint of each."""
     own(request)
-    saver = page_of(request).saver
-    found = await saver.threads.asearch(
-        state=["active", "forked", "suspended"],
-        limit=_ROWS,
-        cursor=request.query_params.get("cursor"),
-    )
+    search, cursor = page_of(request).saver.threads.asearch, request.query_params.get("cursor")
+    found = await search(state=_STATES, limit=_ROWS, cursor=cursor)
     rows = []
     for one in found.threads:
-        newest = await _checkpoints(saver, one.id, 1)
+        newest = await _checkpoints(request, one.id, 1)
         if newest and (workflow := workflow_of(newest[0])) is not None:
             rows.append((one, workflow))
-    return render(request, "sessions.html", found=found, rows=rows)
+    return render(request, "sessions.html", cursor=found.cursor, rows=rows)
 
 
 async def session(request: Request) -> Response:
     """Show the checkpoints of a session."""
     own(request)
-    id, before = needed(request, "id"), request.query_params.get("before")
-    found = await _checkpoints(page_of(request).saver, id, _ROWS + 1, before)
-    rows = [(one, workflow_of(one)) for one in found[:_ROWS]]
-    more = found[_ROWS - 1].checkpoint["id"] if len(found) > _ROWS else ""
-    return render(request, "session.html", id=id, rows=rows, more=more)
+    id = needed(request, "id")
+    found = await _checkpoints(request, id, _ROWS, request.query_params.get("before"))
+    more = found[-1].checkpoint["id"] if len(found) == _ROWS else ""
+    return render(request, "session.html", id=id, found=found, more=more, workflow=workflow_of)
 
 
-async def _checkpoints(saver: Any, id: str, limit: int, before: str | None = None) -> list[Any]:
-    end = None if before is None else {"configurable": {"thread_id": id, "checkpoint_id": before}}
+async def _checkpoints(
+    request: Request, id: str, limit: int, before: str | None = None
+) -> list[Any]:
     config = {"configurable": {"thread_id": id}}
-    listed = saver.alist(config, limit=limit, before=end, values="lazy")
+    end = {"configurable": {"thread_id": id, "checkpoint_id": before}} if before else None
+    listed = page_of(request).saver.alist(config, limit=limit, before=end, values="lazy")
     return [one async for one in listed]
 
 
