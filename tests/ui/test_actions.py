@@ -72,21 +72,6 @@ def test_tags_and_pins(saver, tab, lines):
     }
 
 
-def test_metadata(saver, writing, tab, lines):
-    acts(tab).get_by_role("button", name="Metadata").click()
-    dialog = acts(tab).get_by_role("dialog")
-    dialog.get_by_label("Metadata").fill('{"user_id": 7, ')
-    dialog.get_by_role("button", name="Save").click()
-    dialog.get_by_text("This is not JSON").wait_for()
-    dialog.get_by_label("Metadata").fill('{"plan": "gold"}')
-    dialog.get_by_role("button", name="Save").click()
-    acts(tab).get_by_text("Saved.").wait_for()
-    assert saver.threads.get("order-17").metadata == {"plan": "gold"}
-    assert [one["result"] for one in lines()] == ["refused: InvalidArgumentError", "done"]
-    assert "gold" not in json.dumps(lines())
-    writing.problems.clear()  # (the browser reports the refusal)
-
-
 def test_a_fork_of_a_checkpoint(saver, writing, tab):
     old = [*saver.list(named("order-17"))][2].config["configurable"]["checkpoint_id"]
     writing.go(tab, f"/checkpoint?thread=order-17&id={old}")

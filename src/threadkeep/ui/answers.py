@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import PendingInterrupt
 from threadkeep.threads.diff import plain
+from threadkeep.ui.text import read_json
 
 DECISIONS = ("approve", "edit", "reject", "respond")
 """Decisions on an action, as LangChain's human-in-the-loop names them."""
-
-_DEEPEST = 12  # levels of a schema
 
 
 class AskedAction(NamedTuple):
@@ -49,49 +48,37 @@ def question_of(interrupt: PendingInterrupt) -> AskedQuestion:
     if isinstance(value, dict):
         requests, configs = value.get("action_requests"), value.get("review_configs")
         if isinstance(requests, list) and isinstance(configs, list):
-            actions = [_action(one, at, configs) for at, one in enumerate(requests)]
-            if found := tuple([one for one in actions if one is not None]):
-                return AskedQuestion(value, found if len(found) == len(requests) else ())
-        if value.get("type") == "tool_approval" and isinstance(value.get("name"), str):
-            allowed = [one for one in DECISIONS if one in set(_types(schema, _DEEPEST))]
-            text = str(value.get("description") or "")
-            action = AskedAction(
-                value["name"], value.get("args"), text, tuple(allowed or DECISIONS)
-            )
-            return AskedQuestion(value, (action,), is_single=True, schema=schema)
+            actions = [_action(one, _allowed(one, at, configs)) for at, one in enumerate(requests)]
+            if all(actions):
+                return AskedQuestion(value, tuple(filter(None, actions)), schema=schema)
+        if value.get("type") == "tool_approval":
+            text = json.dumps(schema)
+            named = [one for one in DECISIONS if f'"const": "{one}"' in text]
+            if action := _action(value, named or DECISIONS):
+                return AskedQuestion(value, (action,), is_single=True)
     options: Any = ()
     if isinstance(schema, dict):
         options = [True, False] if schema.get("type") == "boolean" else schema.get("enum")
     return AskedQuestion(value, options=tuple(options or ()), schema=schema)
 
 
-def _action(request: Any, at: int, configs: list[Any]) -> AskedAction | None:
-    """Return an action with its review, at the same place or by name; None if it has none."""
-    if not isinstance(request, dict) or not isinstance(request.get("name"), str):
+def _action(request: Any, allowed: Any) -> AskedAction | None:
+    """Return an action to decide on; None if it has no name or no decision is allowed."""
+    known = tuple(
+        [one for one in DECISIONS if isinstance(allowed, list | tuple) and one in allowed]
+    )
+    if not known or not isinstance(request, dict) or not isinstance(request.get("name"), str):
         return None
-    name = request["name"]
-    named = [one for one in configs if isinstance(one, dict) and one.get("action_name") == name]
-    review = configs[at] if at < len(configs) and configs[at] in named else next(iter(named), None)
-    chosen = None if review is None else review.get("allowed_decisions")
-    allowed = tuple([one for one in DECISIONS if isinstance(chosen, list) and one in chosen])
     text = str(request.get("description") or "")
-    return AskedAction(name, request.get("args"), text, allowed) if allowed else None
+    return AskedAction(request["name"], request.get("args"), text, known)
 
 
-def _types(schema: Any, depth: int) -> Iterator[str]:
-    """Yield the constants of properties named `type`, anywhere in a schema."""
-    if isinstance(schema, dict) and depth:
-        kind = schema.get("type")
-        if isinstance(kind, dict) and isinstance(kind.get("const"), str):
-            yield kind["const"]
-        for part in schema.values():
-            yield from _types(part, depth - 1)
-    elif isinstance(schema, list) and depth:
-        for part in schema:
-            yield from _types(part, depth - 1)
-
-
-# -- answers ---------------------------------------------------------------------------
+def _allowed(request: Any, at: int, configs: list[Any]) -> Any:
+    """Return the decisions of the review at the same place, else of the first by the name."""
+    name = request.get("name") if isinstance(request, dict) else None
+    reviews = [one for one in [*configs[at : at + 1], *configs] if isinstance(one, dict)]
+    named = [one for one in reviews if one.get("action_name") == name]
+    return named[0].get("allowed_decisions") if named else None
 
 
 def answer_of(question: AskedQuestion, given: Mapping[str, str]) -> Any:
@@ -109,7 +96,7 @@ def answer_of(question: AskedQuestion, given: Mapping[str, str]) -> Any:
             raise InvalidArgumentError("Choose an answer.")
         return question.options[int(chosen)]
     text = given.get("answer", "")
-    return _json(text, "The answer") if given.get("as") == "json" else text
+    return read_json(text) if given.get("as") == "json" else text
 
 
 def _decision(action: AskedAction, at: int, given: Mapping[str, str]) -> dict[str, Any]:
@@ -117,25 +104,11 @@ def _decision(action: AskedAction, at: int, given: Mapping[str, str]) -> dict[st
     if kind not in action.allowed:
         raise InvalidArgumentError(f"Choose a decision on {action.name}.")
     if kind == "edit":
-        args = _json(given.get(f"args-{at}", ""), f"Arguments of {action.name}")
+        args = read_json(given.get(f"args-{at}", ""), f"Arguments of {action.name}: this")
         if not isinstance(args, dict):
             raise InvalidArgumentError(f"Arguments of {action.name}: use a JSON object.")
-        return {"type": "edit", "edited_action": {"name": action.name, "args": args}}
+        return {"type": kind, "edited_action": {"name": action.name, "args": args}}
     if kind == "respond" and not message:
         raise InvalidArgumentError(f"Write the response to {action.name}.")
-    return (
-        {"type": kind} if kind == "approve" or not message else {"type": kind, "message": message}
-    )
-
-
-def _json(text: str, what: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except RecursionError:
-        raise InvalidArgumentError(f"{what}: this JSON is too deep.") from None
-    except ValueError as error:
-        raise InvalidArgumentError(f"{what}: this is not JSON: {error}.") from None
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    said = {"message": message} if message and kind != "approve" else {}
+    return {"type": kind, **said}

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -147,8 +147,11 @@ async def _language(request: Request) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    is_post = request.method == "POST"
     is_known = isinstance(error, NotFoundError), isinstance(error, InvalidArgumentError)
-    status = 404 if is_known[0] else 400 if is_known[1] else 500
+    status = 404 if is_known[0] else 400 if is_known[1] else 409 if is_post else 500
+    if is_post:  # (the script shows it beside the form)
+        return PlainTextResponse(str(error), status)
     return render(request, "error.html", status, error=error, hint=getattr(error, "hint", ""))
 
 

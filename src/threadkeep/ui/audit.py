@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,7 @@ def audited(
 ) -> Iterator[None]:
     """Log the change that the block makes, and whether it was done.
 
-    Args:
-        request: whose user makes the change.
-        action: the name of the change.
-        thread: the thread that is changed.
-        checkpoint: its checkpoint; None for the thread.
-        **details: JSON values such as names of tags; never values of channels.
+    Details are JSON values such as names of tags; never values of channels.
     """
     result = "done"
     try:
@@ -60,22 +55,18 @@ def audit_to(file: Path | None) -> Iterator[None]:
     Raises:
         OpenError: the file cannot be written.
     """
-    handlers: list[logging.StreamHandler[Any]] = [logging.StreamHandler(sys.stderr)]
-    if file is not None:
-        try:
-            opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        except OSError as error:
-            hint = "Correct --audit-log."
-            raise OpenError(f"{file} cannot be written: {error.strerror}.", hint=hint) from error
-        handlers.append(logging.StreamHandler(os.fdopen(opened, "a", encoding="utf-8")))
-    for one in handlers:
-        _log.addHandler(one)
-    _log.propagate = False
-    try:
-        yield
-    finally:
-        _log.propagate = True
-        for one in handlers:
-            _log.removeHandler(one)
+    with ExitStack() as stack:
+        streams: list[Any] = [sys.stderr]
         if file is not None:
-            handlers[-1].stream.close()
+            try:
+                opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            except OSError as error:
+                text = f"{file} cannot be written: {error.strerror}."
+                raise OpenError(text, hint="Correct --audit-log.") from error
+            streams.append(stack.enter_context(os.fdopen(opened, "a", encoding="utf-8")))
+        for handler in map(logging.StreamHandler, streams):
+            _log.addHandler(handler)
+            stack.callback(_log.removeHandler, handler)
+        stack.callback(setattr, _log, "propagate", True)  # noqa: FBT003 - of `setattr`
+        _log.propagate = False
+        yield

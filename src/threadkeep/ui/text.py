@@ -10,6 +10,7 @@ import nh3
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads.diff import brief, plain
 
 LONGEST = 100_000
@@ -62,3 +63,19 @@ def as_json(value: Any, indent: int | None = 2) -> str:
 def line(value: Any) -> str:
     """Return the beginning of a value as JSON in one line."""
     return brief(plain(value), 160)
+
+
+def read_json(text: str, what: str = "This") -> Any:
+    """Return the value that a person wrote as JSON.
+
+    Raises:
+        InvalidArgumentError: it is not JSON, and the error says so of `what`.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{what} is not JSON: {error}.") from error
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")

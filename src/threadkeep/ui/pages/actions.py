@@ -1,16 +1,15 @@
-"""Changes: tags, pins, metadata, forks, archives, deletions. Each is one call of the saver."""
+"""Changes: tags, pins, forks, archives, deletions. Each is one call of the saver."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError
+from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.threads import Mark
 from threadkeep.threads.diff import printable
 from threadkeep.ui.audit import audited
@@ -32,86 +31,51 @@ class ActedOn(NamedTuple):
         return {"checkpoint_id": self.checkpoint, "checkpoint_ns": self.ns}
 
 
-def place_of(request: Request) -> ActedOn:
-    """Return the place that an address names."""
-    asked = request.query_params
-    return ActedOn(needed(request, "thread"), asked.get("id") or None, asked.get("ns", ""))
-
-
-async def _metadata(saver: Any, at: ActedOn, given: Sent) -> Any:
-    """Replace the metadata that the page showed; a key that is missing now is removed."""
-    try:
-        new, shown = json.loads(given.get("metadata", "")), json.loads(given.get("shown", "[]"))
-    except ValueError as error:
-        raise InvalidArgumentError(f"This is not JSON: {error}.") from error
-    if not isinstance(new, dict):
-        raise InvalidArgumentError("This is not a JSON object.")
-    removed = {name: None for name in shown if name not in new}
-    return await saver.threads.aupdate(at.thread, metadata={**new, **removed})
-
-
-async def _delete(saver: Any, at: ActedOn, given: Sent) -> Any:
-    _check_name(at, given)
-    return await saver.adelete_thread(at.thread)
-
-
-async def _erase(saver: Any, at: ActedOn, given: Sent) -> Any:
-    _check_name(at, given)
-    return await saver.threads.aerase(at.thread, forks="forks" in given)
-
-
-def _check_name(at: ActedOn, given: Sent) -> None:
-    if given.get("name") != printable(at.thread):
-        raise InvalidArgumentError("The name is not the thread's.", hint="Type it as it is shown.")
-
-
 Action: TypeAlias = Callable[[Any, ActedOn, Sent], Awaitable[Any]]
 ACTIONS: Mapping[str, Action] = {
     "tag": lambda saver, at, given: saver.threads.atag(at.thread, given["tag"], **at.mark),
     "untag": lambda saver, at, given: saver.threads.auntag(at.thread, given["tag"], **at.mark),
     "pin": lambda saver, at, _: saver.threads.apin(at.thread, **at.mark),
     "unpin": lambda saver, at, _: saver.threads.aunpin(at.thread, **at.mark),
-    "metadata": _metadata,
     "fork": lambda saver, at, given: saver.threads.afork(
         at.thread, at.checkpoint, given.get("name") or None
     ),
     "archive": lambda saver, at, _: saver.threads.aarchive(at.thread),
     "restore": lambda saver, at, _: saver.threads.arestore(at.thread),
     "discard": lambda saver, at, _: saver.adiscard_partial(at.thread),
-    "delete": _delete,
-    "erase": _erase,
+    "delete": lambda saver, at, _: saver.adelete_thread(at.thread),
+    "erase": lambda saver, at, given: saver.threads.aerase(at.thread, forks="forks" in given),
 }
 _LOGGED = ("tag", "name", "forks")  # fields in the audit log
 
 
+def _place(request: Request) -> ActedOn:
+    asked = request.query_params
+    return ActedOn(needed(request, "thread"), asked.get("id") or None, asked.get("ns", ""))
+
+
 async def shown(request: Request) -> Response:
     """Show the actions of a thread or checkpoint."""
-    return await _render(request, place_of(request))
+    return await _render(request, _place(request))
 
 
 async def act(request: Request) -> Response:
     """Make a change, and show its result."""
-    at, action, given = place_of(request), needed(request, "action"), await form(request)
+    at, action, given = _place(request), needed(request, "action"), await form(request)
     if action not in ACTIONS:
         raise NotFoundError(f"There is no action {action!r}.")
     details = {name: given[name] for name in _LOGGED if name in given}
-    try:
-        with audited(request, action, at.thread, at.checkpoint, **details):
-            result = await ACTIONS[action](page_of(request).writer, at, given)
-    except ThreadkeepError as error:
-        return refused(error)
+    with audited(request, action, at.thread, at.checkpoint, **details):
+        if action in ("delete", "erase") and given.get("name") != printable(at.thread):
+            hint = "Type it as it is shown."
+            raise InvalidArgumentError("The name is not the thread's.", hint=hint)
+        result = await ACTIONS[action](page_of(request).writer, at, given)
     if action in ("delete", "archive"):  # (reading an archived thread would restore it)
         return Response(headers={"hx-redirect": request.scope.get("root_path", "") + "/"})
     if action == "erase":
         place = {"hx-retarget": "#main", "hx-reswap": "innerHTML"}
         return render(request, "erased.html", name=at.thread, report=result, headers=place)
     return await _render(request, at, action, result)
-
-
-def refused(error: ThreadkeepError) -> Response:
-    """Return the answer to a refused change; the script shows it beside the form."""
-    known = isinstance(error, NotFoundError), isinstance(error, InvalidArgumentError)
-    return PlainTextResponse(str(error), 404 if known[0] else 400 if known[1] else 409)
 
 
 async def _render(request: Request, at: ActedOn, done: str = "", result: Any = None) -> Response:

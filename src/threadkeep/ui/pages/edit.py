@@ -13,59 +13,52 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from threadkeep._core.langgraph_internals import JOIN, is_internal
-from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadkeepError
+from threadkeep._core.texts import is_unicode
+from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
 from threadkeep.ui.page import MOST, form, needed, number, page_of, render
-from threadkeep.ui.pages.actions import refused
+from threadkeep.ui.text import read_json
 
 _LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
 
 
-class Editable(NamedTuple):
-    """A value, or the content of one of its messages, as text; `why` says why it has none."""
-
-    text: str = ""
-    is_json: bool = True
-    why: str = ""
-
-
 async def editor(request: Request) -> Response:
     """Show the channels of a checkpoint, and the value to edit."""
-    thread, channel = needed(request, "thread"), request.query_params.get("channel")
+    thread, channel, at = (
+        needed(request, "thread"),
+        request.query_params.get("channel"),
+        _at(request),
+    )
     found, is_head = await _checkpoint(request, thread, channel)
-    names = [n for n in found.checkpoint["channel_versions"] if not _is_of_langgraph(n)]
+    names = found.checkpoint["channel_versions"]
     value = found.checkpoint["channel_values"].get(channel)
     messages: list[Any] = value if _is_messages(value) else []
     first = number(request, "first", max(len(messages) - MOST, 0), len(messages))
-    at = _at(request)
     return render(
         *(request, "edit.html"),
         thread=thread,
         found=found,
         is_head=is_head,
-        names=sorted(names),
+        names=sorted([one for one in names if not is_internal(one) and not one.startswith(JOIN)]),
         channel=channel,
         at=at,
         messages=list(enumerate(messages))[first : first + MOST],
         first=first,
-        editable=None if channel is None or (messages and at is None) else editable(value, at),
+        shown=None if channel is None or (messages and at is None) else editable(value, at),
     )
 
 
 async def edit(request: Request) -> Response:
     """Store the edited value, and open the new checkpoint."""
-    thread, channel, at = needed(request, "thread"), needed(request, "channel"), _at(request)
-    id, given = needed(request, "id"), await form(request)
-    try:
-        with audited(request, "edit", thread, id, channel=channel):
-            found, _ = await _checkpoint(request, thread, channel)
-            old = found.checkpoint["channel_values"].get(channel)
-            new = replaced(old, at, given.get("value", ""))
-            stored = await page_of(request).writer.threads.aedit(
-                thread, {channel: new}, checkpoint_id=id, if_head="head" in given
-            )
-    except ThreadkeepError as error:
-        return refused(error)
+    thread, channel, id = [needed(request, one) for one in ("thread", "channel", "id")]
+    given = await form(request)
+    with audited(request, "edit", thread, id, channel=channel):
+        found, _ = await _checkpoint(request, thread, channel)
+        old = found.checkpoint["channel_values"].get(channel)
+        new = replaced(old, _at(request), given.get("value", ""))
+        stored = await page_of(request).writer.threads.aedit(
+            thread, {channel: new}, checkpoint_id=id, if_head="head" in given
+        )
     place = {"thread": thread, "id": stored["configurable"]["checkpoint_id"]}
     to = f"{request.scope.get('root_path', '')}/checkpoint?{urlencode(place)}"
     return Response(headers={"hx-redirect": to})
@@ -86,12 +79,8 @@ async def _checkpoint(request: Request, thread: str, channel: str | None) -> tup
 
 
 def _at(request: Request) -> int | None:
-    given = request.query_params.get("at", "")
-    return int(given) if given.isdecimal() and len(given) < 10 else None  # noqa: PLR2004 - digits
-
-
-def _is_of_langgraph(channel: str) -> bool:
-    return is_internal(channel) or channel.startswith(JOIN)
+    at = number(request, "at", -1, 10**9)
+    return at if at >= 0 else None
 
 
 def _is_messages(value: Any) -> bool:
@@ -101,37 +90,38 @@ def _is_messages(value: Any) -> bool:
 # -- values as text, and back ------------------------------------------------------------
 
 
+class Editable(NamedTuple):
+    """A value, or the content of one of its messages, as text."""
+
+    text: str
+    is_json: bool
+
+
 def editable(value: Any, at: int | None = None) -> Editable:
     """Return a value, or the content of the message at a position of it, as text to edit."""
     if at is not None:
         value = _message(value, at).content
     if not _is_json(value):
-        return Editable(why="Its types would be lost in JSON: change it with graph.update_state.")
+        hint = "Its types would be lost in JSON: change it with graph.update_state."
+        raise InvalidArgumentError("This value cannot be edited here.", hint=hint)
     is_plain = at is not None and type(value) is str and "\r" not in value
     text = value if is_plain else json.dumps(value, indent=2, ensure_ascii=False)
     if len(text) > _LONGEST:
-        return Editable(why="It is too long to be edited here.")
+        raise InvalidArgumentError("This value is too long to be edited here.")
     return Editable(text, not is_plain)
 
 
 def replaced(value: Any, at: int | None, text: str) -> Any:
     """Return a value with the edited text in its place: see `editable`."""
-    shown = editable(value, at)
-    if shown.why:
-        raise InvalidArgumentError("This value cannot be edited here.", hint=shown.why)
+    is_json = editable(value, at).is_json
     text = text.replace("\r\n", "\n")  # (browsers may send line breaks so)
-    new: Any = text
-    if shown.is_json:
-        try:
-            new = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"This is not JSON: {error}.") from error
-        if not _is_json(new):  # (numbers that are too large, half a surrogate pair)
-            raise InvalidArgumentError("This is not JSON that can be stored.")
+    new = read_json(text) if is_json else text
+    if not _is_json(new):  # (numbers that are too large, half a surrogate pair)
+        raise InvalidArgumentError("This is not JSON that can be stored.")
     if at is None:
         return new
-    message = _message(value, at)
-    return [*value[:at], message.model_copy(update={"content": new}), *value[at + 1 :]]
+    changed = _message(value, at).model_copy(update={"content": new})
+    return [*value[:at], changed, *value[at + 1 :]]
 
 
 def _message(value: Any, at: int) -> BaseMessage:
@@ -141,12 +131,8 @@ def _message(value: Any, at: int) -> BaseMessage:
     return found
 
 
-def _no_number(name: str) -> Any:
-    raise ValueError(f"JSON has no {name}")
-
-
 def _is_json(value: Any) -> bool:
-    """True if JSON returns exactly this value."""
+    """Return True if JSON returns exactly this value."""
     try:
         return _is_exact(value)
     except RecursionError:
@@ -154,16 +140,14 @@ def _is_json(value: Any) -> bool:
 
 
 def _is_exact(value: Any) -> bool:
-    if type(value) is str:
-        return not any("\ud800" <= one <= "\udfff" for one in value)
-    if type(value) is float:
-        return math.isfinite(value)
+    if type(value) is dict:
+        return all(type(key) is str for key in value) and _is_exact([*value, *value.values()])
     if type(value) is list:
         return all(map(_is_exact, value))
-    if type(value) is dict:
-        return all(type(key) is str and _is_exact(key) for key in value) and all(
-            map(_is_exact, value.values())
-        )
+    if type(value) is str:
+        return is_unicode(value)
+    if type(value) is float:
+        return math.isfinite(value)
     return value is None or type(value) in (bool, int)
 
 

@@ -18,7 +18,6 @@ from threadkeep.threads import PendingInterrupt, ThreadInfo
 from threadkeep.ui.answers import answer_of, question_of
 from threadkeep.ui.audit import audited
 from threadkeep.ui.page import StorePage, form, needed, page_of, render
-from threadkeep.ui.pages.actions import refused
 
 _PAGE = 20  # threads
 # (reading an archived thread would restore it)
@@ -63,40 +62,22 @@ async def answer(request: Request) -> Response:
     """Store an answer, or hand it to the application, and show the thread again."""
     page, given = page_of(request), await form(request)
     thread, id, checkpoint = [needed(request, one) for one in ("thread", "id", "checkpoint")]
-    try:
+    with audited(request, "answer", thread, checkpoint, interrupt=id):
         found = {one.id: one for one in await page.saver.threads.ainterrupts(thread)}
-        if id not in found:
-            raise _gone()
-        value = answer_of(question_of(found[id]), given)
-        with audited(request, "answer", thread, checkpoint, interrupt=id):
-            await _give(page, thread, found[id], value, checkpoint, replace="replace" in given)
-    except ThreadkeepError as error:
-        return refused(error)
+        if id not in found or found[id].checkpoint_id != checkpoint:
+            raise StateError(
+                "The thread has moved on, and does not wait for this answer.",
+                hint="Reload the page.",
+            )
+        answers = {id: answer_of(question_of(found[id]), given)}
+        if page.on_answer is None:
+            await page.writer.threads.aanswer(
+                thread, answers, checkpoint, replace="replace" in given
+            )
+        else:
+            await page.on_answer(thread, answers)
     card = await _card(page, await _info(page, thread))
     return render(request, "answer.html", card=card, done=True)
-
-
-async def _give(
-    page: StorePage,
-    thread: str,
-    one: PendingInterrupt,
-    value: Any,
-    checkpoint: str,
-    *,
-    replace: bool,
-) -> None:
-    if page.on_answer is None:
-        await page.writer.threads.aanswer(thread, {one.id: value}, checkpoint, replace=replace)
-    elif one.checkpoint_id != checkpoint:
-        raise _gone()
-    else:
-        await page.on_answer(thread, {one.id: value})
-
-
-def _gone() -> StateError:
-    return StateError(
-        "The thread has moved on, and does not wait for this answer.", hint="Reload the page."
-    )
 
 
 ROUTES = [Route("/inbox", inbox), Route("/inbox/answer", answer, methods=["POST"])]

@@ -1,10 +1,15 @@
 "use strict";
 // The inbox loads again when threads change, but not while an answer is being written.
 
-document.body.addEventListener("changed", () => {
+function isBusy(inbox) {
+  const changed = (one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked;
+  return document.activeElement.closest("#inbox form, #inbox details[open]") || [...inbox.querySelectorAll("textarea, input")].some(changed);
+}
+
+document.body.addEventListener("changed", () => htmx.trigger(document.getElementById("inbox"), "refresh"));
+document.addEventListener("htmx:before:swap", (event) => {
   const inbox = document.getElementById("inbox");
-  const is_busy = inbox.contains(document.activeElement) && document.activeElement.form;
-  const is_changed = [...inbox.querySelectorAll("textarea, input")].some((one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked);
-  if (is_busy || is_changed) document.getElementById("news").hidden = false;
-  else htmx.trigger(inbox, "refresh");
+  if (event.target !== inbox || !isBusy(inbox)) return;
+  event.preventDefault();
+  document.getElementById("news").hidden = false;
 });

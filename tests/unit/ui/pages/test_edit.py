@@ -26,7 +26,8 @@ def test_what_json_keeps_is_returned_exactly(value):
 
 @pytest.mark.parametrize("value", ODD)
 def test_what_json_loses_is_refused(value):
-    assert "types would be lost" in editable(value).why
+    with pytest.raises(InvalidArgumentError, match="types would be lost"):
+        editable(value)
     with pytest.raises(InvalidArgumentError):
         replaced(value, None, "1")
 
@@ -35,8 +36,9 @@ def test_a_value_that_is_too_deep_or_too_long_is_refused():
     deep = []
     for _ in range(100_000):
         deep = [deep]
-    assert editable(deep).why
-    assert editable("x" * 300_000).why
+    for value in (deep, "x" * 300_000):
+        with pytest.raises(InvalidArgumentError):
+            editable(value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", "1e999", '"\\ud800"', "[" * 100_000, "1 2"])
