@@ -104,17 +104,17 @@ def test_open_folds_stay_open_and_a_failing_store_is_said(serve, monkeypatch):
         expect(tab.locator(".steps-fold .step")).to_have_count(4)
         expect(tab.locator(".steps-fold .step").first).to_be_visible()
 
-        async def fail(watchers, thread):
+        def fail(entries):
             raise OSError("away")
 
-        monkeypatch.setattr(live.Watchers, "_read", fail)
+        monkeypatch.setattr(live, "seen", fail)
         expect(tab.get_by_text("The store does not answer")).to_be_visible()
 
 
 def test_an_idle_page_reads_one_row_and_a_hidden_one_nothing(own, monkeypatch):
     saver, page = own
-    reads, enough, closed = [], threading.Event(), threading.Event()
-    fetch, close = type(saver.backend).fetch, live.Watcher.close
+    reads, enough, closed = [], threading.Event(), threading.Semaphore(0)
+    fetch, events = type(saver.backend).fetch, live.Watcher.events
 
     def counted(backend, asked):
         reads.extend(type(one).__name__ for one in asked)
@@ -122,11 +122,14 @@ def test_an_idle_page_reads_one_row_and_a_hidden_one_nothing(own, monkeypatch):
             enough.set()
         return fetch(backend, asked)
 
-    def closing(watcher):
-        close(watcher)
-        closed.set()
+    async def until_closed(watched, known, ending):
+        try:
+            async for one in events(watched, known, ending):
+                yield one
+        finally:
+            closed.release()
 
-    monkeypatch.setattr(live.Watcher, "close", closing)
+    monkeypatch.setattr(live.Watcher, "events", until_closed)
     monkeypatch.setattr(live, "INTERVAL", 0.02)
     tabs = [page.open("/thread?id=talk") for _ in range(2)]
     monkeypatch.setattr(type(saver.backend), "fetch", counted)
@@ -135,7 +138,7 @@ def test_an_idle_page_reads_one_row_and_a_hidden_one_nothing(own, monkeypatch):
     for tab in tabs:
         tab.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
         tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    assert closed.wait(10)
+    assert all(closed.acquire(timeout=10) for _ in tabs)
 
 
 def test_older_steps(serve):
@@ -212,8 +215,7 @@ def test_a_timeline_of_what_failed_and_waits(site):
 def test_a_timeline_without_subgraphs_and_in_a_range(site):
     tab = site.open("/timeline?id=nested")
     assert sum(text.startswith("research / ") for text in bars(tab)) == 4
-    tab.get_by_label("Hide subgraphs").check()
-    tab.get_by_role("button", name="Apply").click()
+    tab.get_by_role("link", name="Hide subgraphs").click()
     expect(tab.locator(".bar-row")).to_have_count(4)
     for name, count in (("from", 0), ("to", 4)):
         site.go(tab, f"/timeline?id=nested&inner=no&{name}=2100-01-01T00:00")

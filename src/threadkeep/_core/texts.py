@@ -28,6 +28,17 @@ def size(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
+def lasting(seconds: float) -> str:
+    """Return a duration with its unit: "120 ms", "4.2 s", "3.0 min", "5.0 h", "2 d"."""
+    if 0 < seconds < 0.001:  # noqa: PLR2004 - a millisecond
+        return "<1 ms"
+    for most, size, unit in ((1, 0.001, "ms"), (60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if seconds < most:
+            count = seconds / size
+            return f"{count:.{1 if unit != 'ms' and count < 10 else 0}f} {unit}"  # noqa: PLR2004 - digits
+    return f"{seconds / 86400:,.0f} d"
+
+
 Messages: TypeAlias = "Sequence[BaseMessage]"
 
 

@@ -11,16 +11,15 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from langgraph.checkpoint.serde.types import INTERRUPT
 from rich.console import RenderableType
 from rich.padding import Padding
 
 from threadkeep._core.codec.codecs import CLASS, Raw
-from threadkeep._core.engine.thread_summary import following, tasks
-from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.cli.terminal import compact, line, plural, text
 from threadkeep.threads.diff import plain
 from threadkeep.threads.messages import Message
+from threadkeep.threads.steps import Step, step_of
 
 # -- values ------------------------------------------------------------------------------
 
@@ -52,27 +51,23 @@ def summarize(found: CheckpointTuple) -> dict[str, Any]:
     `time` is ISO 8601, `next` the nodes to run, `waiting` the interrupts without an answer,
     `failed` the errors of tasks.
     """
-    place, checkpoint = found.config["configurable"], found.checkpoint
-    metadata, writes = found.metadata or {}, found.pending_writes or []
-    values = checkpoint["channel_values"]
-    sent = [str(getattr(task, "node", task)) for task in values.get(TASKS) or ()]
+    step = step_of(found)
     return {
-        "thread": str(place["thread_id"]),
-        "namespace": str(place.get("checkpoint_ns") or ""),
-        "checkpoint": str(checkpoint["id"]),
-        "time": str(checkpoint["ts"]),
-        "source": str(metadata.get("source", "")),
-        "step": metadata.get("step"),
-        "next": list(dict.fromkeys([*following(values), *sent])),
-        "waiting": list(_waiting(writes)),
-        "failed": [str(value) for _, channel, value in writes if channel == ERROR],
+        "thread": str(found.config["configurable"]["thread_id"]),
+        "namespace": step.ns,
+        "checkpoint": step.id,
+        "time": step.time,
+        "source": step.source,
+        "step": step.number,
+        "next": list(step.next),
+        "waiting": list(_waiting(step, found.pending_writes or ())),
+        "failed": list(step.errors),
     }
 
 
-def _waiting(writes: list[Any]) -> Iterator[dict[str, Any]]:
-    waiting = tasks([(task, channel) for task, channel, _ in writes]).waiting
+def _waiting(step: Step, writes: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for task, channel, value in writes:
-        if channel == INTERRUPT and task in waiting:
+        if channel == INTERRUPT and task in step.waiting:
             for one in value if isinstance(value, list | tuple) else (value,):
                 question = plain(getattr(one, "value", one))
                 yield {"task": str(task), "id": getattr(one, "id", None), "value": question}

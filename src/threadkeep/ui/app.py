@@ -39,6 +39,7 @@ from threadkeep.ui.pages import (
     store,
     thread,
     threads,
+    timeline,
 )
 
 _STATIC = resources.files("threadkeep.ui").joinpath("static")
@@ -96,7 +97,7 @@ def app(
 def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> Guard:
     """Return the application of a page, with more routes before its own."""
     pages = [
-        *(threads, inbox, thread, steps, live, checkpoint, compare, edit, actions),
+        *(threads, inbox, thread, steps, timeline, live, checkpoint, compare, edit, actions),
         *(store, growth, items, sessions, savings),
     ]
     every = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 _LONG = 0.1  # a gap is compressed if it is longer than this part of the time in which steps ran
@@ -12,64 +12,44 @@ _SHORT = 3.0  # percent of the axis that a compressed gap takes
 _GAPS = 40.0  # percent that all of them may take
 
 
-class AxisPart(NamedTuple):
-    """A part of the axis: seconds since 1970, and percent of its width."""
+class Pause(NamedTuple):
+    """A compressed gap: its seconds, and where it is, in percent."""
 
-    start: float
-    end: float
+    seconds: float
     left: float
     right: float
-    is_gap: bool
 
 
 class Axis:
-    """Places moments between 0 and 100 percent.
+    """Places moments, in seconds, between 0 and 100 percent.
 
     Args:
         spans: start and end of each step.
     """
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
-        merged: list[list[float]] = []
+        edges: list[float] = []  # starts and ends in turn
         for start, end in sorted(spans):
-            if merged and start <= merged[-1][1]:
-                merged[-1][1] = max(merged[-1][1], end)
+            if edges and start <= edges[-1]:
+                edges[-1] = max(edges[-1], end)
             else:
-                merged.append([start, end])
-        least = _LONG * sum(end - start for start, end in merged)
-        cuts = [
-            (before[1], after[0])
-            for before, after in pairwise(merged)
-            if after[0] - before[1] > least
-        ]
-        self.pieces = _pieces(merged, cuts) if merged else []
-
-    @property
-    def gaps(self) -> list[AxisPart]:
-        """The compressed gaps."""
-        return [one for one in self.pieces if one.is_gap]
+                edges += [start, end]
+        sizes = [end - start for start, end in pairwise(edges)]
+        widths, least = [*sizes], _LONG * sum(sizes[::2])
+        long = [n for n in range(1, len(sizes), 2) if sizes[n] > least]
+        part = min(_SHORT, _GAPS / max(len(long), 1))
+        short = part * (sum(sizes) - sum(sizes[n] for n in long)) / (100 - part * len(long))
+        for n in long:
+            widths[n] = short or 1.0
+        total = sum(widths) or 1.0
+        self._edges = edges
+        self._places = [100 * width / total for width in accumulate(widths, initial=0.0)]
+        self.gaps = [Pause(sizes[n], *self._places[n : n + 2]) for n in long]
 
     def at(self, moment: float) -> float:
         """Return the percent of a moment."""
-        found = bisect_right(self.pieces, moment, key=lambda one: one.start) - 1
-        if found < 0:
-            return 0.0
-        start, end, left, right, _ = self.pieces[found]
-        part = (moment - start) / (end - start) if end > start else 0.0
-        return left + min(part, 1.0) * (right - left)
-
-
-def _pieces(merged: list[list[float]], cuts: list[tuple[float, float]]) -> list[AxisPart]:
-    width = min(_SHORT, _GAPS / len(cuts)) if cuts else 0.0
-    edges = [merged[0][0], *[edge for cut in cuts for edge in cut], merged[-1][1]]
-    spans = list(zip(edges[::2], edges[1::2], strict=True))
-    long = sum(end - start for start, end in spans)
-    rest, left, pieces = 100.0 - width * len(cuts), 0.0, []
-    for n, (start, end) in enumerate(spans):
-        share = (end - start) / long if long else 1 / len(spans)
-        right = left + rest * share
-        pieces.append(AxisPart(start, end, left, right, is_gap=False))
-        if n < len(cuts):
-            pieces.append(AxisPart(*cuts[n], right, right + width, is_gap=True))
-        left = right + width
-    return pieces
+        n = bisect_right(self._edges, moment)
+        if not 0 < n < len(self._edges):
+            return self._places[-1] if n else 0.0
+        (start, end), (left, right) = self._edges[n - 1 : n + 1], self._places[n - 1 : n + 1]
+        return left + (moment - start) / (end - start) * (right - left)

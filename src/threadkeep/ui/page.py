@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from threadkeep._core.texts import size
+from threadkeep._core.texts import lasting, size
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.monitor.probes import Window
 from threadkeep.ui import text
@@ -156,7 +156,7 @@ def _environment(language: str) -> Environment:
         newstyle=True,
     )
     del made.filters["tojson"]  # (Jinja does not escape its quotes: unsafe in attributes)
-    made.filters |= {"size": size, "n": "{:,}".format, "line": text.line}
+    made.filters |= {"size": size, "lasting": lasting, "n": "{:,}".format, "line": text.line}
     made.filters |= {"markdown": text.markdown, "json": text.as_json, "cut": text.cut}
     return made
 

@@ -6,7 +6,7 @@ import pytest
 
 from threadkeep.ui.lanes import MOST, Lanes, draw
 
-FORK_OF_FORK = [("7", "5"), ("6", "4"), ("5", "2"), ("4", "2"), ("3", "1"), ("2", "1"), ("1", None)]
+FORK_OF_FORK = [("7", "5"), ("6", "4"), ("5", "2"), ("4", "2"), ("3", "1"), ("2", "1"), ("1", "")]
 
 
 def places(rows):
@@ -14,17 +14,13 @@ def places(rows):
 
 
 def test_a_line_stays_in_one_lane():
-    drawn, waiting = draw([("3", "2"), ("2", "1"), ("1", None)])
-    assert drawn == [
-        Lanes(0, (), (), (), (0,)),
-        Lanes(0, (0,), (), (), (0,)),
-        Lanes(0, (0,), (), (), ()),
-    ]
-    assert waiting == []
+    drawn, waiting = draw([("3", "2"), ("2", "1"), ("1", "")])
+    assert drawn == [Lanes(0, (), ()), Lanes(0, (0,), ()), Lanes(0, (0,), ())]
+    assert not any(waiting)
 
 
 def test_two_forks_meet_at_their_parents():
-    rows = [("5", "3"), ("4", "3"), ("3", "1"), ("2", "1"), ("1", None)]
+    rows = [("5", "3"), ("4", "3"), ("3", "1"), ("2", "1"), ("1", "")]
     assert places(rows) == [(0, ()), (1, ()), (0, (0, 1)), (1, ()), (0, (0, 1))]
 
 
@@ -44,8 +40,13 @@ def test_windows_are_drawn_as_the_whole(at):
 
 
 def test_a_lane_ends_where_the_parent_was_removed():
-    drawn, _ = draw([("9", "8"), ("5", "4"), ("4", None)])
-    assert [(one.lane, one.cut) for one in drawn] == [(0, ()), (0, (0,)), (0, ())]
+    drawn, _ = draw([("9", "8"), ("5", "4"), ("4", "")])
+    assert drawn == [Lanes(0, (), ()), Lanes(0, (), ()), Lanes(0, (0,), ())]
+
+
+def test_lanes_lead_past_a_subgraph():
+    drawn, _ = draw([("", ""), ("5", "3"), ("4", "3"), ("", "5"), ("3", "")])
+    assert [drawn[0], drawn[3]] == [Lanes(-1, (), ()), Lanes(-1, (), (0, 1))]
 
 
 def test_lanes_are_bounded():

@@ -1,15 +1,16 @@
 """Events that say when a thread, or any thread, has changed.
 
-All open pages of a process that show the same share one watcher. It reads the thread's entry, one
-row, every two seconds (less often if that takes long), and ends with its last page.
+All open pages of a process that show the same share a read of the thread's entry, one row, every
+two seconds (less often if that takes long), and read nothing once the last page is closed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 import anyio
@@ -20,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from threadkeep.ui.page import StorePage, needed, page_of
+from threadkeep.ui.page import needed, page_of
 
-MOST_STREAMS = 64
+MOST_WATCHED = 64
 INTERVAL = 2.0
 """Seconds between two reads."""
 
@@ -40,7 +41,7 @@ def seen(entries: Any) -> str:
 
 
 class Watcher:
-    """Reads entries again and again, and tells its listeners when they have changed.
+    """A part of the store that pages show, read once for all of them.
 
     Args:
         read: returns the entries.
@@ -48,95 +49,51 @@ class Watcher:
 
     def __init__(self, read: Callable[[], Awaitable[Any]]) -> None:
         self._read = read
-        self._last: str | None = None
-        self._told = asyncio.Event()
-        self._task = asyncio.create_task(self._watch())
-        self.listeners = 0
+        self._last = ""
+        self._due = 0.0
+        self._lock = anyio.Lock()
+        self.pause = INTERVAL
 
-    async def _watch(self) -> None:
-        pause = INTERVAL
-        while True:
+    async def look(self) -> str:
+        """Return the text of `seen` as of the last read; read again if that is due."""
+        async with self._lock:
             began = time.monotonic()
-            try:
-                now = seen(await self._read())
-                pause = max(INTERVAL, _PART * (time.monotonic() - began))
-            except Exception:  # noqa: BLE001 - whatever the store has; its pages say so
-                now, pause = _FAILED, min(pause * 2, _SLOWEST)
-            if now != self._last:
-                self._last = now
-                self._told.set()
-                self._told = asyncio.Event()
-            await asyncio.sleep(pause)
+            if began >= self._due:
+                try:
+                    self._last = seen(await self._read())
+                    self.pause = max(INTERVAL, _PART * (time.monotonic() - began))
+                except Exception:  # noqa: BLE001 - whatever the store has; its pages say so
+                    self._last, self.pause = _FAILED, min(self.pause * 2, _SLOWEST)
+                self._due = time.monotonic() + self.pause
+            return self._last
 
     async def events(self, known: str | None, ending: anyio.Event) -> AsyncIterator[Event]:
         """Yield an event for each change since the page was drawn, which has seen `known`."""
         while not ending.is_set():
-            told, now = self._told, self._last
+            now = await self.look()
             if now == _FAILED and known != _FAILED:
                 yield Event(event="failed", data="")
-            elif now is not None and known not in (None, now):
+            elif known not in (None, now):
                 yield Event(event="changed", data="", id=now)
-            known = now or known
-            waits = [asyncio.ensure_future(one.wait()) for one in (told, ending)]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in waits:
-                    one.cancel()
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._task.cancel()
-
-
-class Watchers:
-    """The watchers of a page, by the thread that they read, or "" for the list."""
-
-    def __init__(self, page: StorePage) -> None:
-        self._threads = page.saver.threads
-        self._open: dict[str, Watcher] = {}
-
-    async def events(
-        self, thread: str, known: str | None, ending: anyio.Event
-    ) -> AsyncIterator[Event]:
-        """Yield the events of a thread's page until `ending` is set."""
-        watcher = self._open.get(thread)
-        if watcher is None:
-            watcher = self._open[thread] = Watcher(lambda: self._read(thread))
-        watcher.listeners += 1
-        try:
-            async for one in watcher.events(known, ending):
-                yield one
-        finally:
-            watcher.listeners -= 1
-            if not watcher.listeners:
-                watcher.close()
-                del self._open[thread]
-
-    async def _read(self, thread: str) -> Any:
-        if thread:
-            return await self._threads.aget(thread)
-        return (await self._threads.asearch(limit=_NEWEST)).threads
-
-    @property
-    def count(self) -> int:
-        """The number of open streams."""
-        return sum(one.listeners for one in self._open.values())
+            known = now
+            with anyio.move_on_after(self._due - time.monotonic()):
+                await ending.wait()
 
 
 async def _live(request: Request) -> Response:
     """Answer with events: `changed`, and `failed` while the store does not answer."""
-    state = request.app.state
-    if not hasattr(state, "watchers"):
-        state.watchers = Watchers(page_of(request))
-    watchers: Watchers = state.watchers
-    if watchers.count >= MOST_STREAMS:
-        raise HTTPException(503, "Too many pages are open.")
+    state, threads = request.app.state, page_of(request).saver.threads
+    if not hasattr(state, "watched"):
+        state.watched = WeakValueDictionary[str, Watcher]()
     known = request.headers.get("last-event-id") or request.query_params.get("seen")
     thread = needed(request, "id") if request.url.path.endswith("/thread/live") else ""
+    read = partial(threads.aget, thread) if thread else partial(threads.asearch, limit=_NEWEST)
+    if len(state.watched) >= MOST_WATCHED and thread not in state.watched:
+        raise HTTPException(503, "The pages of too many threads are open.")
+    watched = state.watched.setdefault(thread, Watcher(read))
     ending = anyio.Event()  # (set when the server ends)
     return EventSourceResponse(
-        watchers.events(thread, known, ending),
+        watched.events(known, ending),
         ping=_PING,
         shutdown_event=ending,
         shutdown_grace_period=_GRACE,

@@ -1,170 +1,157 @@
-"""The steps of a thread: a window of its checkpoints, with their branches, and their timeline."""
+"""The steps of a thread: a window of its checkpoints, with the lanes of their branches."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
+from langgraph.checkpoint.base import CheckpointTuple
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.errors import ThreadNotFoundError
-from threadkeep.threads import ThreadStatus
-from threadkeep.ui import history, lanes
-from threadkeep.ui.axis import Axis, AxisPart
-from threadkeep.ui.history import Step, Steps
-from threadkeep.ui.page import MOST, needed, page_of, render
+from threadkeep.threads import Mark, ThreadInfo, ThreadStatus
+from threadkeep.threads.steps import Step, has_failed, step_of
+from threadkeep.ui import lanes
+from threadkeep.ui.page import needed, page_of, render
 from threadkeep.ui.pages.live import seen
 
 _STEPS = 60  # checkpoints of a window
-_BARS = 150  # checkpoints of a timeline
+_ALONE = 20  # parents outside of a window that are read for it
+_LONG = 10_000
+"""Steps from which a window leaves out subgraphs until it is asked for them: to sort several
+namespaces by id, a store may read the whole thread."""
+
 _AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)  # (reading steps would restore the thread)
 
 
-async def window(request: Request, thread: str) -> dict[str, Any]:
-    """Return the values of `steps.html`: the newest steps of a thread, or those that are asked."""
-    return {"steps": await _read(request, thread, _STEPS)}
+class StepRow(NamedTuple):
+    """A step as it is drawn, with the tags and the pin of its checkpoint."""
+
+    step: Step
+    lanes: lanes.Lanes
+    mark: Mark
 
 
-async def _read(request: Request, thread: str, most: int, *, below: str = "") -> dict[str, Any]:
-    asked, saver = request.query_params, page_of(request).saver
+class Steps(NamedTuple):
+    """A window of a thread's steps, newest first.
+
+    Attributes:
+        before: the checkpoint that the window is below; "" for the newest.
+        inner: True if it lists subgraphs.
+        older: the checkpoint that the next window is below; "" at the end.
+        waiting: the parents that lanes wait for below the window.
+    """
+
+    info: ThreadInfo
+    before: str = ""
+    inner: bool = True
+    rows: Sequence[StepRow] = ()
+    older: str = ""
+    waiting: Sequence[str] = ()
+
+    @property
+    def seen(self) -> str:
+        """Return the state of the thread as the page has seen it, for `live`."""
+        return seen(self.info)
+
+    @property
+    def next(self) -> Mapping[str, str]:
+        """The query of the next window."""
+        inner, waiting = "yes" if self.inner else "no", ",".join(self.waiting)
+        return {"id": self.info.id, "before": self.older, "lanes": waiting, "inner": inner}
+
+    @property
+    def groups(self) -> list[list[StepRow]]:
+        """Rows of the graph itself, and those of subgraphs between them."""
+        return [[*some] for _, some in groupby(self.rows, lambda row: not row.step.ns)]
+
+    @property
+    def width(self) -> int:
+        """The number of lanes."""
+        return 1 + max(max(row.lanes.lane, *row.lanes.passing, 0) for row in self.rows)
+
+    @property
+    def longest(self) -> float:
+        """Seconds of the longest step."""
+        return max([row.step.seconds or 0 for row in self.rows if not row.step.is_idle], default=0)
+
+
+async def window(request: Request, most: int = _STEPS, before: str | None = None) -> Steps:
+    """Return the newest steps of a thread, or those below `before`, which the query may name."""
+    asked, saver, thread = request.query_params, page_of(request).saver, needed(request, "id")
     info = await saver.threads.aget(thread)  # (before the steps: a later change is an event)
     if info is None:
         raise ThreadNotFoundError(thread=thread)
-    before, found = below or asked.get("before", ""), None
-    if info.state not in _AWAY:
-        found = await history.read(
-            saver,
-            info,
-            most,
-            before=before,
-            waiting=_lanes(asked.get("lanes", "")),
-            inner={"no": False, "yes": True}.get(asked.get("inner", "")),
-        )
-    return {
-        "info": info,
-        "found": found,
-        "before": before,
-        "inner": "" if found is None else "yes" if found.inner else "no",
-        "lanes": json.dumps(found.waiting) if found else "",
-        "seen": seen(info),
-        "lasting": lasting,
-    }
+    if info.state in _AWAY:
+        return Steps(info)
+    before = asked.get("before", "") if before is None else before
+    waiting = asked.get("lanes", "").split(",")[: lanes.MOST]
+    inner = {"no": False, "yes": True}.get(asked.get("inner", ""))
+    if inner is None:
+        head = await _listed(saver, thread, 1, before, inner=False)
+        inner = not head or (step_of(head[0], is_tip=False).number or 0) < _LONG
+    found = await _listed(saver, thread, most + 1, before, inner=inner)
+    steps = await _read(saver, found, most, before, waiting)
+    rows = [("" if one.ns else one.id, one.parent) for one in steps]
+    drawn, below = lanes.draw(rows, waiting)
+    marks = {(mark.checkpoint_ns, mark.checkpoint): mark for mark in info.marks}
+    marked = [marks.get((one.ns, one.id), Mark(one.ns, one.id)) for one in steps]
+    shown = [StepRow(*row) for row in zip(steps, drawn, marked, strict=True)]
+    return Steps(info, before, inner, shown, steps[-1].id if found[most:] else "", below)
 
 
-def _lanes(given: str) -> list[str | None]:
-    """Read the parents that lanes wait for above a window."""
-    try:
-        found = json.loads(given or "[]")
-    except (ValueError, RecursionError):
-        return []
-    is_right = isinstance(found, list) and len(found) <= lanes.MOST
-    return found if is_right and all(one is None or type(one) is str for one in found) else []
+async def _listed(
+    saver: Any, thread: str, most: int, before: str, *, inner: bool
+) -> list[CheckpointTuple]:
+    place = {"thread_id": thread} if inner else {"thread_id": thread, "checkpoint_ns": ""}
+    start = {"configurable": {**place, "checkpoint_id": before}} if before else None
+    found = saver.alist({"configurable": place}, before=start, limit=most, values="lazy")
+    return [one async for one in found]
 
 
-def lasting(seconds: float) -> str:
-    """Return a duration with its unit: "120 ms", "4.2 s", "3 min", "5 h", "2 d"."""
-    if 0 < seconds < 0.001:  # noqa: PLR2004 - a millisecond
-        return "<1 ms"
-    for most, size, unit in ((1, 0.001, "ms"), (60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
-        if seconds < most:
-            count = seconds / size
-            return f"{count:.{1 if unit != 'ms' and count < 10 else 0}f} {unit}"  # noqa: PLR2004 - digits
-    return f"{seconds / 86400:,.0f} d"
+async def _read(
+    saver: Any, found: list[CheckpointTuple], most: int, before: str, waiting: Sequence[str]
+) -> list[Step]:
+    shown, known = found[:most], {_key(one.config): one for one in found}
+    parents = {_key(one.parent_config): one.parent_config for one in shown}
+    for key in [one for one in parents if one[1] and one not in known][:_ALONE]:
+        async for one in saver.alist(parents[key], limit=1, values="lazy"):
+            known[key] = one
+    has_child = {*parents, *(("", wanted) for wanted in waiting)}
+    if before:  # (a newer checkpoint probably continues from the newest of these)
+        has_child |= set({_key(one.config)[0]: _key(one.config) for one in shown[::-1]}.values())
+    steps = []
+    for one in shown:
+        is_tip = _key(one.config) not in has_child
+        if is_tip:
+            await _load(one)
+        steps.append(step_of(one, known.get(_key(one.parent_config)), is_tip=is_tip))
+    return steps
+
+
+async def _load(found: CheckpointTuple) -> None:
+    """Load parts of a tip that are shown: the nodes that tasks were sent to, and the errors."""
+    values: Any = found.checkpoint["channel_values"]
+    writes: Any = found.pending_writes
+    if TASKS in values:
+        await values.aload(TASKS)
+    if has_failed(found):
+        await writes.aload()
+
+
+def _key(config: Any) -> tuple[str, str]:
+    """Return the namespace and id of a checkpoint; "" for none."""
+    place = config["configurable"] if config else {}
+    return str(place.get("checkpoint_ns") or ""), str(place.get("checkpoint_id") or "")
 
 
 async def _steps(request: Request) -> Response:
     """Answer with a window of steps, to be put into a page."""
-    return render(request, "steps_window.html", **await window(request, needed(request, "id")))
+    return render(request, "steps_window.html", steps=await window(request))
 
 
-# -- the timeline ------------------------------------------------------------------------
-
-
-class Bar(NamedTuple):
-    """A step on a time axis, or one of its nodes, in percent of the axis.
-
-    A bar with `is_next` is a point: the nodes that run, wait or failed after the checkpoint.
-    """
-
-    step: Step
-    name: str
-    left: float
-    width: float = 0.0
-    is_next: bool = False
-
-
-async def _timeline(request: Request) -> Response:
-    """Show steps as bars on a time axis."""
-    asked, thread = request.query_params, needed(request, "id")
-    start, end = _moment(asked.get("from", "")), _moment(asked.get("to", ""))
-    below = "" if end is None else _id_after(end)
-    if before := asked.get("before"):
-        below = min(before, below) if below else before
-    steps = await _read(request, thread, _BARS, below=below)
-    found: Steps | None = steps["found"]
-    every = found.steps if found else []
-    shown = [one for one in every if _is_asked(one, asked, start, end)]
-    is_end = start is not None and any((one.end or start) < start for one in every)
-    return render(
-        request,
-        "timeline.html",
-        steps=steps,
-        count=len(every),
-        rows=_rows(shown),
-        nodes=sorted({name for one in every for name in (*one.ran, *one.next)})[:MOST],
-        older="" if found is None or is_end else found.older,
-    )
-
-
-def _moment(given: str) -> float | None:
-    """Return the seconds since 1970 of a moment in UTC."""
-    with suppress(ValueError, OverflowError):
-        return datetime.fromisoformat(given).replace(tzinfo=UTC).timestamp()
-    return None
-
-
-def _id_after(moment: float) -> str:
-    """Return an id that is greater than those of LangGraph until this moment (UUID version 6)."""
-    ticks = max(int(moment * 10_000_000) + 0x01B21DD213814000, 0)
-    return f"{ticks >> 28:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-8000-000000000000"
-
-
-def _is_asked(step: Step, asked: Mapping[str, str], start: float | None, end: float | None) -> bool:
-    only, node, at = asked.get("only"), asked.get("node"), step.end
-    if at is None or (start is not None and at < start) or (end is not None and at > end):
-        return False
-    if only == "failed" and not (step.failed or step.retried):
-        return False
-    if only == "waits" and not (step.waiting or step.waited):
-        return False
-    return not node or node in step.ran or node in step.next
-
-
-def _rows(steps: list[Step]) -> list[Bar | AxisPart]:
-    """Return bars in order of their begin, with the compressed gaps before the bars after them."""
-    spans = [_span(one) for one in steps]
-    axis, room = Axis(spans), MOST - len(steps)
-    rows: list[tuple[tuple[float, float], Bar | AxisPart]] = []
-    for one, (start, end) in zip(steps, spans, strict=True):
-        names = one.ran if 1 < len(one.ran) <= room else (", ".join(one.ran),)
-        room -= len(names) - 1 + bool(one.next)
-        left, width = axis.at(start), axis.at(end) - axis.at(start)
-        key = (start, 0 if one.is_idle else 1 / (1 + end - start))  # (a subgraph after its node)
-        rows += [(key, Bar(one, name, left, width)) for name in names]
-        if one.next and room >= 0:
-            rows.append(((end, 2), Bar(one, ", ".join(one.next), axis.at(end), is_next=True)))
-    rows += [((one.end, -1), one) for one in axis.gaps]
-    return [row for _, row in sorted(rows, key=lambda row: row[0])]
-
-
-def _span(step: Step) -> tuple[float, float]:
-    end = step.end or 0.0
-    return end - (0 if step.is_idle else step.seconds or 0), end
-
-
-ROUTES = [Route("/thread/steps", _steps), Route("/timeline", _timeline)]
+ROUTES = [Route("/thread/steps", _steps)]

@@ -46,8 +46,8 @@ async def thread(request: Request) -> Response:
     values: dict[str, Any] = {"part": "later"}  # (finding messages may read all channels)
     if found is None or CHANNEL in found.checkpoint["channel_values"]:
         values = await _chat(request, info, found)
-    beside = await steps.window(request, info.id)
-    return render(request, "thread.html", info=info, found=found, **values, **beside)
+    beside = await steps.window(request)
+    return render(request, "thread.html", info=info, found=found, steps=beside, **values)
 
 
 async def chat(request: Request) -> Response:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
-from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 
 import anyio
 import pytest
-from kit.pages import page_over
 from kit.rows import checkpoint, metadata, place
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.types import Interrupt
@@ -42,94 +43,102 @@ def entries():
 
 
 @pytest.fixture
-def pauses(monkeypatch):
-    """The pauses between reads, which take no time."""
-    taken, sleep = [], asyncio.sleep
-
-    async def pause(seconds):
-        taken.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(live.asyncio, "sleep", pause)
-    return taken
+def clock(monkeypatch):
+    """A clock that a test sets, in seconds."""
+    found = SimpleNamespace(now=0.0, monotonic=lambda: found.now)
+    monkeypatch.setattr(live, "time", found)
+    return found
 
 
 @pytest.fixture
-def watchers(entries):
-    with MemorySaver() as saver:
-        page = page_over(saver)
-        found = live.Watchers(page)
-        found._threads = entries
-        yield found
+def watched(entries, monkeypatch):
+    monkeypatch.setattr(live, "INTERVAL", 0.001)
+    return live.Watcher(partial(entries.aget, THREAD))
 
 
-async def turns(count=20):
-    for _ in range(count):
+async def turns(until):
+    """Let other tasks run."""
+    while not until():  # noqa: ASYNC110 - of a loop that has nothing to set an event
         await asyncio.sleep(0)
 
 
-async def test_a_change_is_an_event(watchers, entries, pauses):
-    events = watchers.events(THREAD, live.seen("old"), anyio.Event())
+async def test_a_change_is_an_event(watched, entries):
+    events = watched.events(live.seen("old"), anyio.Event())
     waiting = asyncio.ensure_future(anext(events))
-    await turns()
+    await turns(lambda: entries.reads >= 3)
     assert not waiting.done(), "nothing has changed"
     entries.entry = "new"
     event = await waiting
     assert (event.event, event.id) == ("changed", live.seen("new"))
-    assert set(pauses) == {live.INTERVAL, 0}
     await events.aclose()
 
 
-async def test_a_change_before_the_stream_opened_is_an_event(watchers, entries, pauses):
-    events = watchers.events(THREAD, live.seen("older"), anyio.Event())
+async def test_a_change_before_the_stream_opened_is_an_event(watched):
+    events = watched.events(live.seen("older"), anyio.Event())
     assert (await anext(events)).event == "changed"
     await events.aclose()
 
 
-async def test_pages_share_a_watcher_and_it_ends_with_the_last(watchers, entries, pauses):
-    streams = [watchers.events(THREAD, live.seen("old"), anyio.Event()) for _ in range(5)]
-    waiting = [asyncio.ensure_future(anext(one)) for one in streams]
-    await turns(40)
-    assert watchers.count == 5
-    assert entries.reads == pauses.count(live.INTERVAL), "one read for all, then a pause"
-    for one in waiting:
-        one.cancel()
-        with suppress(asyncio.CancelledError):
-            await one
-    await turns()
-    assert watchers.count == 0
-    reads = entries.reads
-    await turns(40)
-    assert entries.reads == reads
-
-
-async def test_a_store_that_fails_is_read_less_often(watchers, entries, pauses):
+async def test_a_store_that_fails_and_recovers_is_said_once(watched, entries):
     entries.entry = OSError("away")
-    events = watchers.events(THREAD, live.seen("old"), anyio.Event())
+    events = watched.events(live.seen("old"), anyio.Event())
     assert (await anext(events)).event == "failed"
     again = asyncio.ensure_future(anext(events))
-    await turns(60)
-    assert [one for one in pauses if one][:7] == [4, 8, 16, 32, 60, 60, 60]
-    assert not again.done(), "it is said once"
+    await turns(lambda: entries.reads >= 3)
+    assert not again.done()
     entries.entry = "old"
     assert (await again).event == "changed"
     await events.aclose()
 
 
-async def test_streams_are_bounded():
+async def test_a_stream_ends_with_the_server(entries):
+    ending = anyio.Event()
+    events = live.Watcher(partial(entries.aget, THREAD)).events(None, ending)
+    end = asyncio.ensure_future(anext(events, "the end"))
+    await turns(lambda: entries.reads)
+    ending.set()
+    assert await end == "the end"
+
+
+async def test_pages_share_reads(entries, clock):
+    watched = live.Watcher(partial(entries.aget, THREAD))
+    for at, reads in ((0, 1), (1.9, 1), (2, 2), (3.9, 2), (4.5, 3)):
+        clock.now = at
+        assert await asyncio.gather(*[watched.look() for _ in range(5)]) == [live.seen("old")] * 5
+        assert entries.reads == reads
+
+
+async def test_a_store_that_fails_is_read_less_often(entries, clock):
+    watched, pauses = live.Watcher(partial(entries.aget, THREAD)), []
+    entries.entry = OSError("away")
+    for _ in range(6):
+        await watched.look()
+        pauses.append(watched.pause)
+        clock.now += watched.pause
+    assert pauses == [4, 8, 16, 32, 60, 60]
+    entries.entry = "old"
+    assert await watched.look() == live.seen("old")
+    assert watched.pause == live.INTERVAL
+
+
+async def test_watched_threads_are_bounded():
     with MemorySaver() as saver:
         inner = app(saver, authorize=lambda _: "me")._app
-        scope = {"type": "http", "method": "GET", "path": "/live", "headers": [], "app": inner}
-        request = Request({**scope, "query_string": b""})
-        answers = [await live._live(request) for _ in range(live.MOST_STREAMS)]
-        waiting = [asyncio.ensure_future(anext(one.body_iterator)) for one in answers]
-        await asyncio.sleep(0)
-        with pytest.raises(HTTPException, match="Too many"):
-            await live._live(request)
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await live._live(request)
+        scope = {"type": "http", "method": "GET", "path": "/thread/live", "headers": []}
+
+        async def ask(thread):
+            query = f"id={thread}".encode()
+            return await live._live(Request({**scope, "app": inner, "query_string": query}))
+
+        answers = [await ask(n) for n in range(live.MOST_WATCHED)]
+        assert await ask(0), "a thread that is watched costs nothing more"
+        with pytest.raises(HTTPException, match="too many"):
+            await ask("another")
+        for one in answers:
+            await one.body_iterator.aclose()
+        del one, answers
+        gc.collect()
+        assert await ask("another")
 
 
 @pytest.mark.parametrize("list_too", [False, True])
