@@ -1,4 +1,4 @@
-"""What a step ran, how long, and what waits or failed after it: by two checkpoints alone."""
+"""Steps: the nodes that ran, how long, and tasks that wait or failed after it."""
 
 from __future__ import annotations
 
