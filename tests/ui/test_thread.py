@@ -150,9 +150,8 @@ def test_an_archived_thread_stays_archived(serve, tmp_path):
         saver.threads.archive("t")
         tab = serve(saver).open("/thread?id=t")
         tab.get_by_text("The thread is archived.").wait_for()
-        tab.evaluate(
-            "fetch('/thread/messages?id=t&start=0&after=1&is=x').then((one) => one.text())"
-        )
+        tab.evaluate("fetch('/thread/messages?id=t&start=0').then((one) => one.text())")
+        assert not tab.locator("#facts").get_by_role("link").count(), "reading growth restores it"
         assert saver.threads.get("t").state == "archived"
 
 
@@ -187,6 +186,10 @@ def test_layered_memory_shows_the_view_and_the_archive(saver, serve):
         assert texts(tab) == [f"text number {n}" for n in range(20)]
         stored = saver.list({"configurable": {"thread_id": "t"}}, values="lazy")
         assert len(list(stored)) == before, "nothing was written"
+        say(saver, HumanMessage("one more"))
+        tab.evaluate("htmx.trigger(document.body, 'changed')")
+        tab.locator("#newest").get_by_text("one more").wait_for()
+        assert tab.locator(".archived .said").count() == 20 - shown, "they stay"
 
 
 def test_hostile_messages_load_and_run_nothing(saver, serve):

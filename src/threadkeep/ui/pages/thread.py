@@ -121,7 +121,7 @@ async def _window(request: Request, said: Conversation) -> dict[str, Any]:
         every = await layered.afull_messages(config)
     stop = max(len(every) - skip, 0)
     first, part = max(stop - _WINDOW, 0), "earlier" if skip else "all"
-    if layered is None and 0 <= stop - start <= MOST:
+    if start < stop <= start + MOST and _is_first(every[start], request):
         first, part = start, "newest"
     is_live, memory = every is said.live, None
     if layered is not None and is_live and not first:
@@ -136,6 +136,11 @@ async def _window(request: Request, said: Conversation) -> dict[str, Any]:
         "channel": said.channel,
         "at": said.found.checkpoint["id"],
     }
+
+
+def _is_first(found: Any, request: Request) -> bool:
+    """Return True if the page begins with this message: none were removed before it."""
+    return (message(found).id or "").startswith(request.query_params.get("first", ""))
 
 
 async def _streams(
