@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.threads.media import Medium, encoded
 from threadkeep.threads.messages import Block, Message, ToolCall, message
-from threadkeep.ui.text import LONGEST, RENDERED, as_json, cut, markdown, parsed
+from threadkeep.ui.text import LONGEST, RENDERED, as_json, cut, markdown, parsed, weight
 from threadkeep.ui.values import one_line
 
 _SIDES = {"user": "human", "assistant": "ai", "function": "tool", "developer": "system"}
@@ -57,10 +57,10 @@ class Bubble(NamedTuple):
 
 
 class _Room:
-    """Characters that an answer may still hold, render, and hold as pictures."""
+    """Characters that an answer may still hold, render, and hold as pictures; and parts."""
 
     def __init__(self) -> None:
-        self._left = {"text": 1_000_000, "html": 100_000, "image": 4_000_000}
+        self._left = {"text": 1_000_000, "html": 100_000, "image": 4_000_000, "part": 2000}
 
     def takes(self, kind: str, count: int) -> bool:
         """Return True if this many fit, which then are taken."""
@@ -93,8 +93,12 @@ def bubbles(messages: Sequence[Any], first: int | None = None) -> list[Bubble]:
 def _bubble(one: Message, place: int | None, room: _Room) -> Bubble:
     side = _SIDES.get(one.role, one.role)
     side = side if side in _SIDES.values() else "other"
-    parts = [_part(block, side, room) for block in one.blocks if block.text != ""]
-    return Bubble(one, side, place, parts, [_call(each, room) for each in one.tool_calls])
+    blocks = [block for block in one.blocks if block.text != ""]
+    parts = [_part(block, side, room) for block in blocks if room.takes("part", 1)]
+    calls = [_call(each, room) for each in one.tool_calls if room.takes("part", 1)]
+    if len(parts) + len(calls) < len(blocks) + len(one.tool_calls):
+        parts.append(Shown("note", "…", is_cut=True))
+    return Bubble(one, side, place, parts, calls)
 
 
 def _call(call: ToolCall, room: _Room) -> ShownCall:
@@ -115,7 +119,7 @@ def _part(block: Block, side: str, room: _Room) -> Shown:
 
 
 def _text(text: str, room: _Room, *, rendered: bool = True) -> Shown:
-    if rendered and len(text) <= RENDERED and room.takes("html", len(text)):
+    if rendered and (count := weight(text)) <= RENDERED and room.takes("html", count):
         return Shown("html", markdown(text))
     return room.cut("text", text)
 

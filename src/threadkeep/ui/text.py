@@ -25,12 +25,21 @@ _TAGS = {
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
 _PARSER = MarkdownIt("commonmark", {"html": False, "linkify": False, "typographer": False})
-_PARSER.enable("table").disable("image")
+# (one definition of a link, used often, would make 100 MB of a short text)
+_PARSER.enable("table").disable(["image", "reference"])
+
+
+def weight(text: str) -> int:
+    """Return the characters of Markdown, or of its tables, whose short rows are filled up."""
+    if len(text) > RENDERED:
+        return len(text)
+    rows = text.splitlines()
+    return max(len(text), len(rows) * max([row.count("|") for row in rows], default=0))
 
 
 def markdown(text: str) -> Markup:
     """Return Markdown as HTML. Images become links, and a long text stays plain."""
-    if len(text) > RENDERED:
+    if weight(text) > RENDERED:
         return Markup('<pre class="text">{}</pre>').format(cut(text))
     html = nh3.clean(
         _PARSER.render(text.encode("utf-8", "replace").decode()),  # (no half surrogate pairs)

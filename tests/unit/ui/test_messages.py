@@ -57,6 +57,22 @@ def test_markdown_has_a_limit_for_all_of_an_answer():
     assert parts(AIMessage(long * 2))[0][0] == "text"
 
 
+def test_markdown_that_would_become_much_more_stays_text():
+    table = "a|" * 128 + "\n" + "-|" * 128 + "\n" + "|\n" * 500
+    assert parts(AIMessage(table))[0][0] == "text"
+    definition = "[a]: http://x/" + "y" * 9000 + "\n\n" + "[a]" * 3000
+    assert len(parts(AIMessage(definition))[0][1]) < 20_000
+
+
+def test_parts_have_a_limit_for_all_of_an_answer():
+    calls = [{"name": "f", "args": {}, "id": f"{number}"} for number in range(1500)]
+    old, new = drawn(AIMessage(["a"] * 9000), AIMessage("b", tool_calls=calls))
+    assert len(new.parts) == 1
+    assert len(new.calls) == 1500
+    assert len(old.parts) == 500
+    assert old.parts[-1].is_cut
+
+
 def test_texts_have_a_limit_for_all_of_an_answer():
     shown = [each.parts[0] for each in drawn(*[AIMessage("x" * 150_000) for _ in range(12)])]
     assert [len(one.body) for one in shown] == [1001, 1001, *[100_001] * 10]
