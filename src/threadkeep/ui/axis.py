@@ -21,11 +21,7 @@ class Pause(NamedTuple):
 
 
 class Axis:
-    """Places moments, in seconds, between 0 and 100 percent.
-
-    Args:
-        spans: start and end of each step.
-    """
+    """Places moments, in seconds, between 0 and 100 percent, by the start and end of each step."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
         edges: list[float] = []  # starts and ends in turn

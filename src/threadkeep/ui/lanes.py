@@ -28,9 +28,8 @@ def draw(
 ) -> tuple[list[Lanes], list[str]]:
     """Return the lanes of checkpoints, and the parents that lanes wait for below the last one.
 
-    Args:
-        rows: ids and parents, by falling id; an empty id for a checkpoint of a subgraph.
-        waiting: the parents that lanes wait for above the first row; empty for a free lane.
+    Rows are ids and parents, by falling id; the id of a subgraph's checkpoint is empty. Of
+    `waiting`, the parents that lanes wait for above the first row, a free lane is empty.
     """
     lanes, drawn = list(waiting), []
     for id, parent in rows:

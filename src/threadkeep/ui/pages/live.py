@@ -24,9 +24,7 @@ from starlette.routing import Route
 from threadkeep.ui.page import needed, page_of
 
 MOST_WATCHED = 64
-INTERVAL = 2.0
-"""Seconds between two reads."""
-
+INTERVAL = 2.0  # seconds between two reads
 _PART = 50  # a slow read is followed by a pause of so many times its length
 _SLOWEST = 60.0  # seconds between two reads of a store that fails
 _PING = 30  # seconds between two signs of life
@@ -41,11 +39,7 @@ def seen(entries: Any) -> str:
 
 
 class Watcher:
-    """A part of the store that pages show, read once for all of them.
-
-    Args:
-        read: returns the entries.
-    """
+    """Entries that pages show, read once for all of them."""
 
     def __init__(self, read: Callable[[], Awaitable[Any]]) -> None:
         self._read = read

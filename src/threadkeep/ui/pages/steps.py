@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import CheckpointTuple
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,10 +20,7 @@ from threadkeep.ui.pages.live import seen
 
 _STEPS = 60  # checkpoints of a window
 _ALONE = 20  # parents outside of a window that are read for it
-_LONG = 10_000
-"""Steps from which a window leaves out subgraphs until it is asked for them: to sort several
-namespaces by id, a store may read the whole thread."""
-
+_LONG = 10_000  # steps from which subgraphs are listed on demand: a store may read the whole thread
 _AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)  # (reading steps would restore the thread)
 
 
@@ -74,11 +70,6 @@ class Steps(NamedTuple):
         """The number of lanes."""
         return 1 + max(max(row.lanes.lane, *row.lanes.passing, 0) for row in self.rows)
 
-    @property
-    def longest(self) -> float:
-        """Seconds of the longest step."""
-        return max([row.step.seconds or 0 for row in self.rows if not row.step.is_idle], default=0)
-
 
 async def window(request: Request, most: int = _STEPS, before: str | None = None) -> Steps:
     """Return the newest steps of a thread, or those below `before`, which the query may name."""
@@ -104,9 +95,7 @@ async def window(request: Request, most: int = _STEPS, before: str | None = None
     return Steps(info, before, inner, shown, steps[-1].id if found[most:] else "", below)
 
 
-async def _listed(
-    saver: Any, thread: str, most: int, before: str, *, inner: bool
-) -> list[CheckpointTuple]:
+async def _listed(saver: Any, thread: str, most: int, before: str, *, inner: bool) -> list[Any]:
     place = {"thread_id": thread} if inner else {"thread_id": thread, "checkpoint_ns": ""}
     start = {"configurable": {**place, "checkpoint_id": before}} if before else None
     found = saver.alist({"configurable": place}, before=start, limit=most, values="lazy")
@@ -114,7 +103,7 @@ async def _listed(
 
 
 async def _read(
-    saver: Any, found: list[CheckpointTuple], most: int, before: str, waiting: Sequence[str]
+    saver: Any, found: list[Any], most: int, before: str, waiting: Sequence[str]
 ) -> list[Step]:
     shown, known = found[:most], {_key(one.config): one for one in found}
     parents = {_key(one.parent_config): one.parent_config for one in shown}
@@ -127,24 +116,15 @@ async def _read(
     steps = []
     for one in shown:
         is_tip = _key(one.config) not in has_child
-        if is_tip:
-            await _load(one)
+        if is_tip and TASKS in one.checkpoint["channel_values"]:
+            await one.checkpoint["channel_values"].aload(TASKS)
+        if is_tip and has_failed(one):
+            await one.pending_writes.aload()
         steps.append(step_of(one, known.get(_key(one.parent_config)), is_tip=is_tip))
     return steps
 
 
-async def _load(found: CheckpointTuple) -> None:
-    """Load parts of a tip that are shown: the nodes that tasks were sent to, and the errors."""
-    values: Any = found.checkpoint["channel_values"]
-    writes: Any = found.pending_writes
-    if TASKS in values:
-        await values.aload(TASKS)
-    if has_failed(found):
-        await writes.aload()
-
-
 def _key(config: Any) -> tuple[str, str]:
-    """Return the namespace and id of a checkpoint; "" for none."""
     place = config["configurable"] if config else {}
     return str(place.get("checkpoint_ns") or ""), str(place.get("checkpoint_id") or "")
 

@@ -68,7 +68,8 @@ def _is_asked(step: Step, asked: Mapping[str, str], start: float | None, end: fl
 
 def _bars(rows: Sequence[StepRow]) -> tuple[list[Bar | Pause], list[Pause]]:
     """Return bars in order of their begin, with the compressed gaps before the bars after them."""
-    spans = [_span(row.step) for row in rows]
+    times = [(row.step.is_idle, row.step.seconds or 0, row.step.end or 0.0) for row in rows]
+    spans = [(end if is_idle else end - seconds, end) for is_idle, seconds, end in times]
     axis, bars = Axis(spans), list[tuple[tuple[float, float], Bar | Pause]]()
     for row, (start, end) in zip(rows, spans, strict=True):
         left, right = axis.at(start), axis.at(end)
@@ -78,11 +79,6 @@ def _bars(rows: Sequence[StepRow]) -> tuple[list[Bar | Pause], list[Pause]]:
             bars.append(((right, 2), Bar(row, right, is_next=True)))
     bars += [((gap.right, -1), gap) for gap in axis.gaps]
     return [bar for _, bar in sorted(bars, key=lambda bar: bar[0])], axis.gaps
-
-
-def _span(step: Step) -> tuple[float, float]:
-    end = step.end or 0.0
-    return end - (0 if step.is_idle else step.seconds or 0), end
 
 
 ROUTES = [Route("/timeline", _timeline)]
