@@ -11,7 +11,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -45,6 +45,7 @@ from threadkeep.ui.pages import (
 _STATIC = resources.files("threadkeep.ui").joinpath("static")
 _YEAR = 365 * 86400
 _WINDOW = 300  # seconds of operations that the metrics show
+_STATUSES = {NotFoundError: 404, InvalidArgumentError: 400}
 _log = logging.getLogger("threadkeep")
 
 
@@ -106,11 +107,9 @@ def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> 
         Route("/language", _language),
         Mount("/static", _Static(directory=str(_STATIC))),
     ]
-    handlers: Mapping[Any, Any] = {
-        ThreadkeepError: _failed,
-        HTTPException: _http_failed,
-        Exception: _crashed,
-    }
+    handlers: Mapping[Any, Any] = dict.fromkeys(
+        (ThreadkeepError, HTTPException, Exception), _failed
+    )
     made = Starlette(routes=every, exception_handlers=handlers)
     made.state.page, made.state.work = page, {}
     return Guard(made, access, writes=page.writer is not None)
@@ -130,11 +129,6 @@ class _Static(StaticFiles):
         return answer
 
 
-def static_file(name: str) -> Response:
-    """Return a file of the page."""
-    return FileResponse(str(_STATIC.joinpath(name)))
-
-
 async def _language(request: Request) -> Response:
     """Choose a language, and return to a page of this application."""
     to, back = needed(request, "to"), request.query_params.get("back", "/")
@@ -148,19 +142,15 @@ async def _language(request: Request) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    is_post = request.method == "POST"
-    is_known = isinstance(error, NotFoundError), isinstance(error, InvalidArgumentError)
-    status = 404 if is_known[0] else 400 if is_known[1] else 409 if is_post else 500
+    text, is_post = f"{error}", request.method == "POST"
+    if isinstance(error, HTTPException):
+        text, status = error.detail, error.status_code
+    elif isinstance(error, ThreadkeepError):
+        other = 409 if is_post else 500
+        status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), other)
+    else:
+        _log.error("The page failed at %s.", request.url.path, exc_info=error)
+        text, status = "The page failed here; the log says why.", 500
     if is_post:  # (the script shows it beside the form)
-        return PlainTextResponse(str(error), status)
-    return render(request, "error.html", status, error=error, hint=getattr(error, "hint", ""))
-
-
-async def _http_failed(request: Request, error: HTTPException) -> Response:
-    return render(request, "error.html", error.status_code, error=error.detail, hint="")
-
-
-async def _crashed(request: Request, error: Exception) -> Response:
-    _log.error("The page failed at %s.", request.url.path, exc_info=error)
-    text = "The page failed here; the log says why."
-    return render(request, "error.html", 500, error=text, hint="")
+        return PlainTextResponse(text, status)
+    return render(request, "error.html", status, error=text)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hmac
 import inspect
-import ipaddress
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple, TypeAlias
 
 import anyio
 from starlette.datastructures import Headers
@@ -55,18 +56,20 @@ class User(NamedTuple):
     csrf: str
 
 
-class Access(Protocol):
+class Access:
     """Decides who may make a request."""
 
-    def refusal(self, headers: Headers) -> Response | None:
-        """Return the answer to a request for another host or from another origin."""
+    opened: Collection[str] = ()
+    """Paths that need no user."""
+
+    def is_ours(self, host: str) -> bool:
+        """Return True if the page answers to this host."""
+        del host
+        return True
 
     async def user(self, scope: Scope, receive: Receive) -> User | Response:
         """Return the user of a request, or the answer that refuses it."""
-
-    @property
-    def opened(self) -> Collection[str]:
-        """Paths that need no user."""
+        raise NotImplementedError
 
 
 class Guard:
@@ -88,7 +91,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            body = _Body(receive)
+            body = _limited(receive)
             app = await self._refusal(scope, body) or self._app
             await app(scope, body, _with_headers(send))
         elif scope["type"] == "websocket":
@@ -99,9 +102,10 @@ class Guard:
         is_read = scope["method"] in _READS
         if any(len(headers.getlist(name)) > 1 for name in _ONCE):
             return _refused("A header is repeated.", 400)
-        refused = self._access.refusal(headers) or _foreign(headers, is_read=is_read)
-        if refused is not None:
-            return refused
+        if not self._access.is_ours(headers.get("host", "").lower()):
+            return _refused("This host name is not allowed. Start the page with --name NAME.", 421)
+        if _is_foreign(headers, is_read=is_read):
+            return _refused("Requests from other web pages are refused.")
         if scope["path"] in self._access.opened:
             return None
         user = await self._access.user(scope, receive)
@@ -116,48 +120,42 @@ class Guard:
         return None
 
 
-def _foreign(headers: Headers, *, is_read: bool) -> Response | None:
-    """Return the answer to a request that another web page makes.
+def _is_foreign(headers: Headers, *, is_read: bool) -> bool:
+    """Return True for a request that another web page makes.
 
     Links from other pages work: the browser shows the answer, and the other page cannot read it.
     """
+    host, origin = headers.get("host", "").lower(), headers.get("origin")
+    if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+        return True
     site = headers.get("sec-fetch-site")
     if site in (None, "same-origin"):
-        return None
+        return False
     is_link = site == "none" or headers.get("sec-fetch-mode") == "navigate"
-    if is_read and is_link and headers.get("sec-fetch-dest", "document") == "document":
-        return None
-    return _refused("Requests from other web pages are refused.")
+    return not (is_read and is_link and headers.get("sec-fetch-dest", "document") == "document")
 
 
-def _is_same(origin: str | None, host: str) -> bool:
-    return origin is None or origin.lower() in (f"http://{host}", f"https://{host}")
+def _limited(receive: Receive) -> Receive:
+    """Limit the body of a request: it must be short and arrive in time."""
+    left, end, is_read = _BODY, 0.0, False
 
-
-class _Body:
-    """The body of a request, which must be short and arrive in time."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._left = _BODY
-        self._end: float | None = None
-        self._is_read = False
-
-    async def __call__(self) -> Message:
-        if self._is_read:  # (until the client disconnects)
-            return await self._receive()
-        if self._end is None:
-            self._end = anyio.current_time() + _SECONDS
+    async def limited() -> Message:
+        nonlocal left, end, is_read
+        if is_read:  # (until the client disconnects)
+            return await receive()
+        end = end or anyio.current_time() + _SECONDS
         try:
-            with anyio.fail_after(max(self._end - anyio.current_time(), 0)):
-                message = await self._receive()
+            with anyio.fail_after(max(end - anyio.current_time(), 0)):
+                message = await receive()
         except TimeoutError:
             raise HTTPException(408, "The request took too long.") from None
-        self._left -= len(message.get("body", b""))
-        if self._left < 0:
+        left -= len(message.get("body", b""))
+        if left < 0:
             raise HTTPException(413, f"The request has more than {_BODY:,} bytes.")
-        self._is_read = not message.get("more_body", False)
+        is_read = not message.get("more_body", False)
         return message
+
+    return limited
 
 
 def _refused(text: str, status: int = 403) -> Response:
@@ -178,10 +176,7 @@ def _with_headers(send: Send) -> Send:
 # -- a page on this machine ------------------------------------------------------------
 
 
-_HTTP, _SIX = 80, 6
-
-
-class LocalAccess:
+class LocalAccess(Access):
     """Access to a page that `threadkeep ui` serves: a session's cookie, and known hosts alone.
 
     Args:
@@ -195,64 +190,45 @@ class LocalAccess:
 
     def __init__(self, sessions: Sessions, port: int, names: Collection[str] = ()) -> None:
         self._sessions = sessions
-        self._port = port
-        self._names = frozenset(["localhost", *[name.lower() for name in names]])
+        self._port = f"{port}"
+        self._names = {name.lower() for name in names}
         self.cookie = f"threadkeep-{port}"
 
-    def refusal(self, headers: Headers) -> Response | None:
+    def is_ours(self, host: str) -> bool:
         """See `Access`."""
-        host = headers.get("host", "").lower()
-        if not self._is_ours(host):
-            return _refused("This host name is not allowed. Start the page with --name NAME.", 421)
-        if _is_same(headers.get("origin"), host):
-            return None
-        return _refused("Requests from other origins are refused.")
-
-    def _is_ours(self, host: str) -> bool:
-        if host in self._names - {"localhost"}:  # (behind a proxy)
+        if host in self._names:  # (behind a proxy)
             return True
-        if self._port == _HTTP and not host.endswith(f":{_HTTP}"):
-            name = host  # (browsers leave this port out)
-        else:
-            name, _, port = host.rpartition(":")
-            if port != str(self._port):
-                return False
-        return name in self._names or _is_address(name)
+        if self._port == "80" and not host.endswith(":80"):
+            host += ":80"  # (browsers leave this port out)
+        name, _, port = host.rpartition(":")
+        is_named = name == "localhost" or name in self._names
+        return port == self._port and (is_named or _is_address(name))
 
     async def user(self, scope: Scope, receive: Receive) -> User | Response:
         """See `Access`."""
         del receive
         headers = Headers(scope=scope)
-        for session in self._cookies(headers):
-            csrf = self._sessions.csrf(session)
-            if csrf is not None:
+        # (other programs on this machine may set a cookie of this name, too)
+        for part in ";".join(headers.getlist("cookie")).split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self.cookie and (csrf := self._sessions.csrf(value)) is not None:
                 return User("local", csrf)
         if self._sessions.password is not None and "text/html" in headers.get("accept", ""):
             return RedirectResponse("/enter", 303)
         return _refused("Open the link that `threadkeep ui` has printed.", 401)
 
-    def _cookies(self, headers: Headers) -> Iterator[str]:
-        """Yield the sessions of a request; other programs on this machine may set the name too."""
-        for header in headers.getlist("cookie"):
-            for part in header.split(";"):
-                name, _, value = part.strip().partition("=")
-                if name == self.cookie:
-                    yield value
-
 
 def _is_address(name: str) -> bool:
-    is_six = name.startswith("[") and name.endswith("]")
-    try:
-        found = ipaddress.ip_address(name[1:-1] if is_six else name)
-    except ValueError:
-        return False
-    return (found.version == _SIX) == is_six and "%" not in name  # (a zone may be any text)
+    is_six = name.startswith("[") and name.endswith("]") and "%" not in name  # (a zone is any text)
+    with suppress(ValueError):
+        return bool(IPv6Address(name[1:-1]) if is_six else IPv4Address(name))
+    return False
 
 
 # -- a page inside another application -------------------------------------------------
 
 
-class MountedAccess:
+class MountedAccess(Access):
     """Access to a page in another application, which knows its users.
 
     Args:
@@ -260,17 +236,9 @@ class MountedAccess:
         secret: the same in all processes of a service; None for a random one.
     """
 
-    opened: Collection[str] = ()
-
     def __init__(self, authorize: Authorize | None, secret: str | None = None) -> None:
         self._authorize = authorize
         self._secret = (secret or secrets.token_urlsafe(32)).encode()
-
-    def refusal(self, headers: Headers) -> Response | None:
-        """See `Access`."""
-        if _is_same(headers.get("origin"), headers.get("host", "").lower()):
-            return None
-        return _refused("Requests from other origins are refused.")
 
     async def user(self, scope: Scope, receive: Receive) -> User | Response:
         """See `Access`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from threading import Lock
 
 _SECONDS = 12 * 3600.0  # of a session
 _MOST = 64  # sessions
@@ -13,7 +12,7 @@ _ATTEMPTS, _MINUTE = 10, 60.0  # passwords that may be tried in a minute
 
 
 class Sessions:
-    """Open sessions, in memory alone: a restart of the page ends them.
+    """Open sessions, in memory alone: a restart of the page ends them. For one event loop.
 
     Args:
         password: opens a session too; None if only tokens do.
@@ -25,29 +24,26 @@ class Sessions:
     ) -> None:
         self.password = password
         self._clock = clock
-        self._lock = Lock()
         self._token = ""
         self._open: dict[str, tuple[str, float]] = {}  # CSRF secret and end
         self._failed: list[float] = []
 
     def new_token(self) -> str:
         """Return a token that opens one session; an earlier one is void."""
-        with self._lock:
-            self._token = secrets.token_urlsafe(32)
-            return self._token
+        self._token = secrets.token_urlsafe(32)
+        return self._token
 
     def enter(self, word: str) -> str | None:
         """Open a session by the token or the password; return its id, or None."""
-        with self._lock:
-            now = self._clock()
-            if self._token and _same(word, self._token):
-                self._token = ""
-            elif not self._is_password(word, now):
-                return None
-            while len(self._open) >= _MOST:
-                del self._open[next(iter(self._open))]
-            session = secrets.token_urlsafe(32)
-            self._open[session] = secrets.token_urlsafe(32), now + _SECONDS
+        now = self._clock()
+        if self._token and _same(word, self._token):
+            self._token = ""
+        elif not self._is_password(word, now):
+            return None
+        if len(self._open) >= _MOST:
+            del self._open[next(iter(self._open))]
+        session = secrets.token_urlsafe(32)
+        self._open[session] = secrets.token_urlsafe(32), now + _SECONDS
         return session
 
     def _is_password(self, word: str, now: float) -> bool:
@@ -61,9 +57,8 @@ class Sessions:
 
     def csrf(self, session: str) -> str | None:
         """Return the CSRF secret of an open session; None if there is no such session."""
-        with self._lock:
-            secret, end = self._open.get(session, ("", 0.0))
-            return secret if secret and end > self._clock() else None
+        secret, end = self._open.get(session, (None, 0.0))
+        return secret if end > self._clock() else None
 
 
 def _same(one: str, other: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -18,38 +18,30 @@ _FIRST, _LATER = 0.1, 1.5  # seconds that a page, and a part that loads later, w
 
 @dataclass(eq=False)
 class Work:
-    """Work under way, or its result.
+    """Work under way, or its result or error.
 
     Attributes:
-        began: `time.monotonic()` of its start.
         done, total: its progress; a total of 0 means unknown.
     """
 
-    began: float
-    task: asyncio.Task[Any] | None = None
+    began: float = field(default_factory=time.monotonic)
+    task: asyncio.Task[None] | None = None
     done: int = 0
     total: int = 0
+    result: Any = None
+    error: Exception | None = None
+
+    async def run(self, make: Callable[[Work], Coroutine[Any, Any, Any]]) -> None:
+        """Do the work."""
+        try:
+            self.result = await make(self)
+        except Exception as error:  # noqa: BLE001 - it is shown
+            self.error = error
 
     @property
     def is_done(self) -> bool:
         """True if there is a result, or an error."""
         return self.task is not None and self.task.done()
-
-    @property
-    def has_failed(self) -> bool:
-        """True if it ended with an error."""
-        task = self.task
-        return task is not None and task.done() and (task.cancelled() or bool(task.exception()))
-
-    @property
-    def error(self) -> str:
-        """The text of its error; "" without one."""
-        return f"{self.task.exception()}" if self.task is not None and self.has_failed else ""
-
-    @property
-    def result(self) -> Any:
-        """The result; None before. Raises its error."""
-        return self.task.result() if self.task is not None and self.is_done else None
 
     @property
     def seconds(self) -> int:
@@ -83,8 +75,8 @@ async def work(
     every: dict[str, Work] = request.app.state.work
     found = every.get(name)
     if make is not None and (found is None or _is_over(found, again=again)):
-        found = Work(time.monotonic())
-        found.task = asyncio.create_task(make(found))
+        found = Work()
+        found.task = asyncio.create_task(found.run(make))
         every.pop(name, None)
         every[name] = found
         for old in [key for key, one in every.items() if one.is_done][:-_MOST]:
@@ -92,12 +84,11 @@ async def work(
     if found is not None and found.task is not None:
         is_part = "hx-request" in request.headers
         await asyncio.wait({found.task}, timeout=_LATER if is_part else _FIRST)
-        if found.has_failed and not is_part:
-            found.task.result()
+        if found.error is not None and not is_part:
+            raise found.error
     return found
 
 
 def _is_over(found: Work, *, again: bool) -> bool:
-    if not found.is_done:
-        return False
-    return found.has_failed or found.seconds >= (_LEAST if again else _KEPT)
+    least = 0 if found.error is not None else _LEAST if again else _KEPT
+    return found.is_done and found.seconds >= least
