@@ -128,7 +128,7 @@ async def form(request: Request) -> dict[str, str]:
         raise InvalidArgumentError(f"The form cannot be read: {error}.") from error
 
 
-def number(request: Request, name: str, default: int, most: int) -> int:
+def number(request: Request, name: str, default: int = 0, most: int = 10**9) -> int:
     """Return a number of the query, between 0 and `most`."""
     given = request.query_params.get(name, "")
     return (

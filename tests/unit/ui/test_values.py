@@ -12,7 +12,8 @@ from langchain_core.messages import AIMessage
 
 from threadkeep._core.codec.codecs import CLASS, Raw
 from threadkeep.errors import NotFoundError
-from threadkeep.ui.values import PARSED, WINDOW, file_name, one_line, tree, whole
+from threadkeep.ui.text import as_json
+from threadkeep.ui.values import WINDOW, one_line, part_at, tree
 
 
 def lines(entry: Any) -> list[Any]:
@@ -50,16 +51,15 @@ def test_classes_have_fields_and_their_empty_ones_come_last() -> None:
         [("number", "number", "1")],
         ["gift"],
     )
-    assert tree([Raw({CLASS: "c", "gift": [], "number": 1})], raw.entries[0].path[:0]).entries
 
 
 def test_an_entry_is_found_again_by_its_path() -> None:
     value = {"rows": [{"id": n, "inner": {"deep": [n] * 3}} for n in range(300)]}
-    root = tree(value, (0,), 290)
-    assert [one.path for one in root.entries] == [(0, n) for n in range(290, 300)]
+    root = tree(value, "0.", 290)
+    assert [one.path for one in root.entries] == [f"0.{n}." for n in range(290, 300)]
     (inner,) = [one for one in root.entries[-1].entries if one.key == "inner"]
-    assert whole(value, inner.path) == json.dumps({"deep": [299] * 3}, indent=2)
-    for wrong in ((9,), (0, 300), (0, -1), (0, PARSED), (0, 0, 0, 0)):
+    assert part_at(value, inner.path) == {"deep": [299] * 3}
+    for wrong in ("9.", "0.300.", "0.-1.", "0.x.", f"{'9' * 5000}.", "0.0.0.0."):
         with pytest.raises(NotFoundError):
             tree(value, wrong)
 
@@ -67,7 +67,7 @@ def test_an_entry_is_found_again_by_its_path() -> None:
 def test_long_lists_are_windows() -> None:
     root = tree(list(range(10**6)))
     assert (len(root.entries), root.rest, root.length) == (WINDOW, WINDOW, 10**6)
-    assert tree(list(range(150)), (), WINDOW).rest is None
+    assert tree(list(range(150)), "", WINDOW).rest is None
 
 
 def count(entry: Any) -> int:
@@ -78,7 +78,7 @@ def test_an_answer_has_at_most_200_entries_and_parts_can_be_opened() -> None:
     value = [[{"a": 1, "b": [1, 2, 3]} for _ in range(50)] for _ in range(90)]
     root = tree(value)
     assert count(root) <= 200
-    closed = [one for one in root.entries if not one.is_read]
+    closed = [one for one in root.entries if one.rest == 0]
     assert closed
     assert len(tree(value, closed[0].path).entries) == 50
 
@@ -93,17 +93,16 @@ def test_depth_and_circles_have_an_end() -> None:
         entry = tree(value)
         while entry.entries:
             (entry,) = entry.entries
-        assert not entry.is_read
-        assert len(entry.path) < 20
+        assert entry.rest == 0
+        assert entry.path.count(".") < 20
         assert tree(value, entry.path).entries
-        assert whole(value)
+        assert as_json(value)
 
 
 def test_texts_are_cut_together() -> None:
     root = tree(["x " * 30_000] * 4)
     assert sum(len(one.text) for one in root.entries) <= 100_000 + 200
     assert [one.is_cut for one in root.entries] == [False, True, True, True]
-    assert whole(["x " * 150_000], (0,)) == "x " * 150_000
 
 
 @pytest.mark.parametrize(
@@ -124,9 +123,9 @@ def test_bytes_and_base64_are_told_by_type_and_size(value: Any, note: str) -> No
 def test_json_in_a_text_is_a_tree() -> None:
     text = '{"number": "ORDER-17", "stops": ["Rotterdam"]}'
     (entry,) = tree([text]).entries
-    (parsed,) = entry.entries
-    assert lines(parsed)[0] == ("number", "text", "ORDER-17")
-    assert tree([text], parsed.entries[1].path).entries[0].text == "Rotterdam"
+    assert entry.kind == "JSON"
+    assert lines(entry)[0] == ("number", "text", "ORDER-17")
+    assert tree([text], entry.entries[1].path).entries[0].text == "Rotterdam"
     for other in ("{not json", "[" * 150_000, "[]"):
         assert tree([other]).entries[0].entries == []
 
@@ -142,18 +141,12 @@ def test_hostile_values_have_a_form() -> None:
     root = tree(value)
     assert max(len(one.key) for one in root.entries) <= 120
     assert [one.key for one in root.entries][1:3] == ["\\ud800", "\\u202e\\n<b>"]
-    assert "bits" in root.entries[2].text
-    assert json.loads(whole(value))["s"]
+    assert root.entries[2].text.startswith("0x")
+    assert json.loads(as_json(value))["s"]
 
 
 def test_messages_are_told_in_a_line() -> None:
     call = {"name": "find", "args": {}, "id": "1"}
     assert one_line(AIMessage("Hello\nyou", tool_calls=[call])) == "ai: Hello you → find"
     assert one_line({"role": "user", "content": "x" * 999}).startswith("user: xxx")
-    assert one_line({"a": [1], "b": {}, "c": 2}) == "a: […], b: {}, c: 2"
-
-
-def test_names_of_files_are_safe() -> None:
-    assert file_name("order/17 & more?", "../../etc") == "order-17-more-etc.json"
-    assert file_name('"\r\nx: y', "订单") == "x-y-.json"
-    assert file_name("订单") == "value.json"
+    assert one_line({"a": [1], "b": {}, "c": 2}) == "a: […], b: {…}, c: 2"

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
-from threadkeep._core.engine.thread_summary import following
 from threadkeep._core.langgraph_internals import TASKS, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
+from threadkeep.threads.steps import step_of
 from threadkeep.ui.page import MOST, needed, number, page_of, render
-from threadkeep.ui.values import ValuePart, file_name, tree, whole
-
-_CHUNK = 200_000  # characters sent at once
-_CHILDREN = 20  # next steps that are shown
-_FARTHEST = 10**9
-
-
-class ShownChannel(NamedTuple):
-    """A channel of a checkpoint: `value` if it came with the row, or the error that it raised.
-
-    `length` is the number of its elements, if that is known.
-    """
-
-    name: str
-    version: Any
-    length: int | None = None
-    value: ValuePart | None = None
-    error: ThreadkeepError | None = None
+from threadkeep.ui.text import as_json
+from threadkeep.ui.values import ValuePart, part_at, tree
 
 
 async def listed(request: Request, thread: str, ns: str, id: str | None) -> CheckpointTuple:
@@ -57,10 +39,8 @@ async def checkpoint(request: Request) -> Response:
     name, id = needed(request, "thread"), needed(request, "id")
     ns = request.query_params.get("ns", "")
     found = await listed(request, name, ns, id)
-    info = await page_of(request).saver.threads.aget(name)
+    marks = getattr(await page_of(request).saver.threads.aget(name), "marks", ())
     channels = await _channels(found)
-    shown = {one.name for one in channels}
-    marks = getattr(info, "marks", ())
     return render(
         request,
         "checkpoint.html",
@@ -70,12 +50,10 @@ async def checkpoint(request: Request) -> Response:
         found=found,
         mark=next((one for one in marks if (one.checkpoint_ns, one.checkpoint) == (ns, id)), None),
         parent=found.parent_config and found.parent_config["configurable"]["checkpoint_id"],
-        channels=[one for one in channels if not is_internal(one.name)],
-        internal=[one for one in channels if is_internal(one.name)],
-        empty=[one for one in found.checkpoint["channel_versions"] if one not in shown],
-        writes=_writes(found),
+        channels=[one for one in channels.items() if not is_internal(one[0])],
+        internal=[one for one in channels.items() if is_internal(one[0])],
+        written=getattr(found.pending_writes, "names", ())[:MOST],
         next=await _next(found),
-        step=step if type(step := found.metadata.get("step")) is int else None,
         most=MOST,
     )
 
@@ -87,65 +65,25 @@ def unread(found: CheckpointTuple) -> dict[str, int | None]:
     return dict.fromkeys(found.checkpoint["channel_versions"]) if is_unknown else values.unread
 
 
-async def _channels(found: CheckpointTuple) -> list[ShownChannel]:
+async def _channels(found: CheckpointTuple) -> dict[str, ValuePart | int | None]:
+    """Return each channel's value if it came with the row, else its length, if that is known."""
     values: Any = found.checkpoint["channel_values"]
-    versions, waiting = found.checkpoint["channel_versions"], unread(found)
-    channels = []
-    for name in {**dict.fromkeys(values), **waiting}:
-        one = ShownChannel(name, versions.get(name), waiting.get(name))
-        if name not in waiting:
-            try:
-                await values.aload(name)
-                one = one._replace(value=tree(values[name], entries=0))
-            except ThreadkeepError as error:
-                one = one._replace(error=error)
-        channels.append(one)
-    return channels
+    shown: dict[str, ValuePart | int | None] = {**unread(found)}
+    for name in [one for one in values if one not in shown]:
+        shown[name] = None
+        with suppress(ThreadkeepError):  # (it is shown when the channel is opened)
+            await values.aload(name)
+            shown[name] = ValuePart("", values[name])
+    return dict(sorted(shown.items()))
 
 
-def _writes(found: CheckpointTuple) -> list[tuple[str, list[tuple[str, int, str]]]]:
-    """Return the pending writes by task: channel, number among its equals, and the kind."""
-    names: Any = getattr(found.pending_writes, "names", ())
-    tasks: dict[str, list[tuple[str, int, str]]] = {}
-    for task, channel in names:
-        mine = tasks.setdefault(task, [])
-        kind = {INTERRUPT: "warn", ERROR: "bad"}.get(channel, "")
-        mine.append((channel, sum(one[0] == channel for one in mine), kind))
-    return [*tasks.items()]
-
-
-async def _next(found: CheckpointTuple) -> list[str]:
-    """Return the nodes that run next, also those that tasks are sent to."""
+async def _next(found: CheckpointTuple) -> Sequence[str]:
     values: Any = found.checkpoint["channel_values"]
-    sent: list[str] = []
-    if TASKS in values:
-        try:
-            await values.aload(TASKS)
-            sent = [str(getattr(one, "node", one)) for one in values[TASKS][:MOST]]
-        except ThreadkeepError:
-            sent = [TASKS]
-    return list(dict.fromkeys([*following(values), *sent]))
-
-
-async def children(request: Request) -> Response:
-    """Show the checkpoints that follow one."""
-    name, ns, id = (
-        needed(request, "thread"),
-        request.query_params.get("ns", ""),
-        needed(request, "id"),
-    )
-    step = number(request, "step", 0, _FARTHEST)
-    config = {"configurable": {"thread_id": name, "checkpoint_ns": ns}}
-    found = []
-    page = page_of(request)
-    only: Any = {"filter": {"step": step}} if page.is_own else {"limit": MOST}
-    async for one in page.saver.alist(config, values="lazy", **only):
-        parent = one.parent_config
-        if parent and parent["configurable"]["checkpoint_id"] == id:
-            found.append(one)
-        if len(found) >= _CHILDREN or one.checkpoint["id"] < id:
-            break
-    return render(request, "children.html", name=name, ns=ns, found=found)
+    try:
+        await values.aload(TASKS)
+        return step_of(found._replace(pending_writes=[])).next
+    except ThreadkeepError:
+        return [TASKS]
 
 
 # -- values ------------------------------------------------------------------------------
@@ -153,80 +91,52 @@ async def children(request: Request) -> Response:
 
 async def value(request: Request) -> Response:
     """Show a value, a part of one, or all of it as text or as a file."""
-    asked = request.query_params
-    place = {
-        key: asked[key]
-        for key in ("thread", "ns", "id", "channel", "task", "n", "part")
-        if key in asked
-    }
+    asked, start = request.query_params, number(request, "start")
+    path, form = asked.get("at", ""), asked.get("as")
+    names = "thread", "ns", "id", "channel", "task", "n"
+    place = {name: asked[name] for name in names if name in asked}
+
+    def made() -> Response:
+        if not form:
+            root = tree(found, path, start)
+            return render(request, "value.html", root=root, place=place, start=start, error=None)
+        part, saved = part_at(found, path), form == "save"
+        text = part if isinstance(part, str) and not saved else as_json(part)
+        # (half a surrogate pair becomes its escape in JSON)
+        return Response(
+            text.encode("utf-8", "backslashreplace"),
+            headers={"content-disposition": "attachment"} if saved else {},
+            media_type="application/json" if saved else "text/plain",
+        )
+
     try:
-        path = _path(asked.get("at", "[]"))
         found = await _read(request)
-        if asked.get("as") in ("text", "save"):
-            return await _all(found, path, saved=asked["as"] == "save", place=place)
-        start = number(request, "start", 0, _FARTHEST)
-        made = await to_thread.run_sync(partial(tree, found, path, start))
+        return await to_thread.run_sync(made)
     except ThreadkeepError as error:  # (htmx shows only answers that are no errors)
-        if "as" in asked:
+        if form:
             raise
-        return render(request, "value.html", error=error, root=None, place=place, start=0)
-    return render(request, "value.html", error=None, root=made, place=place, start=start)
-
-
-def _path(text: str) -> list[int]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, list) or not all(type(one) is int for one in found):
-        raise NotFoundError("The address names no part of a value.")
-    return found
+        return render(request, "value.html", error=error)
 
 
 async def _read(request: Request) -> Any:
     asked = request.query_params
     thread, ns, id = needed(request, "thread"), asked.get("ns", ""), needed(request, "id")
-    if "part" in asked:
-        row = await listed(request, thread, ns, id)
-        return row.metadata if asked["part"] == "metadata" else row.checkpoint["versions_seen"]
-    channel = needed(request, "channel")
+    channel: Any = asked.get("channel")
+    if channel is None:
+        return (await listed(request, thread, ns, id)).metadata
     config = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
     found = await page_of(request).saver.aget_tuple(config, channels=[channel])
     if found is None:
         raise CheckpointNotFoundError(thread=thread, checkpoint=id)
+    values = found.checkpoint["channel_values"]
     if "task" in asked:
-        written = [
-            v for task, name, v in found.pending_writes if (task, name) == (asked["task"], channel)
-        ]
+        at = asked["task"], channel
+        written = [value for task, name, value in found.pending_writes if (task, name) == at]
         values = dict(enumerate(written))
-        key: Any = number(request, "n", 0, _FARTHEST)
-    else:
-        values, key = found.checkpoint["channel_values"], channel
-    if key not in values:
+        channel = number(request, "n")
+    if channel not in values:
         raise NotFoundError("There is no value here any more.", hint="Reload the page.")
-    return values[key]
+    return values[channel]
 
 
-async def _all(found: Any, path: list[int], *, saved: bool, place: dict[str, str]) -> Response:
-    text = await to_thread.run_sync(whole, found, path, saved)
-    kind, headers = "text/plain", {}
-    if saved:
-        name = file_name(place["thread"], place.get("channel") or place["part"])
-        kind, headers = (
-            "application/json",
-            {"content-disposition": f'attachment; filename="{name}"'},
-        )
-    return StreamingResponse(_chunks(text), media_type=kind, headers=headers)
-
-
-def _chunks(text: str) -> Iterator[bytes]:
-    for start in range(0, len(text), _CHUNK):
-        # (half a surrogate pair becomes its escape in JSON)
-        yield text[start : start + _CHUNK].encode("utf-8", "backslashreplace")
-
-
-ROUTES = [
-    Route("/checkpoint", checkpoint),
-    Route("/checkpoint/next", children),
-    Route("/value", value),
-]
+ROUTES = [Route("/checkpoint", checkpoint), Route("/value", value)]
