@@ -29,8 +29,7 @@ def question(tab, text):
     return tab.locator(".question").filter(has_text=text)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, PHONE])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (PHONE, "dark")])
 def test_everyone_can_read_it(filled, serve, width, scheme):
     tab = serve(filled, write=True).open("/inbox", width=width, scheme=scheme)
     assert tab.get_by_role("heading", level=2).all_inner_texts() == ["refund", "mail"]

@@ -65,8 +65,7 @@ def test_orders(site):
     assert names(tab) == sorted(names(tab))
 
 
-@pytest.mark.parametrize("width", [1440, PHONE])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (PHONE, "dark")])
 def test_everyone_can_read_it(site, width, scheme):
     tab = site.open(width=width, scheme=scheme)
     tab.get_by_text("Search syntax").click()

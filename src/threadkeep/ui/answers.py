@@ -31,14 +31,12 @@ class AskedQuestion(NamedTuple):
         value: as JSON.
         actions: actions to decide on, in order; none for any other question.
         is_single: True if the answer is one decision, not a list of them.
-        options: values to choose from, if the graph says which.
         schema: JSON schema of the answer, if the graph gave one.
     """
 
     value: Any
     actions: tuple[AskedAction, ...] = ()
     is_single: bool = False
-    options: tuple[Any, ...] = ()
     schema: Any = None
 
 
@@ -56,10 +54,7 @@ def question_of(interrupt: PendingInterrupt) -> AskedQuestion:
             named = [one for one in DECISIONS if f'"const": "{one}"' in text]
             if action := _action(value, named or DECISIONS):
                 return AskedQuestion(value, (action,), is_single=True)
-    options: Any = ()
-    if isinstance(schema, dict):
-        options = [True, False] if schema.get("type") == "boolean" else schema.get("enum")
-    return AskedQuestion(value, options=tuple(options or ()), schema=schema)
+    return AskedQuestion(value, schema=schema)
 
 
 def _action(request: Any, allowed: Any) -> AskedAction | None:
@@ -90,11 +85,6 @@ def answer_of(question: AskedQuestion, given: Mapping[str, str]) -> Any:
     if question.actions:
         decisions = [_decision(one, at, given) for at, one in enumerate(question.actions)]
         return decisions[0] if question.is_single else {"decisions": decisions}
-    if question.options:
-        chosen = given.get("option", "")
-        if not chosen.isdecimal() or int(chosen) >= len(question.options):
-            raise InvalidArgumentError("Choose an answer.")
-        return question.options[int(chosen)]
     text = given.get("answer", "")
     return read_json(text) if given.get("as") == "json" else text
 

@@ -39,16 +39,6 @@ def test_any_other_question_takes_text_or_json():
             answer_of(asked("Why?"), {"answer": wrong, "as": "json"})
 
 
-def test_answers_that_a_schema_names():
-    question = asked("Go?", {"type": "boolean"})
-    assert answer_of(question, {"option": "1"}) is False
-    question = asked("Which?", {"enum": ["a", "b"]})
-    assert answer_of(question, {"option": "1"}) == "b"
-    for wrong in ("2", "-1", "", "x"):
-        with pytest.raises(InvalidArgumentError):
-            answer_of(question, {"option": wrong})
-
-
 def test_one_decision_for_each_action_in_order():
     requests = [request(to="a"), request("ask"), request(to="b"), request("log")]
     configs = [review("approve", "edit"), review("respond", name="ask"), review("reject")]
