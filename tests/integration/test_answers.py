@@ -296,6 +296,26 @@ def test_one_of_many_who_answer_at_once_wins(another: Any) -> None:
 # -- beside others -----------------------------------------------------------------------
 
 
+def test_an_answer_while_a_run_asks_again_is_not_used_for_the_next_question(saver: Any) -> None:
+    meanwhile: list[Callable[[], Any]] = []
+
+    def ask(_: Any) -> Any:
+        if meanwhile:
+            meanwhile.pop()()
+        return {"said": [interrupt("x"), interrupt("y")]}
+
+    graph = built(saver, a=ask)
+    graph.invoke({"said": []}, CONFIG)
+    (one,) = saver.threads.interrupts("one")
+    meanwhile.append(lambda: saver.threads.answer("one", {one.id: "X"}))
+    assert asked(graph.invoke(None, CONFIG)) == ["x"]
+    assert open_questions(saver) == {}, "the next run has the answer"
+    with pytest.raises(StateError):
+        saver.threads.answer("one", {one.id: "again"})
+    assert asked(graph.invoke(None, CONFIG)) == ["y"]
+    assert list(open_questions(saver)) == ["y"]
+
+
 def test_an_answer_to_a_head_that_is_removed_meanwhile(
     saver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

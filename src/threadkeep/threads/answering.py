@@ -251,7 +251,9 @@ def _tasks(stored: StoredCheckpoint, loaded: load.Loaded) -> Iterable[_Task]:
     for task in thread_summary.tasks([(w.task_id, w.channel) for w in counted]).waiting:
         asked, at = _many(values[task, INTERRUPT]), _last(stored, task, INTERRUPT)
         answers = len(_many(values.get((task, RESUME), ())))
-        is_answered = _last(stored, task, RESUME) > at
+        # A run stores the answers that it has used in one row with its next question. Any others,
+        # even older ones, were not there when it began, and the next run continues with them.
+        is_answered = answers > 0 and _last(stored, task, RESUME) != at
         yield _Task(stored, task, paths[task], asked, at, answers, is_answered)
 
 

@@ -34,7 +34,7 @@ class SqliteBackend(Backend):
 
     Readers are never blocked (WAL mode), and there is one writer at a time. The arguments are those
     of `SqliteSaver`. With `read_only`, the file is neither created nor changed. "live" also shows
-    what other processes commit later, and may leave an empty WAL beside the file.
+    what other processes commit later, and may leave a WAL beside the file.
     """
 
     commits_groups = True
