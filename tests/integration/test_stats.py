@@ -254,7 +254,7 @@ def test_a_damaged_thread_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) 
             found = saver.stats(exact=exact)
             assert [one.thread for one in found.by_thread] == ["sound"]
             assert (found.threads, found.checkpoints) == (2, 2)
-            assert "1 damaged thread not read: 'damaged' (threadkeep check)" in found.note
+            assert "1 thread not read: 'damaged' (threadkeep check)" in found.note
 
 
 @pytest.mark.parametrize("function", [monitor.stats, monitor.advise])

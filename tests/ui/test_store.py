@@ -72,7 +72,7 @@ def test_archives_are_listed_with_a_warning_before_they_are_restored(tmp_path, s
         saver.threads.archive("order-1")
         tab = serve(saver).open("/store/archives")
         assert tab.locator("tbody tr").count() == 1
-        link = tab.get_by_role("link", name="Open and restore")
+        link = tab.get_by_role("link", name="Open", exact=True)
         assert re.search(r"/thread\?id=order-1$", link.get_attribute("href"))
         assert saver.threads.get("order-1").state == "archived", "the list restores nothing"
 

@@ -302,7 +302,8 @@ def backend_of(saver: object) -> str:
     """Return the database of a saver, store or cache, by the name of its class."""
     saver = behind(saver)
     store = getattr(saver, "backend", saver)
-    store = getattr(store, "below", store)  # (a tenant's)
+    while hasattr(store, "below"):  # (a tenant's, or with keys)
+        store = store.below
     for cls in type(store).__mro__:
         for part, name in _BACKENDS.items():
             if part in cls.__name__.lower():

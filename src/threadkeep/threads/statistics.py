@@ -29,7 +29,7 @@ from threadkeep._core.texts import plural, shown, size
 from threadkeep._core.validation import MICROSECOND
 from threadkeep._run import driver
 from threadkeep._run.delegate import behind
-from threadkeep.errors import CorruptionError, invalid
+from threadkeep.errors import CorruptionError, DestroyedKeyError, invalid
 from threadkeep.threads.registry import EPOCH
 
 MOST = 10
@@ -231,7 +231,7 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
     for thread in sorted(weights):
         try:
             one, channels = yield from thread_sizes.thread_stats(thread, families)
-        except CorruptionError:
+        except (CorruptionError, DestroyedKeyError):
             damaged.append(thread)
             continue
         if one.bytes or one.checkpoints or one.writes:
@@ -240,7 +240,7 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
         known = {one.thread: one.bytes for one in (*found.largest, *found.sample)}
         unread += round(sum([known.get(name, 0) * weights[name] for name in damaged]))
         names = ", ".join(map(ascii, damaged[:MOST]))
-        note = f"{plural(len(damaged), 'damaged thread')} not read: {names} (threadkeep check)"
+        note = f"{plural(len(damaged), 'thread')} not read: {names} (threadkeep check)"
         found = found._replace(notes=(*found.notes, note))
     is_whole = not damaged and (exact or len(weights) >= found.threads)
     return _measured_stats(now, found, beside, measured, unread, is_whole=is_whole)

@@ -17,8 +17,15 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from threadkeep._run.delegate import behind
-from threadkeep.errors import InvalidArgumentError, NotFoundError, ThreadkeepError, invalid
+from threadkeep.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    StateError,
+    ThreadkeepError,
+    invalid,
+)
 from threadkeep.monitor.exports import Observed
+from threadkeep.monitor.observe import backend_of
 from threadkeep.monitor.probes import Window
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
@@ -45,7 +52,7 @@ from threadkeep.ui.pages import (
 _STATIC = resources.files("threadkeep.ui").joinpath("static")
 _YEAR = 365 * 86400
 _WINDOW = 300  # seconds of operations that the metrics show
-_STATUSES = {NotFoundError: 404, InvalidArgumentError: 400}
+_STATUSES = {NotFoundError: 404, InvalidArgumentError: 400, StateError: 409}
 _log = logging.getLogger("threadkeep")
 
 
@@ -81,8 +88,9 @@ def app(
     if not isinstance(inner, Saver):
         hint = "Use a saver of threadkeep, or `threadkeep ui URL` for a store of LangGraph's."
         raise invalid("saver", saver, hint)
-    window = Window(_WINDOW, time.monotonic) if isinstance(saver, Observed) else None
-    if window is not None:
+    window = None
+    if isinstance(saver, Observed) and inner.tenant is None:  # (it measures all tenants together)
+        window = Window(_WINDOW, time.monotonic)
         saver.add_sink(window)
     page = StorePage(
         saver=as_stored(inner),
@@ -116,7 +124,7 @@ def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> 
 
 
 def _title(saver: Saver) -> str:
-    name = type(saver.backend).__name__.removesuffix("Backend")
+    name = backend_of(saver)
     return f"{name}, tenant {saver.tenant}" if saver.tenant else name
 
 

@@ -15,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from threadkeep._core.texts import lasting, size
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, ThreadArchivedError
 from threadkeep.monitor.probes import Window
+from threadkeep.threads import ThreadStatus
 from threadkeep.ui import text
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -117,6 +118,18 @@ def needed(request: Request, name: str) -> str:
             f"The address has no {name}=.", hint="Follow a link of the page."
         )
     return value
+
+
+async def check_is_here(request: Request, thread: str) -> None:
+    """Refuse to read an archived thread: reading would restore it, which is an action.
+
+    Raises:
+        ThreadArchivedError: it is archived.
+    """
+    page = page_of(request)
+    info = await page.saver.threads.aget(thread) if page.is_own else None
+    if info is not None and info.state == ThreadStatus.ARCHIVED:
+        raise ThreadArchivedError("The thread is archived.", hint="Restore it.", thread=thread)
 
 
 async def form(request: Request) -> dict[str, str]:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from threadkeep._core.langgraph_internals import TASKS, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
 from threadkeep.threads.steps import step_of
-from threadkeep.ui.page import MOST, needed, number, page_of, render
+from threadkeep.ui.page import MOST, check_is_here, needed, number, page_of, render
 from threadkeep.ui.text import as_json
 from threadkeep.ui.values import ValuePart, part_at, tree
 
@@ -25,7 +25,9 @@ async def listed(request: Request, thread: str, ns: str, id: str | None) -> Chec
 
     Raises:
         CheckpointNotFoundError: it does not exist.
+        ThreadArchivedError: the thread is archived.
     """
+    await check_is_here(request, thread)
     place = {"thread_id": thread, "checkpoint_ns": ns}
     config = {"configurable": {**place, "checkpoint_id": id} if id else place}
     async for one in page_of(request).saver.alist(config, limit=1, values="lazy"):
@@ -124,6 +126,7 @@ async def _read(request: Request) -> Any:
     channel: Any = asked.get("channel")
     if channel is None:
         return (await listed(request, thread, ns, id)).metadata
+    await check_is_here(request, thread)
     config = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
     found = await page_of(request).saver.aget_tuple(config, channels=[channel])
     if found is None:

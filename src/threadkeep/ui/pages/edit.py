@@ -16,7 +16,7 @@ from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep._core.texts import is_unicode
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import MOST, form, needed, number, page_of, render
+from threadkeep.ui.page import MOST, check_is_here, form, needed, number, page_of, render
 from threadkeep.ui.text import read_json
 
 _LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
@@ -69,6 +69,7 @@ async def _checkpoint(request: Request, thread: str, channel: str | None) -> tup
     saver, id = page_of(request).writer, request.query_params.get("id")
     if saver is None:
         raise InvalidArgumentError("This page is read-only.", hint="Start it with --write.")
+    await check_is_here(request, thread)
     place = {"thread_id": thread, "checkpoint_ns": ""}
     head = await saver.aget_tuple({"configurable": place}, channels=[])
     config = {"configurable": {**place, "checkpoint_id": id} if id else place}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from threadkeep.errors import CorruptionError, WrongKeyError
 from threadkeep.sessions.records import workflow_of
-from threadkeep.ui.page import needed, page_of, render
+from threadkeep.ui.page import check_is_here, needed, page_of, render
 from threadkeep.ui.pages.store import own
 
 _ROWS = 50
@@ -23,7 +25,9 @@ async def sessions(request: Request) -> Response:
     found = await search(state=_STATES, limit=_ROWS, cursor=cursor)
     rows = []
     for one in found.threads:
-        newest = await _checkpoints(request, one.id, 1)
+        newest: list[Any] = []
+        with suppress(CorruptionError, WrongKeyError):  # (its own page says so)
+            newest = await _checkpoints(request, one.id, 1)
         if newest and (workflow := workflow_of(newest[0])) is not None:
             rows.append((one, workflow))
     return render(request, "sessions.html", cursor=found.cursor, rows=rows)
@@ -33,6 +37,7 @@ async def session(request: Request) -> Response:
     """Show the checkpoints of a session."""
     own(request)
     id = needed(request, "id")
+    await check_is_here(request, id)
     found = await _checkpoints(request, id, _ROWS, request.query_params.get("before"))
     more = found[-1].checkpoint["id"] if len(found) == _ROWS else ""
     return render(request, "session.html", id=id, found=found, more=more, workflow=workflow_of)
