@@ -222,6 +222,8 @@ def test_the_tree_of_a_forked_thread(told):
     assert [one["head"] for one in own] == [True, *[False] * 6]
     assert own[0]["parent"] == own[5]["checkpoint"]
     assert seen["more"] is False
+    timed = [one["seconds"] is not None for one in own]
+    assert timed == [False, True, False, True, True, True, False], "an answer is no running time"
     lines = told("history", "forked")
     assert lines[0] == "thread forked"
     straight = [line.split()[0] for line in lines[1:] if line[0] not in "|`+ "]

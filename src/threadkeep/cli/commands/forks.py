@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from rich.text import Text
 from rich.tree import Tree
 
+from threadkeep._core.texts import lasting
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import DRY_RUN, THREAD, argument, option, thread_argument
 from threadkeep.cli.stores import Session
@@ -17,6 +18,7 @@ from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_
 from threadkeep.errors import MergeConflictError
 from threadkeep.threads import MergeReport
 from threadkeep.threads.forks import BranchCheckpoint, Branches
+from threadkeep.threads.steps import seconds_between
 
 
 @command("threadkeep fork 42 --as 'what if' --url threads.db", cold=True)
@@ -190,7 +192,11 @@ def history(
     for ns, id in shown:
         one = trees[ns].checkpoints[id]
         place = {"namespace": ns, "checkpoint": id}
-        counts = {"interrupted": bool(one.interrupted), **_pending(one)}
+        counts = {
+            "interrupted": bool(one.interrupted),
+            **_pending(one),
+            "seconds": _seconds(trees[ns], one),
+        }
         checkpoints.append({**place, **{name: getattr(one, name) for name in _FIELDS}, **counts})
     document = {"thread": thread, "checkpoints": checkpoints, "more": more}
     drawn = draw(trees.values(), set(shown))
@@ -221,7 +227,7 @@ def draw(trees: Iterable[Branches], shown: Collection[Spot]) -> list[Tree]:
                 branches[spot] = branches[above]
             else:
                 branches[spot] = nodes[above].add(text("fork", "blue"))
-            nodes[spot] = branches[spot].add(_history_line(tree.checkpoint_ns, one))
+            nodes[spot] = branches[spot].add(_history_line(tree, one))
     return drawn
 
 
@@ -263,15 +269,24 @@ def _outer(ns: str, one: BranchCheckpoint) -> Spot:
     return name, str(known[name]) if outer else ""
 
 
-def _history_line(ns: str, one: BranchCheckpoint) -> Text:
+def _seconds(tree: Branches, one: BranchCheckpoint) -> float | None:
+    """Return how long the step before a checkpoint ran; None if no node ran, or one waited."""
+    above = tree.checkpoints.get(one.visible_parent or "")
+    ran = above is not None and one.source == "loop" and not above.interrupted
+    return seconds_between(above.time, one.time) if above and ran else None
+
+
+def _history_line(tree: Branches, one: BranchCheckpoint) -> Text:
+    seconds = _seconds(tree, one)
     following = [*one.next, *(["sent tasks"] if one.has_sends else [])]
     return line(
         (one.id, "yellow"),
         moment(one.time),
         made_by(one.source, one.step),
+        "" if seconds is None else lasting(seconds),
         f"wrote: {', '.join(one.written)}" if one.written else "",
         (f"next: {', '.join(following)}" if following else "", "cyan"),
         ("waiting" if one.waiting else "interrupted" if one.interrupted else "", "bold yellow"),
         ("failed" if one.failed else "", "bold red"),
-        ("head" if one.is_head and not ns else "", "bold green"),
+        ("head" if one.is_head and not tree.checkpoint_ns else "", "bold green"),
     )
