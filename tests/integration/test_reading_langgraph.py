@@ -411,6 +411,17 @@ def test_our_own_files_are_refused(tmp_path):
         LangGraphReader(str(tmp_path / "a.db"))
 
 
+@pytest.mark.parametrize("database", DATABASES)
+def test_views_are_no_tables(database, tmp_path):
+    with official(database, tmp_path, partial(tables, "views")) as (saver, name):
+        saver.setup()
+        LangGraphReader(str(name)).close()
+        saver.conn.execute("ALTER TABLE checkpoints RENAME TO others")
+        saver.conn.execute("CREATE VIEW checkpoints AS SELECT * FROM others")
+        with pytest.raises(NotLangGraphError, match="no tables"):
+            LangGraphReader(str(name))
+
+
 async def test_a_server_may_restart(tmp_path):
     with postgres_server.server() as server:
         with PostgresSaver.from_conn_string(server.url()) as saver:

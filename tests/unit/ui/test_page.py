@@ -95,7 +95,7 @@ def hostile(tmp_path):
 async def crawled(page):
     """Return the pages that links of the page lead to, by their addresses."""
     sessions, pages, count = Sessions(), {}, Counter()
-    waiting = ["/", "/inbox", "/store", "/store/check?run=1"]
+    waiting = ["/", "/inbox", "/store", "/store/check?run=1", "/store/items?ns=."]
     app = local_app(page, sessions, 8230)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:

@@ -62,6 +62,8 @@ _BETWEEN = """SELECT (
     SELECT coalesce(sum(length(value)), 0) FROM writes
     WHERE thread_id = ? AND checkpoint_id BETWEEN ? AND ?
 )"""
+# (a view of a stranger may be a query that never ends; a virtual table has no page)
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
 _TOTAL = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 # The inner query reads only the index, the outer one no payload.
 _STEPS = """
@@ -156,9 +158,10 @@ class _SqliteSource(DatabaseSource):
         ((application,),) = self._all("PRAGMA application_id")
         if application == APPLICATION_ID:
             raise own_store(self._path)
-        tables = {table: self._all(f"PRAGMA table_info({table})") for table in _COLUMNS}
+        stored = {name for (name,) in self._all(_TABLES)}.intersection(_COLUMNS)
+        tables = {table: self._all(f"PRAGMA table_info({table})") for table in sorted(stored)}
         found = {table: {name for _, name, *_ in rows} for table, rows in tables.items()}
-        if any(set(names.split()) - found[table] for table, names in _COLUMNS.items()):
+        if any(set(names.split()) - found.get(table, set()) for table, names in _COLUMNS.items()):
             raise NotLangGraphError(
                 f"{self._path} has no tables of LangGraph's SqliteSaver.",
                 hint="Use the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",

@@ -80,7 +80,10 @@ async def _store(request: Request) -> Any:
 
 
 def _labels(name: str) -> tuple[str, ...]:
-    return tuple(name.split(".")) if name else ()  # (LangGraph allows "." in no label)
+    labels = name.split(".") if name else []  # (LangGraph allows "." in no label)
+    if "" in labels:
+        raise InvalidArgumentError("A label of the namespace is empty.")
+    return tuple(labels)
 
 
 def _filter(given: str) -> dict[str, Any] | None:
