@@ -84,11 +84,9 @@ def served(browser: Browser, page: StorePage) -> Iterator[Served]:
     sessions = Sessions()
     with listen("127.0.0.1", 0, password=None) as opened:
         port = opened.getsockname()[1]
-        answers = threading.Event()
-        server = server_of(local_app(page, sessions, port), answers.set)
+        server = server_of(local_app(page, sessions, port))
         thread = threading.Thread(target=server.run, args=([opened],), daemon=True)
         thread.start()
-        assert answers.wait(20)
         found = Served(browser, sessions, f"http://127.0.0.1:{port}")
         try:
             yield found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
 
 from threadkeep._run.delegate import behind
 from threadkeep.errors import (
@@ -29,7 +27,7 @@ from threadkeep.monitor.observe import backend_of
 from threadkeep.monitor.probes import Window
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
-from threadkeep.ui.guard import Access, Authorize, Guard, MountedAccess
+from threadkeep.ui.guard import Authorize, Guard, LocalAccess, MountedAccess
 from threadkeep.ui.page import LANGUAGE_COOKIE, LANGUAGES, OnAnswer, StorePage, needed, render
 from threadkeep.ui.pages import (
     actions,
@@ -49,7 +47,6 @@ from threadkeep.ui.pages import (
     timeline,
 )
 
-_STATIC = resources.files("threadkeep.ui").joinpath("static")
 _YEAR = 365 * 86400
 _WINDOW = 300  # seconds of operations that the metrics show
 _STATUSES = {NotFoundError: 404, InvalidArgumentError: 400, StateError: 409}
@@ -103,7 +100,9 @@ def app(
     return build(page, MountedAccess(authorize, secret))
 
 
-def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> Guard:
+def build(
+    page: StorePage, access: LocalAccess | MountedAccess, routes: Sequence[BaseRoute] = ()
+) -> Guard:
     """Return the application of a page, with more routes before its own."""
     pages = [
         *(threads, inbox, thread, steps, timeline, live, checkpoint, compare, edit, actions),
@@ -113,7 +112,7 @@ def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> 
         *routes,
         *[route for one in pages for route in one.ROUTES],
         Route("/language", _language),
-        Mount("/static", _Static(directory=str(_STATIC))),
+        Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")])),
     ]
     handlers: Mapping[Any, Any] = dict.fromkeys(
         (ThreadkeepError, HTTPException, Exception), _failed
@@ -126,15 +125,6 @@ def build(page: StorePage, access: Access, routes: Sequence[BaseRoute] = ()) -> 
 def _title(saver: Saver) -> str:
     name = backend_of(saver)
     return f"{name}, tenant {saver.tenant}" if saver.tenant else name
-
-
-class _Static(StaticFiles):
-    """Files of this package, which a browser asks for again only if they changed."""
-
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        answer = await super().get_response(path, scope)
-        answer.headers["cache-control"] = "no-cache"
-        return answer
 
 
 async def _language(request: Request) -> Response:

@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple, TypeAlias
 
 import anyio
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -45,7 +45,6 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
 }
 
 
@@ -54,22 +53,6 @@ class User(NamedTuple):
 
     name: str
     csrf: str
-
-
-class Access:
-    """Decides who may make a request."""
-
-    opened: Collection[str] = ()
-    """Paths that need no user."""
-
-    def is_ours(self, host: str) -> bool:
-        """Return True if the page answers to this host."""
-        del host
-        return True
-
-    async def user(self, scope: Scope, receive: Receive) -> User | Response:
-        """Return the user of a request, or the answer that refuses it."""
-        raise NotImplementedError
 
 
 class Guard:
@@ -81,7 +64,7 @@ class Guard:
         writes: True if the page may change the store.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, *, writes: bool) -> None:
+    def __init__(self, app: ASGIApp, access: LocalAccess | MountedAccess, *, writes: bool) -> None:
         self._app = app
         self._access = access
         self._writes = writes
@@ -101,11 +84,13 @@ class Guard:
         headers = Headers(scope=scope)
         is_read = scope["method"] in _READS
         if any(len(headers.getlist(name)) > 1 for name in _ONCE):
-            return _refused("A header is repeated.", 400)
+            return PlainTextResponse("A header is repeated.", 400)
         if not self._access.is_ours(headers.get("host", "").lower()):
-            return _refused("This host name is not allowed. Start the page with --name NAME.", 421)
+            return PlainTextResponse(
+                "This host name is not allowed. Start the page with --name NAME.", 421
+            )
         if _is_foreign(headers, is_read=is_read):
-            return _refused("Requests from other web pages are refused.")
+            return PlainTextResponse("Requests from other web pages are refused.", 403)
         if scope["path"] in self._access.opened:
             return None
         user = await self._access.user(scope, receive)
@@ -113,9 +98,9 @@ class Guard:
             return user
         if not is_read:
             if not self._writes:
-                return _refused("This page is read-only. Start it with --write.")
+                return PlainTextResponse("This page is read-only. Start it with --write.", 403)
             if not secrets.compare_digest(headers.get(CSRF, "").encode(), user.csrf.encode()):
-                return _refused("The request has no CSRF token. Reload the page.")
+                return PlainTextResponse("The request has no CSRF token. Reload the page.", 403)
         scope["threadkeep.user"] = user
         return None
 
@@ -158,16 +143,13 @@ def _limited(receive: Receive) -> Receive:
     return limited
 
 
-def _refused(text: str, status: int = 403) -> Response:
-    return PlainTextResponse(text, status)
-
-
 def _with_headers(send: Send) -> Send:
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
-            names = {name for name, _ in message["headers"]}
-            new = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-            message["headers"] = [*message["headers"], *[one for one in new if one[0] not in names]]
+            headers = MutableHeaders(scope=message)
+            # (files of this package are kept, and asked for again)
+            headers.setdefault("cache-control", "no-cache" if "etag" in headers else "no-store")
+            headers.update(_HEADERS)
         await send(message)
 
     return answer
@@ -176,7 +158,7 @@ def _with_headers(send: Send) -> Send:
 # -- a page on this machine ------------------------------------------------------------
 
 
-class LocalAccess(Access):
+class LocalAccess:
     """Access to a page that `threadkeep ui` serves: a session's cookie, and known hosts alone.
 
     Args:
@@ -186,7 +168,7 @@ class LocalAccess(Access):
             Addresses such as 127.0.0.1 are always allowed, because DNS rebinding needs a name.
     """
 
-    opened = OPEN
+    opened: Collection[str] = OPEN  # paths that need no user
 
     def __init__(self, sessions: Sessions, port: int, names: Collection[str] = ()) -> None:
         self._sessions = sessions
@@ -195,7 +177,7 @@ class LocalAccess(Access):
         self.cookie = f"threadkeep-{port}"
 
     def is_ours(self, host: str) -> bool:
-        """See `Access`."""
+        """Return True if the page answers to this host."""
         if host in self._names:  # (behind a proxy)
             return True
         if self._port == "80" and not host.endswith(":80"):
@@ -205,7 +187,7 @@ class LocalAccess(Access):
         return port == self._port and (is_named or _is_address(name))
 
     async def user(self, scope: Scope, receive: Receive) -> User | Response:
-        """See `Access`."""
+        """Return the user of a request, or the answer that refuses it."""
         del receive
         headers = Headers(scope=scope)
         # (other programs on this machine may set a cookie of this name, too)
@@ -215,7 +197,7 @@ class LocalAccess(Access):
                 return User("local", csrf)
         if self._sessions.password is not None and "text/html" in headers.get("accept", ""):
             return RedirectResponse("/enter", 303)
-        return _refused("Open the link that `threadkeep ui` has printed.", 401)
+        return PlainTextResponse("Open the link that `threadkeep ui` has printed.", 401)
 
 
 def _is_address(name: str) -> bool:
@@ -228,22 +210,31 @@ def _is_address(name: str) -> bool:
 # -- a page inside another application -------------------------------------------------
 
 
-class MountedAccess(Access):
-    """Access to a page in another application, which knows its users.
+class MountedAccess:
+    """Access to a page in another application, which knows its users and hosts.
 
     Args:
         authorize: returns the name of a request's user; None closes the page.
         secret: the same in all processes of a service; None for a random one.
     """
 
+    opened: Collection[str] = ()
+
     def __init__(self, authorize: Authorize | None, secret: str | None = None) -> None:
         self._authorize = authorize
         self._secret = (secret or secrets.token_urlsafe(32)).encode()
 
+    def is_ours(self, host: str) -> bool:
+        """Return True for every host: the application knows its own."""
+        del host
+        return True
+
     async def user(self, scope: Scope, receive: Receive) -> User | Response:
-        """See `Access`."""
+        """Return the user of a request, or the answer that refuses it."""
         if self._authorize is None:
-            return _refused("This page is closed: give threadkeep.ui.app an authorize= function.")
+            return PlainTextResponse(
+                "This page is closed: give threadkeep.ui.app an authorize= function.", 403
+            )
         name = self._authorize(Request(scope, receive))
         if inspect.isawaitable(name):
             name = await name
@@ -251,4 +242,4 @@ class MountedAccess(Access):
         if isinstance(name, str) and name:
             csrf = hmac.new(self._secret, name.encode("utf-8", "replace"), "sha256").hexdigest()
             return User(name, csrf)
-        return _refused("You may not use this page.")
+        return PlainTextResponse("You may not use this page.", 403)

@@ -91,7 +91,6 @@ def render(
             language=language,
             languages=LANGUAGES,
             csrf="" if user is None else user.csrf,
-            user="" if user is None else user.name,
             **values,
         )
     )
@@ -143,10 +142,8 @@ async def form(request: Request) -> dict[str, str]:
 
 def number(request: Request, name: str, default: int = 0, most: int = 10**9) -> int:
     """Return a number of the query, between 0 and `most`."""
-    given = request.query_params.get(name, "")
-    return (
-        min(int(given), most) if given.isdecimal() and len(given) < len(str(most)) + 9 else default
-    )
+    given = request.query_params.get(name, "")[:20]
+    return min(int(given), most) if given.isdecimal() else default
 
 
 # -- templates -------------------------------------------------------------------------
@@ -154,7 +151,8 @@ def number(request: Request, name: str, default: int = 0, most: int = 10**9) -> 
 
 @cache
 def _environment(language: str) -> Environment:
-    phrases = phrases_in(language)
+    file = resources.files("threadkeep.ui") / f"{language}.json"
+    phrases = {} if language == "en" else json.loads(file.read_text("utf-8"))
     made = Environment(
         loader=PackageLoader("threadkeep.ui"),
         autoescape=True,
@@ -172,14 +170,3 @@ def _environment(language: str) -> Environment:
     made.filters |= {"size": size, "lasting": lasting, "n": "{:,}".format, "line": text.line}
     made.filters |= {"markdown": text.markdown, "json": text.as_json, "cut": text.cut}
     return made
-
-
-@cache
-def phrases_in(language: str) -> Mapping[str, str]:
-    """Return the translations of a language; none for English."""
-    if language == "en":
-        return {}
-    found: dict[str, str] = json.loads(
-        resources.files("threadkeep.ui").joinpath(f"{language}.json").read_text("utf-8")
-    )
-    return found

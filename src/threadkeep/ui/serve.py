@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from threadkeep.errors import InvalidArgumentError, OpenError
@@ -22,38 +22,31 @@ from threadkeep.ui.guard import Guard, LocalAccess
 from threadkeep.ui.page import StorePage, render
 from threadkeep.ui.sessions import Sessions
 
-PORT = 8230
 _LONGEST = 1000  # bytes of a token or password
 _SECONDS = 2  # that open answers get when the page stops
 
 
 def listen(host: str, port: int, *, password: str | None) -> socket.socket:
-    """Open the port of the page; 0 for any.
+    """Open the port of the page; 0 for any. Connections wait until the page is served.
 
     Raises:
         InvalidArgumentError: another machine could reach the host, and there is no password.
         OpenError: the port or the host cannot be used.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
         if password is None and not is_loopback(address[0]):
             raise InvalidArgumentError(
                 f"Other machines can reach {host}.", hint="Use --password-file FILE."
             )
-        opened = socket.socket(family, kind, protocol)
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind(address)
-        except BaseException:
-            opened.close()
-            raise
+        is_both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, dualstack_ipv6=is_both)
     except OSError as error:
         is_used = error.errno == errno.EADDRINUSE
         hint = "Use --port 0 for a free one." if is_used else "Correct --host and --port."
-        raise OpenError(f"{host}:{port}: {error.strerror}.", hint=hint) from error
-    return opened
+        text = f"{error.strerror}".partition(" (while")[0]  # (it would repeat the address)
+        raise OpenError(f"{host}:{port}: {text}.", hint=hint) from error
 
 
 def is_loopback(address: object) -> bool:
@@ -92,11 +85,8 @@ def on_enter(call: Callable[[], None]) -> bool:
     return False
 
 
-def server_of(app: Guard, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """Return a server of the page, which calls `ready` once it answers.
-
-    `server.run(sockets=[...])` serves it until SIGINT or SIGTERM.
-    """
+def server_of(app: Guard) -> uvicorn.Server:
+    """Return a server of the page, for sockets of `listen`, until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -106,15 +96,7 @@ def server_of(app: Guard, ready: Callable[[], None] = lambda: None) -> uvicorn.S
         proxy_headers=False,
         timeout_graceful_shutdown=_SECONDS,
     )
-    server = uvicorn.Server(config)
-    start = server.startup
-
-    async def startup(sockets: list[socket.socket] | None = None) -> None:
-        await start(sockets)
-        ready()
-
-    server.startup = startup  # type: ignore[method-assign] # (uvicorn has no hook for it)
-    return server
+    return uvicorn.Server(config)
 
 
 def local_app(page: StorePage, sessions: Sessions, port: int, names: Collection[str] = ()) -> Guard:
@@ -125,15 +107,13 @@ def local_app(page: StorePage, sessions: Sessions, port: int, names: Collection[
         """Exchange a token or password for a session's cookie."""
         if request.method != "POST":
             return render(request, "enter.html", password=sessions.password is not None)
-        word = bytearray()
+        word = b""
         async for part in request.stream():
-            word += part
-            if len(word) > _LONGEST:
-                break
-        session = sessions.enter(word[:_LONGEST].decode("utf-8", "replace"))
+            word = (word + part)[:_LONGEST]
+        session = sessions.enter(word.decode("utf-8", "replace"))
         if session is None:
-            return JSONResponse({}, 403)
-        answer = JSONResponse({})
+            return Response(status_code=403)
+        answer = Response()
         # (a browser sends the origin: https is a proxy's, which need not tell)
         is_secure = request.headers.get("origin", "").startswith("https:")
         answer.set_cookie(

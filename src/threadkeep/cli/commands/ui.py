@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from collections.abc import Iterator
@@ -83,17 +84,19 @@ def ui(
                 link += f"#{sessions.new_token()}"
             session.print({"url": link}, f"Open {link}", "Ctrl-C ends the page.")
 
-        def ready() -> None:
+        async def serve() -> None:
             show_link()
             if password is None and on_enter(show_link):
                 write_line("The link works once. Press Enter for a new one.", sys.stderr)
             if not is_loopback(opened.getsockname()[0]):
                 said = "HTTP is not encrypted. Use a proxy with HTTPS, and --name for its host."
                 write_line(said, sys.stderr)
+            # (it raises its signal again)
+            await server_of(app).serve(sockets=[opened])
 
         app = local_app(page, sessions, opened.getsockname()[1], name or ())
         with suppress(KeyboardInterrupt), interrupted_by_sigterm():
-            server_of(app, ready).run(sockets=[opened])  # (it raises its signal again)
+            asyncio.run(serve())
 
 
 @contextmanager
