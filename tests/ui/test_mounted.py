@@ -74,7 +74,7 @@ def test_every_address_stays_below_the_mount(saver):
         asked = {re.sub(r"^/tk|\?.*", "", at) for at in found.answers}
         routes = {one.path for one in service.routes[0].app._app.routes} - {"/static"}
         untold = routes - asked - {re.sub(r"^/tk|\?.*", "", at) for at in found.others}
-        assert untold == {"/count", "/savings", "/store/session"}, "not of this store"
+        assert untold == {"/count", "/savings"}, "not of this store"
         assert "of-the-other" not in found.text
         assert "of-the-other" in text_of(service, "/other/")
 
@@ -132,7 +132,7 @@ AWAY = (
         "/thread/steps?id=%s",
         "/timeline?id=%s",
     ),
-    *("/growth?id=%s", "/store/session?id=%s", "/inbox?id=%s", "/actions?thread=%s&id=%s"),
+    *("/growth?id=%s", "/inbox?id=%s", "/actions?thread=%s&id=%s"),
     *("/checkpoint?thread=%s&id=%s", "/edit?thread=%s&id=%s"),
     *("/value?thread=%s&id=%s&channel=order", "/value?thread=%s&id=%s&part=metadata"),
     *("/compare?a_thread=%s&b_thread=t", "/compare/steps?a_thread=%s"),
@@ -148,7 +148,7 @@ def test_looking_restores_no_archive(saver):
     for name in ("away", "waits"):
         saver.threads.archive(name)
     ours = [path.replace("%s", "away", 1).replace("%s", head) for path in AWAY]
-    starts = [f"/tk{path}" for path in (*PAGES, *ours, "/store/archives", "/?q=is:waiting")]
+    starts = [f"/tk{path}" for path in (*PAGES, *ours, "/?q=state:archived", "/?q=is:waiting")]
     found = walk(mounted(tk=saver), *starts)
     assert {*starts} <= {*found.answers}
     assert {one.status_code for one in found.answers.values()} <= {200, 303, 400, 404, 409}

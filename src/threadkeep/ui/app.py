@@ -38,8 +38,6 @@ from threadkeep.ui.pages import (
     inbox,
     items,
     live,
-    savings,
-    sessions,
     steps,
     store,
     thread,
@@ -106,7 +104,7 @@ def build(
     """Return the application of a page, with more routes before its own."""
     pages = [
         *(threads, inbox, thread, steps, timeline, live, checkpoint, compare, edit, actions),
-        *(store, growth, items, sessions, savings),
+        *(store, growth, items),
     ]
     every = [
         *routes,

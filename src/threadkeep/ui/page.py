@@ -24,6 +24,9 @@ LANGUAGES = {"en": "English", "zh": "中文"}
 MOST = 200
 """Rows in one answer."""
 
+AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)
+"""States of threads that pages do not read: it would restore the thread."""
+
 LANGUAGE_COOKIE = "threadkeep-language"
 _FIELDS = 1000  # of a form
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from anyio import to_thread
@@ -12,11 +11,9 @@ from starlette.routing import Route
 
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.store.showing import items_of
-from threadkeep.threads.diff import path_text, plain
-from threadkeep.threads.diff.values import differences
-from threadkeep.ui.page import MOST, needed, number, page_of, render
+from threadkeep.ui.page import MOST, needed, number, render
 from threadkeep.ui.pages.store import own
-from threadkeep.ui.text import as_json, cut
+from threadkeep.ui.text import as_json, read_json
 
 _ROWS = 50
 
@@ -38,43 +35,25 @@ async def items(request: Request) -> Response:
 
 
 async def item(request: Request) -> Response:
-    """Show an item's value and versions, and the differences between two of them."""
+    """Show an item's versions, and the value of one."""
     ns, key, store = needed(request, "ns"), needed(request, "key"), await _store(request)
     found = [] if store is None else await store.aversions(_labels(ns), key)
     if not found:
         raise NotFoundError(f"There is no item {key!r} in the namespace {ns!r}.")
-    by_number = {one.version: one for one in found}
-    chosen = by_number.get(number(request, "version", 0, 2**62), found[0])
+    wanted = number(request, "version", 0, 2**62)
+    chosen = next((one for one in found if one.version == wanted), found[0])
     value = await to_thread.run_sync(as_json, chosen.value)
     if "save" in request.query_params:
         headers = {"content-disposition": 'attachment; filename="item.json"'}
         return Response(value, media_type="application/json", headers=headers)
-    older = next((one for one in found if one.version < chosen.version), chosen)
-    before = by_number.get(number(request, "against", 0, 2**62), older)
-    changes = await to_thread.run_sync(_changes, before.value, chosen.value)
     shown: dict[str, Any] = {"ns": ns, "key": key, "versions": found[:MOST], "chosen": chosen}
-    return render(request, "item.html", **shown, before=before, value=value, changes=changes)
-
-
-def _changes(before: Any, after: Any) -> list[dict[str, str]]:
-    """Return the changes between two values, as texts."""
-    found = differences(plain(before), plain(after), lambda value: json.dumps(value).encode())
-    return [
-        {
-            "kind": one.kind,
-            "place": path_text(one.after_at if one.kind == "added" else one.before_at),
-            "before": "" if one.kind == "added" else cut(as_json(one.before), 2000),
-            "after": "" if one.kind == "removed" else cut(as_json(one.after), 2000),
-        }
-        for one in found[:MOST]
-    ]
+    return render(request, "item.html", **shown, value=value)
 
 
 async def _store(request: Request) -> Any:
     """Return the items of the store; None if it has no tables for them."""
-    own(request)
     try:
-        return await to_thread.run_sync(items_of, page_of(request).saver)
+        return await to_thread.run_sync(items_of, own(request).saver)
     except NotSetUpError:
         return None
 
@@ -87,12 +66,9 @@ def _labels(name: str) -> tuple[str, ...]:
 
 
 def _filter(given: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(given or "null")
-        if found is None or isinstance(found, dict):
-            return found
-    except (ValueError, RecursionError):
-        pass
+    found = read_json(given or "null", "The filter")
+    if found is None or isinstance(found, dict):
+        return found
     raise InvalidArgumentError("The filter is no JSON object.", hint='Write {"kind": "fact"}.')
 
 

@@ -12,16 +12,15 @@ from starlette.routing import Route
 
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.errors import ThreadNotFoundError
-from threadkeep.threads import Mark, ThreadInfo, ThreadStatus
+from threadkeep.threads import Mark, ThreadInfo
 from threadkeep.threads.steps import Step, has_failed, step_of
 from threadkeep.ui import lanes
-from threadkeep.ui.page import needed, page_of, render
+from threadkeep.ui.page import AWAY, needed, page_of, render
 from threadkeep.ui.pages.live import seen
 
 _STEPS = 60  # checkpoints of a window
 _ALONE = 20  # parents outside of a window that are read for it
 _LONG = 10_000  # steps from which subgraphs are listed on demand: a store may read the whole thread
-_AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)  # (reading steps would restore the thread)
 
 
 class StepRow(NamedTuple):
@@ -77,7 +76,7 @@ async def window(request: Request, most: int = _STEPS, before: str | None = None
     info = await saver.threads.aget(thread)  # (before the steps: a later change is an event)
     if info is None:
         raise ThreadNotFoundError(thread=thread)
-    if info.state in _AWAY:
+    if info.state in AWAY:
         return Steps(info)
     before = asked.get("before", "") if before is None else before
     waiting = asked.get("lanes", "").split(",")[: lanes.MOST]

@@ -1,32 +1,41 @@
-"""The store: its size and growth, advice, archives, findings, metrics."""
+"""The store: its size and growth, advice, sessions, findings, metrics, savings."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from threadkeep._core.texts import size
+from threadkeep.errors import CorruptionError, WrongKeyError
 from threadkeep.monitor.advice import aadvise
+from threadkeep.monitor.savings import measure
+from threadkeep.sessions.records import workflow_of
 from threadkeep.threads.repair.repair import HINTS
-from threadkeep.ui.page import page_of, render
+from threadkeep.ui.page import StorePage, page_of, render
 from threadkeep.ui.work import Work, work
 
+_ONE_AT_A_TIME = CapacityLimiter(1)  # measurements
+_SESSIONS = ("active", "forked", "suspended")  # states of threads that are read
 
-def own(request: Request) -> None:
-    """Refuse a page that LangGraph's own stores do not have."""
-    if not page_of(request).is_own:
+
+def own(request: Request) -> StorePage:
+    """Return the page; refuse what LangGraph's own stores do not have."""
+    page = page_of(request)
+    if not page.is_own:
         raise HTTPException(404, "Only threadkeep's stores have this page.")
+    return page
 
 
 async def overview(request: Request) -> Response:
     """Show the statistics of the store, and the proposals of `advise`."""
-    own(request)
-    page = page_of(request)
+    page = own(request)
 
     async def count(_: Work) -> Any:
         stats = await page.saver.astats()
@@ -36,18 +45,21 @@ async def overview(request: Request) -> Response:
     return render(request, "store.html", work=found)
 
 
-async def archives(request: Request) -> Response:
-    """Show archived threads."""
-    own(request)
-    search, cursor = page_of(request).saver.threads.asearch, request.query_params.get("cursor")
-    found = await search(state="archived", limit=50, cursor=cursor)
-    return render(request, "archives.html", found=found)
+async def sessions(request: Request) -> Response:
+    """Show the sessions among a page of threads, with the workflow of the newest checkpoint."""
+    saver, rows = own(request).saver, []
+    cursor, place = request.query_params.get("cursor"), "configurable"
+    found = await saver.threads.asearch(state=_SESSIONS, limit=50, cursor=cursor)
+    for one in found.threads:
+        with suppress(CorruptionError, WrongKeyError):  # (its own page says so)
+            newest = saver.alist({place: {"thread_id": one.id}}, limit=1, values="lazy")
+            rows += [(one, workflow_of(each)) async for each in newest if workflow_of(each)]
+    return render(request, "sessions.html", cursor=found.cursor, rows=rows)
 
 
 async def check(request: Request) -> Response:
     """Check the store on demand, and show the findings."""
-    own(request)
-    saver, starts = page_of(request).saver, "run" in request.query_params
+    saver, starts = own(request).saver, "run" in request.query_params
     examine = (lambda found: saver.acheck(found.progress)) if starts else None
     found = await work(request, "check", examine, again=True)
     return render(request, "check.html", work=found, hints=HINTS)
@@ -55,11 +67,20 @@ async def check(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Show the counters of this process."""
-    own(request)
-    page = page_of(request)
+    page = own(request)
     counters = (page.origin or page.saver).counters()
     rates = {} if page.window is None else _texts(page.window.rates())
     return render(request, "metrics.html", counters=_texts(counters), rates=rates)
+
+
+async def savings(request: Request) -> Response:
+    """Show the size of a LangGraph store; with `measure`, copy a sample and compare."""
+    page, found = page_of(request), None
+    if page.is_own:
+        raise HTTPException(404, "This store is threadkeep's own.")
+    if "measure" in request.query_params:
+        found = await to_thread.run_sync(measure, page.saver, limiter=_ONE_AT_A_TIME)
+    return render(request, "savings.html", found=found, total=await page.saver.atotal_bytes())
 
 
 def _texts(measures: Any) -> dict[str, str]:
@@ -77,7 +98,8 @@ def _texts(measures: Any) -> dict[str, str]:
 
 ROUTES = [
     Route("/store", overview),
-    Route("/store/archives", archives),
+    Route("/store/sessions", sessions),
     Route("/store/check", check),
     Route("/store/metrics", metrics),
+    Route("/savings", savings),
 ]

@@ -17,17 +17,15 @@ from threadkeep._core.engine.thread_summary import own
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.errors import CheckpointNotFoundError, ThreadNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.threads import ThreadStatus
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
-from threadkeep.ui.page import MOST, needed, number, page_of, render
+from threadkeep.ui.page import AWAY, MOST, needed, number, page_of, render
 from threadkeep.ui.pages import steps
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
 
 _WINDOW = 100  # messages
 _MANY = 10**9
-_AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)  # (reading would restore the thread)
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
 
 
@@ -64,7 +62,7 @@ async def _found(request: Request) -> tuple[Any, CheckpointTuple | None]:
     asked, name = request.query_params, needed(request, "id")
     if (info := await page_of(request).saver.threads.aget(name)) is None:
         raise ThreadNotFoundError(thread=name)
-    if info.state in _AWAY:
+    if info.state in AWAY:
         return info, None
     try:
         return info, await listed(request, name, asked.get("ns", ""), asked.get("at"))
@@ -149,7 +147,7 @@ async def _streams(
     """Return pending streams, oldest first, with the messages that the head lacks."""
     page, asked = page_of(request), request.query_params
     is_head = not any(asked.get(name) for name in ("at", "ns", "skip"))
-    if not page.is_own or not is_head or info.state in _AWAY:
+    if not page.is_own or not is_head or info.state in AWAY:
         return []
     known = {message(one).id for one in said.live[-_WINDOW:]} if said else set()
     pending = [one for one in await page.saver.apartial(info.id) if one.status == "pending"]
