@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from threadkeep._core.texts import lasting, size
-from threadkeep.errors import InvalidArgumentError, ThreadArchivedError
+from threadkeep.errors import InvalidArgumentError, ThreadArchivedError, ThreadNotFoundError
 from threadkeep.monitor.probes import Window
 from threadkeep.threads import ThreadStatus
 from threadkeep.ui import text
@@ -78,17 +78,12 @@ def render(
     language = language_of(request)
     user = request.scope.get("threadkeep.user")
 
-    def url(path: str, **query: object) -> str:
-        given = {name: value for name, value in query.items() if value not in (None, "", False)}
-        query_text = urlencode(given, errors="replace")
-        return f"{request.scope.get('root_path', '')}{path}{'?' if given else ''}{query_text}"
-
     html = (
         _environment(language)
         .get_template(template)
         .render(
             page=page,
-            url=url,
+            url=partial(url, request),
             here=request.url.path.removeprefix(request.scope.get("root_path", "")),
             asked=request.query_params,
             language=language,
@@ -99,6 +94,13 @@ def render(
     )
     # (a text of a store may hold half a surrogate pair, which UTF-8 cannot)
     return HTMLResponse(html.encode("utf-8", "replace"), status, headers)
+
+
+def url(request: Request, path: str, **query: object) -> str:
+    """Return the address of a page with a query; parts that are None, "" or False are left out."""
+    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    query_text = urlencode(given, errors="replace")
+    return f"{request.scope.get('root_path', '')}{path}{'?' if given else ''}{query_text}"
 
 
 def language_of(request: Request) -> str:
@@ -120,6 +122,17 @@ def needed(request: Request, name: str) -> str:
             f"The address has no {name}=.", hint="Follow a link of the page."
         )
     return value
+
+
+async def thread_of(request: Request, thread: str) -> Any:
+    """Return a thread's entry.
+
+    Raises:
+        ThreadNotFoundError: it does not exist.
+    """
+    if (info := await page_of(request).saver.threads.aget(thread)) is None:
+        raise ThreadNotFoundError(thread=thread)
+    return info
 
 
 async def check_is_here(request: Request, thread: str) -> None:

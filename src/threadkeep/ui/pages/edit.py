@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
-from threadkeep._core.texts import is_unicode
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import MOST, check_is_here, form, needed, number, page_of, render
+from threadkeep.ui.page import MOST, form, needed, number, page_of, render, url
+from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
 _LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
@@ -24,14 +23,10 @@ _LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
 
 async def editor(request: Request) -> Response:
     """Show the channels of a checkpoint, and the value to edit."""
-    thread, channel, at = (
-        needed(request, "thread"),
-        request.query_params.get("channel"),
-        _at(request),
-    )
+    thread, channel = needed(request, "thread"), request.query_params.get("channel", "")
     found, is_head = await _checkpoint(request, thread, channel)
     names = found.checkpoint["channel_versions"]
-    value = found.checkpoint["channel_values"].get(channel)
+    value, at = found.checkpoint["channel_values"].get(channel), number(request, "at", -1)
     messages: list[Any] = value if _is_messages(value) else []
     first = number(request, "first", max(len(messages) - MOST, 0), len(messages))
     return render(
@@ -43,8 +38,8 @@ async def editor(request: Request) -> Response:
         channel=channel,
         at=at,
         messages=list(enumerate(messages))[first : first + MOST],
-        first=first,
-        shown=None if channel is None or (messages and at is None) else editable(value, at),
+        earlier=f"{max(first - MOST, 0)}" if first else "",
+        shown=None if not channel or (messages and at < 0) else editable(value, at),
     )
 
 
@@ -55,33 +50,26 @@ async def edit(request: Request) -> Response:
     with audited(request, "edit", thread, id, channel=channel):
         found, _ = await _checkpoint(request, thread, channel)
         old = found.checkpoint["channel_values"].get(channel)
-        new = replaced(old, _at(request), given.get("value", ""))
+        new = replaced(old, number(request, "at", -1), given.get("value", ""))
         stored = await page_of(request).writer.threads.aedit(
             thread, {channel: new}, checkpoint_id=id, if_head="head" in given
         )
-    place = {"thread": thread, "id": stored["configurable"]["checkpoint_id"]}
-    to = f"{request.scope.get('root_path', '')}/checkpoint?{urlencode(place)}"
-    return Response(headers={"hx-redirect": to})
+    id = stored["configurable"]["checkpoint_id"]
+    return Response(headers={"hx-redirect": url(request, "/checkpoint", thread=thread, id=id)})
 
 
-async def _checkpoint(request: Request, thread: str, channel: str | None) -> tuple[Any, bool]:
+async def _checkpoint(request: Request, thread: str, channel: str) -> tuple[Any, bool]:
     """Load one channel of a checkpoint, with its classes; True if it is the thread's newest."""
-    saver, id = page_of(request).writer, request.query_params.get("id")
+    saver = page_of(request).writer
     if saver is None:
         raise InvalidArgumentError("This page is read-only.", hint="Start it with --write.")
-    await check_is_here(request, thread)
-    place = {"thread_id": thread, "checkpoint_ns": ""}
-    head = await saver.aget_tuple({"configurable": place}, channels=[])
-    config = {"configurable": {**place, "checkpoint_id": id} if id else place}
-    found = await saver.aget_tuple(config, channels=[] if channel is None else [channel])
-    if found is None or head is None:
+    head = (await listed(request, thread, "", None)).checkpoint["id"]
+    id = request.query_params.get("id", head)
+    place = {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": id}
+    found = await saver.aget_tuple({"configurable": place}, channels=[channel] if channel else [])
+    if found is None:
         raise CheckpointNotFoundError(thread=thread, checkpoint=id)
-    return found, found.checkpoint["id"] == head.checkpoint["id"]
-
-
-def _at(request: Request) -> int | None:
-    at = number(request, "at", -1, 10**9)
-    return at if at >= 0 else None
+    return found, id == head
 
 
 def _is_messages(value: Any) -> bool:
@@ -91,35 +79,24 @@ def _is_messages(value: Any) -> bool:
 # -- values as text, and back ------------------------------------------------------------
 
 
-class Editable(NamedTuple):
-    """A value, or the content of one of its messages, as text."""
-
-    text: str
-    is_json: bool
-
-
-def editable(value: Any, at: int | None = None) -> Editable:
-    """Return a value, or the content of the message at a position of it, as text to edit."""
-    if at is not None:
+def editable(value: Any, at: int = -1) -> tuple[str, bool]:
+    """Return a value, or the content of its message number `at`, as text; True if it is JSON."""
+    if at >= 0:
         value = _message(value, at).content
-    if not _is_json(value):
-        hint = "Its types would be lost in JSON: change it with graph.update_state."
-        raise InvalidArgumentError("This value cannot be edited here.", hint=hint)
-    is_plain = at is not None and type(value) is str and "\r" not in value
-    text = value if is_plain else json.dumps(value, indent=2, ensure_ascii=False)
+    text = _exact(value)
+    is_json = at < 0 or type(value) is not str or "\r" in value  # (browsers change line breaks)
     if len(text) > _LONGEST:
         raise InvalidArgumentError("This value is too long to be edited here.")
-    return Editable(text, not is_plain)
+    return text if is_json else value, is_json
 
 
-def replaced(value: Any, at: int | None, text: str) -> Any:
+def replaced(value: Any, at: int, text: str) -> Any:
     """Return a value with the edited text in its place: see `editable`."""
-    is_json = editable(value, at).is_json
+    _, is_json = editable(value, at)
     text = text.replace("\r\n", "\n")  # (browsers may send line breaks so)
     new = read_json(text) if is_json else text
-    if not _is_json(new):  # (numbers that are too large, half a surrogate pair)
-        raise InvalidArgumentError("This is not JSON that can be stored.")
-    if at is None:
+    _exact(new)  # (numbers may be too large, half a surrogate pair is no text)
+    if at < 0:
         return new
     changed = _message(value, at).model_copy(update={"content": new})
     return [*value[:at], changed, *value[at + 1 :]]
@@ -132,24 +109,16 @@ def _message(value: Any, at: int) -> BaseMessage:
     return found
 
 
-def _is_json(value: Any) -> bool:
-    """Return True if JSON returns exactly this value."""
+def _exact(value: Any) -> str:
+    """Return a value as JSON that keeps it exactly."""
     try:
-        return _is_exact(value)
-    except RecursionError:
-        return False
-
-
-def _is_exact(value: Any) -> bool:
-    if type(value) is dict:
-        return all(type(key) is str for key in value) and _is_exact([*value, *value.values()])
-    if type(value) is list:
-        return all(map(_is_exact, value))
-    if type(value) is str:
-        return is_unicode(value)
-    if type(value) is float:
-        return math.isfinite(value)
-    return value is None or type(value) in (bool, int)
+        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+        if same(json.loads(text.encode()), value):
+            return text
+    except (TypeError, ValueError, RecursionError):
+        pass
+    hint = "Set it with graph.update_state."
+    raise InvalidArgumentError("JSON cannot keep this value exactly.", hint=hint)
 
 
 ROUTES = [Route("/edit", editor), Route("/edit", edit, methods=["POST"])]

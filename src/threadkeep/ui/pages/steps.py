@@ -11,11 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from threadkeep._core.langgraph_internals import TASKS
-from threadkeep.errors import ThreadNotFoundError
 from threadkeep.threads import Mark, ThreadInfo
 from threadkeep.threads.steps import Step, has_failed, step_of
 from threadkeep.ui import lanes
-from threadkeep.ui.page import AWAY, needed, page_of, render
+from threadkeep.ui.page import AWAY, needed, page_of, render, thread_of
 from threadkeep.ui.pages.live import seen
 
 _STEPS = 60  # checkpoints of a window
@@ -73,9 +72,7 @@ class Steps(NamedTuple):
 async def window(request: Request, most: int = _STEPS, before: str | None = None) -> Steps:
     """Return the newest steps of a thread, or those below `before`, which the query may name."""
     asked, saver, thread = request.query_params, page_of(request).saver, needed(request, "id")
-    info = await saver.threads.aget(thread)  # (before the steps: a later change is an event)
-    if info is None:
-        raise ThreadNotFoundError(thread=thread)
+    info = await thread_of(request, thread)  # (before the steps: a later change is an event)
     if info.state in AWAY:
         return Steps(info)
     before = asked.get("before", "") if before is None else before

@@ -15,11 +15,11 @@ from starlette.routing import Route
 from threadkeep._core.engine.model import LAYERS_NS
 from threadkeep._core.engine.thread_summary import own
 from threadkeep._stores.message_index import ScanIndex
-from threadkeep.errors import CheckpointNotFoundError, ThreadNotFoundError
+from threadkeep.errors import CheckpointNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
-from threadkeep.ui.page import AWAY, MOST, needed, number, page_of, render
+from threadkeep.ui.page import AWAY, MOST, needed, number, page_of, render, thread_of
 from threadkeep.ui.pages import steps
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
@@ -60,8 +60,7 @@ async def chat(request: Request) -> Response:
 async def _found(request: Request) -> tuple[Any, CheckpointTuple | None]:
     """Return a thread's entry and the checkpoint that is asked for, or None if there is no head."""
     asked, name = request.query_params, needed(request, "id")
-    if (info := await page_of(request).saver.threads.aget(name)) is None:
-        raise ThreadNotFoundError(thread=name)
+    info = await thread_of(request, name)
     if info.state in AWAY:
         return info, None
     try:
