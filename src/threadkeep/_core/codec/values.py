@@ -386,10 +386,11 @@ def _read_array(data: bytes, unpacker: Unpacker) -> Any:
 def make_array(description: Any, shape: Any, order: str, raw: bytes) -> Any:
     """Return an array of these bytes that owns its memory."""
     numpy = _imported("numpy")
-    array = numpy.ndarray(shape, _dtype(description), buffer=raw, order=order).copy(order=order)
-    if array.nbytes != len(raw):
+    array = numpy.ndarray(shape, _dtype(description), buffer=raw, order=order)
+    # (elements of no bytes may be countless)
+    if array.nbytes != len(raw) or array.size > max(len(raw), 1_000_000):
         raise CorruptionError("The size of a stored array does not match its shape.")
-    return array
+    return array.copy(order=order)
 
 
 def _scalar(scalar: Any, packer: Packer) -> bytes:

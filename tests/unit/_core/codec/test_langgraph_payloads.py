@@ -312,3 +312,9 @@ def test_what_is_shared_is_bounded() -> None:
     assert found == texts
     assert 0 < shared._objects.size <= 1000
     assert len([*shared._objects]) < 20
+
+
+def test_an_array_of_countless_elements_without_bytes_is_refused():
+    data = ormsgpack.packb(ormsgpack.Ext(6, ormsgpack.packb(["V0", [10**12], "C", b""])))
+    with pytest.raises(CorruptionError, match="stored array"):
+        decode_langgraph("msgpack", data, NativeCodec())
