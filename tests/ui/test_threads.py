@@ -50,6 +50,8 @@ def test_a_wrong_query_stays_in_the_field(site):
     assert tab.get_by_role("searchbox").input_value() == "is:lost #vip"
     assert "is:waiting" in tab.get_by_role("alert").inner_text()
     check_accessible(tab)
+    tab.get_by_role("button", name="中文").click()
+    expect(tab.locator("html[lang=zh]").get_by_role("searchbox")).to_have_value("is:lost #vip")
 
 
 def test_orders(site):

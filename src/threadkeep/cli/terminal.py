@@ -8,6 +8,7 @@ Strings and table cells are escaped when printed. `text` escapes and styles.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import math
@@ -17,7 +18,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO, TypeAlias
@@ -370,3 +371,26 @@ def _duration(length: timedelta) -> str:
 def _metadata(thread: ThreadInfo) -> str:
     pairs = thread.metadata.items()
     return ", ".join(f"{k}={v if isinstance(v, str) else compact(v)}" for k, v in pairs)
+
+
+def on_enter(call: Callable[[], None]) -> bool:
+    """Call a function at each line that is typed in the terminal, while the event loop runs.
+
+    Returns False if there is no terminal.
+    """
+    if not (sys.stdin and sys.stdin.isatty()):
+        return False
+    stdin, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+
+    def typed() -> None:
+        if os.tcgetpgrp(stdin) != os.getpgrp():
+            return  # (the shell's: reading would stop this process)
+        if os.read(stdin, 4096):
+            call()
+        else:
+            loop.remove_reader(stdin)
+
+    with suppress(NotImplementedError):  # Windows
+        loop.add_reader(stdin, typed)
+        return True
+    return False

@@ -5,49 +5,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
+from threadkeep import errors
 from threadkeep._run.delegate import behind
-from threadkeep.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    StateError,
-    ThreadkeepError,
-    invalid,
-)
 from threadkeep.monitor.exports import Observed
 from threadkeep.monitor.observe import backend_of
 from threadkeep.monitor.probes import Window
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
+from threadkeep.ui import pages
 from threadkeep.ui.guard import Authorize, Guard, LocalAccess, MountedAccess
-from threadkeep.ui.page import LANGUAGE_COOKIE, LANGUAGES, OnAnswer, StorePage, needed, render
-from threadkeep.ui.pages import (
-    actions,
-    checkpoint,
-    compare,
-    edit,
-    growth,
-    inbox,
-    items,
-    live,
-    steps,
-    store,
-    thread,
-    threads,
-    timeline,
-)
+from threadkeep.ui.page import OnAnswer, StorePage, render
 
-_YEAR = 365 * 86400
+_PAGES = [import_module(f"{pages.__name__}.{one.name}") for one in iter_modules(pages.__path__)]
 _WINDOW = 300  # seconds of operations that the metrics show
-_STATUSES = {NotFoundError: 404, InvalidArgumentError: 400, StateError: 409}
+_STATUSES = {errors.NotFoundError: 404, errors.InvalidArgumentError: 400, errors.StateError: 409}
 _log = logging.getLogger("threadkeep")
 
 
@@ -82,14 +64,14 @@ def app(
     inner = behind(saver)
     if not isinstance(inner, Saver):
         hint = "Use a saver of threadkeep, or `threadkeep ui URL` for a store of LangGraph's."
-        raise invalid("saver", saver, hint)
+        raise errors.invalid("saver", saver, hint)
     window = None
     if isinstance(saver, Observed) and inner.tenant is None:  # (it measures all tenants together)
         window = Window(_WINDOW, time.monotonic)
         saver.add_sink(window)
     page = StorePage(
         saver=as_stored(inner),
-        title=_title(inner),
+        title=backend_of(inner) + (f", tenant {inner.tenant}" if inner.tenant else ""),
         writer=inner if write else None,
         origin=inner,
         on_answer=on_answer,
@@ -102,46 +84,24 @@ def build(
     page: StorePage, access: LocalAccess | MountedAccess, routes: Sequence[BaseRoute] = ()
 ) -> Guard:
     """Return the application of a page, with more routes before its own."""
-    pages = [
-        *(threads, inbox, thread, steps, timeline, live, checkpoint, compare, edit, actions),
-        *(store, growth, items),
-    ]
     every = [
         *routes,
-        *[route for one in pages for route in one.ROUTES],
-        Route("/language", _language),
+        *[route for one in _PAGES for route in one.ROUTES],
         Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")])),
     ]
     handlers: Mapping[Any, Any] = dict.fromkeys(
-        (ThreadkeepError, HTTPException, Exception), _failed
+        (errors.ThreadkeepError, HTTPException, Exception), _failed
     )
     made = Starlette(routes=every, exception_handlers=handlers)
     made.state.page, made.state.work = page, {}
     return Guard(made, access, writes=page.writer is not None)
 
 
-def _title(saver: Saver) -> str:
-    name = backend_of(saver)
-    return f"{name}, tenant {saver.tenant}" if saver.tenant else name
-
-
-async def _language(request: Request) -> Response:
-    """Choose a language, and return to a page of this application."""
-    to, back = needed(request, "to"), request.query_params.get("back", "/")
-    if to not in LANGUAGES:
-        raise InvalidArgumentError(f"Unknown language: {to}.", hint=f"Use {', '.join(LANGUAGES)}.")
-    root = request.scope.get("root_path", "")
-    is_here = back.startswith("/") and not back.startswith(("//", "/\\"))
-    answer = RedirectResponse(root + (back if is_here else "/"), 303)
-    answer.set_cookie(LANGUAGE_COOKIE, to, _YEAR, path=root or "/", httponly=True, samesite="lax")
-    return answer
-
-
 async def _failed(request: Request, error: Exception) -> Response:
     text, is_post = f"{error}", request.method == "POST"
     if isinstance(error, HTTPException):
         text, status = error.detail, error.status_code
-    elif isinstance(error, ThreadkeepError):
+    elif isinstance(error, errors.ThreadkeepError):
         other = 409 if is_post else 500
         status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), other)
     else:

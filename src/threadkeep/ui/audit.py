@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,18 +53,18 @@ def audit_to(file: Path | None) -> Iterator[None]:
     Raises:
         OpenError: the file cannot be written.
     """
-    with ExitStack() as stack:
-        streams: list[Any] = [sys.stderr]
-        if file is not None:
-            try:
-                opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            except OSError as error:
-                text = f"{file} cannot be written: {error.strerror}."
-                raise OpenError(text, hint="Correct --audit-log.") from error
-            streams.append(stack.enter_context(os.fdopen(opened, "a", encoding="utf-8")))
-        for handler in map(logging.StreamHandler, streams):
-            _log.addHandler(handler)
-            stack.callback(_log.removeHandler, handler)
-        stack.callback(setattr, _log, "propagate", True)  # noqa: FBT003 - of `setattr`
-        _log.propagate = False
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if file is not None:
+        try:
+            file.touch(0o600)
+            handlers.append(logging.FileHandler(file, encoding="utf-8"))
+        except OSError as error:
+            text = f"{file} cannot be written: {error.strerror}."
+            raise OpenError(text, hint="Correct --audit-log.") from error
+    _log.handlers, kept, _log.propagate = handlers, _log.handlers, False
+    try:
         yield
+    finally:
+        _log.handlers, _log.propagate = kept, True
+        for handler in handlers:
+            handler.close()

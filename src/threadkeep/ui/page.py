@@ -27,7 +27,6 @@ MOST = 200
 AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)
 """States of threads that pages do not read: it would restore the thread."""
 
-LANGUAGE_COOKIE = "threadkeep-language"
 _FIELDS = 1000  # of a form
 
 
@@ -105,7 +104,7 @@ def url(request: Request, path: str, **query: object) -> str:
 
 def language_of(request: Request) -> str:
     """Return the chosen language, else the first of the browser's that the page has."""
-    chosen = request.cookies.get(LANGUAGE_COOKIE, "")
+    chosen = request.cookies.get("threadkeep-language", "")
     if chosen in LANGUAGES:
         return chosen
     for part in request.headers.get("accept-language", "").lower().split(","):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import ipaddress
-import os
 import socket
-import sys
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Collection
 
 import uvicorn
 from starlette.requests import Request
@@ -60,29 +56,6 @@ def address_of(opened: socket.socket) -> str:
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         host = "127.0.0.1" if opened.family == socket.AF_INET else "::1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def on_enter(call: Callable[[], None]) -> bool:
-    """Call a function at each line that is typed in the terminal, while the event loop runs.
-
-    Returns False if there is no terminal.
-    """
-    if not (sys.stdin and sys.stdin.isatty()):
-        return False
-    stdin, loop = sys.stdin.fileno(), asyncio.get_running_loop()
-
-    def typed() -> None:
-        if os.tcgetpgrp(stdin) != os.getpgrp():
-            return  # (the shell's: reading would stop this process)
-        if os.read(stdin, 4096):
-            call()
-        else:
-            loop.remove_reader(stdin)
-
-    with suppress(NotImplementedError):  # Windows
-        loop.add_reader(stdin, typed)
-        return True
-    return False
 
 
 def server_of(app: Guard) -> uvicorn.Server:

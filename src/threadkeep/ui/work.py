@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
@@ -16,23 +15,17 @@ _MOST = 20  # results that are kept
 _FIRST, _LATER = 0.1, 1.5  # seconds that a page, and a part that loads later, waits
 
 
-@dataclass(eq=False)
 class Work:
-    """Work under way, or its result or error.
+    """Work under way, or its result or error. A total of 0 means unknown."""
 
-    Attributes:
-        done, total: its progress; a total of 0 means unknown.
-    """
+    def __init__(self, make: Make) -> None:
+        self.began = time.monotonic()
+        self.done = self.total = 0
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.task = asyncio.create_task(self._run(make))
 
-    began: float = field(default_factory=time.monotonic)
-    task: asyncio.Task[None] | None = None
-    done: int = 0
-    total: int = 0
-    result: Any = None
-    error: Exception | None = None
-
-    async def run(self, make: Callable[[Work], Coroutine[Any, Any, Any]]) -> None:
-        """Do the work."""
+    async def _run(self, make: Make) -> None:
         try:
             self.result = await make(self)
         except Exception as error:  # noqa: BLE001 - it is shown
@@ -41,7 +34,7 @@ class Work:
     @property
     def is_done(self) -> bool:
         """True if there is a result, or an error."""
-        return self.task is not None and self.task.done()
+        return self.task.done()
 
     @property
     def seconds(self) -> int:
@@ -54,34 +47,26 @@ class Work:
         self.done, self.total = done, total
 
 
+Make: TypeAlias = Callable[[Work], Coroutine[Any, Any, Any]]
+
+
 async def work(
-    request: Request,
-    name: str,
-    make: Callable[[Work], Coroutine[Any, Any, Any]] | None,
-    *,
-    again: bool = False,
+    request: Request, name: str, make: Make | None, *, again: bool = False
 ) -> Work | None:
-    """Return work by its name: start it if it is not running and has no recent result.
+    """Return work of this application by its name, after a moment for its result.
 
-    Waits a moment for the result. The work continues without a waiting request. Its error is
-    raised, except in a part that loads later, which shows it.
-
-    Args:
-        request: the request. Each application has its own work.
-        name: the name of the work.
-        make: does the work; None only looks for it.
-        again: start it also if there is a recent result.
+    Starts it if it is not running and has no recent result, or with `again` even then; without
+    `make`, only looks for it. It continues without a waiting request. Its error is raised, except
+    in a part that loads later, which shows it.
     """
     every: dict[str, Work] = request.app.state.work
     found = every.get(name)
     if make is not None and (found is None or _is_over(found, again=again)):
-        found = Work()
-        found.task = asyncio.create_task(found.run(make))
         every.pop(name, None)
-        every[name] = found
+        found = every[name] = Work(make)
         for old in [key for key, one in every.items() if one.is_done][:-_MOST]:
             del every[old]
-    if found is not None and found.task is not None:
+    if found is not None:
         is_part = "hx-request" in request.headers
         await asyncio.wait({found.task}, timeout=_LATER if is_part else _FIRST)
         if found.error is not None and not is_part:

@@ -15,7 +15,7 @@ from threadkeep.cli.app import command
 from threadkeep.cli.commands.move import KEY_FILE, langgraph_key
 from threadkeep.cli.parameters import flag, option
 from threadkeep.cli.stores import Session, public_name
-from threadkeep.cli.terminal import interrupted_by_sigterm
+from threadkeep.cli.terminal import interrupted_by_sigterm, on_enter
 from threadkeep.cli.terminal import write as write_line
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -55,7 +55,6 @@ def ui(
             is_loopback,
             listen,
             local_app,
-            on_enter,
             server_of,
         )
         from threadkeep.ui.sessions import Sessions  # noqa: PLC0415 - likewise

@@ -53,6 +53,11 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("click", (event) => {
   if (event.target.closest("[data-help]")) document.getElementById("help").showModal();
+  const chosen = event.target.closest("[data-language]");
+  if (!chosen) return;
+  const path = chosen.parentElement.dataset.path;
+  document.cookie = `threadkeep-language=${chosen.dataset.language}; path=${path}; max-age=31536000; samesite=lax`;
+  location.reload();
 });
 
 // An element with data-live=URL: the server says when what the page shows has changed since it was
