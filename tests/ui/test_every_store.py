@@ -154,7 +154,7 @@ def _store(site, tab, saver):
 def _items(site, tab):
     site.go(tab, "/store/items?ns=users")
     tab.get_by_role("link", name="likes").click()
-    tab.get_by_text('"tea"').wait_for()
+    tab.locator("pre", has_text='"tea"').wait_for()
 
 
 def _update(site, tab, other):

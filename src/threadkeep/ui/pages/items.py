@@ -13,25 +13,22 @@ from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.store.showing import items_of
 from threadkeep.ui.page import MOST, needed, number, render
 from threadkeep.ui.pages.store import own
-from threadkeep.ui.text import as_json, read_json
+from threadkeep.ui.text import as_json
 
 _ROWS = 50
 
 
 async def items(request: Request) -> Response:
     """Show namespaces, and the items below one."""
-    ns, wanted = (request.query_params.get(name, "") for name in ("ns", "filter"))
-    at, is_search = number(request, "at", 0, 10**9), bool(ns or wanted)
+    ns, at = request.query_params.get("ns", ""), number(request, "at")
     store, labels, found, spaces = await _store(request), _labels(ns), [], []
-    if store is not None and is_search:
-        options = {"filter": _filter(wanted), "limit": _ROWS + 1, "offset": at}
-        found = await store.asearch(labels, refresh_ttl=False, **options)
-    if store is not None and not (is_search and at):
+    if store is not None and ns:
+        found = await store.asearch(labels, refresh_ttl=False, limit=_ROWS + 1, offset=at)
+    if store is not None and not (ns and at):
         spaces = await store.alist_namespaces(prefix=labels or None, limit=_ROWS + 1, offset=at)
     names = [".".join(one) for one in spaces[:_ROWS] if one != labels]
-    more = at + _ROWS if len(found if is_search else spaces) > _ROWS else 0
-    shown: dict[str, Any] = {"ns": ns, "wanted": wanted, "names": names, "more": more}
-    return render(request, "items.html", **shown, found=found[:_ROWS])
+    more = at + _ROWS if len(found if ns else spaces) > _ROWS else 0
+    return render(request, "items.html", ns=ns, names=names, found=found[:_ROWS], more=more)
 
 
 async def item(request: Request) -> Response:
@@ -63,13 +60,6 @@ def _labels(name: str) -> tuple[str, ...]:
     if "" in labels:
         raise InvalidArgumentError("A label of the namespace is empty.")
     return tuple(labels)
-
-
-def _filter(given: str) -> dict[str, Any] | None:
-    found = read_json(given or "null", "The filter")
-    if found is None or isinstance(found, dict):
-        return found
-    raise InvalidArgumentError("The filter is no JSON object.", hint='Write {"kind": "fact"}.')
 
 
 ROUTES = [Route("/store/items", items), Route("/store/item", item)]

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from threadkeep._core.texts import size
 from threadkeep.errors import CorruptionError, WrongKeyError
 from threadkeep.monitor.advice import aadvise
 from threadkeep.monitor.savings import measure
@@ -68,9 +67,9 @@ async def check(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Show the counters of this process."""
     page = own(request)
-    counters = (page.origin or page.saver).counters()
-    rates = {} if page.window is None else _texts(page.window.rates())
-    return render(request, "metrics.html", counters=_texts(counters), rates=rates)
+    counters = asdict((page.origin or page.saver).counters())
+    rates = {} if page.window is None else asdict(page.window.rates())
+    return render(request, "metrics.html", counters=counters, rates=rates)
 
 
 async def savings(request: Request) -> Response:
@@ -81,19 +80,6 @@ async def savings(request: Request) -> Response:
     if "measure" in request.query_params:
         found = await to_thread.run_sync(measure, page.saver, limiter=_ONE_AT_A_TIME)
     return render(request, "savings.html", found=found, total=await page.saver.atotal_bytes())
-
-
-def _texts(measures: Any) -> dict[str, str]:
-    """Return measures with their units."""
-    found = {}
-    for name, value in asdict(measures).items():
-        if name.endswith("bytes"):
-            found[name] = size(value)
-        elif name.startswith("p") and value is not None:
-            found[name] = f"{value * 1000:,.1f} ms"
-        elif value is not None:
-            found[name] = f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
-    return found
 
 
 ROUTES = [
