@@ -13,7 +13,7 @@ from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.threads import Mark
 from threadkeep.threads.diff import printable
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import form, needed, page_of, render
+from threadkeep.ui.page import form, needed, page_of, render, thread_of, url
 
 Sent: TypeAlias = Mapping[str, str]
 
@@ -22,8 +22,8 @@ class ActedOn(NamedTuple):
     """A thread, or one of its checkpoints."""
 
     thread: str
-    checkpoint: str | None = None
-    ns: str = ""
+    checkpoint: str | None
+    ns: str
 
     @property
     def mark(self) -> dict[str, Any]:
@@ -42,7 +42,6 @@ ACTIONS: Mapping[str, Action] = {
     ),
     "archive": lambda saver, at, _: saver.threads.aarchive(at.thread),
     "restore": lambda saver, at, _: saver.threads.arestore(at.thread),
-    "discard": lambda saver, at, _: saver.adiscard_partial(at.thread),
     "delete": lambda saver, at, _: saver.adelete_thread(at.thread),
     "erase": lambda saver, at, given: saver.threads.aerase(at.thread, forks="forks" in given),
 }
@@ -71,7 +70,7 @@ async def act(request: Request) -> Response:
             raise InvalidArgumentError("The name is not the thread's.", hint=hint)
         result = await ACTIONS[action](page_of(request).writer, at, given)
     if action in ("delete", "archive"):  # (reading an archived thread would restore it)
-        return Response(headers={"hx-redirect": request.scope.get("root_path", "") + "/"})
+        return Response(headers={"hx-redirect": url(request, "/")})
     if action == "erase":
         place = {"hx-retarget": "#main", "hx-reswap": "innerHTML"}
         return render(request, "erased.html", name=at.thread, report=result, headers=place)
@@ -79,21 +78,14 @@ async def act(request: Request) -> Response:
 
 
 async def _render(request: Request, at: ActedOn, done: str = "", result: Any = None) -> Response:
-    info = await page_of(request).saver.threads.aget(at.thread)
-    own: Any = info
-    if at.checkpoint is not None and info is not None:
-        none = Mark(at.ns, at.checkpoint)
-        own = next((one for one in info.marks if one[:2] == none[:2]), none)
-    return render(
-        *(request, "acts.html"),
-        at=at,
-        info=info,
-        own=own,
-        name=printable(at.thread),
-        done=done,
-        result=result,
-        headers={"hx-trigger": "changed"} if done else None,
-    )
+    own = info = await thread_of(request, at.thread)
+    if at.checkpoint is not None:
+        marks = {one[:2]: one for one in info.marks}
+        place = at.ns, at.checkpoint
+        own = marks.get(place, Mark(*place))
+    values = {"at": at, "info": info, "own": own, "done": done, "result": result}
+    more = {"hx-trigger": "changed"} if done else None
+    return render(request, "acts.html", headers=more, name=printable(at.thread), **values)
 
 
 ROUTES = [Route("/actions", shown), Route("/actions", act, methods=["POST"])]
