@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import PendingInterrupt
 from threadkeep.threads.diff import plain
-from threadkeep.ui.text import read_json
+from threadkeep.ui.text import as_json, read_json
 
 DECISIONS = ("approve", "edit", "reject", "respond")
 """Decisions on an action, as LangChain's human-in-the-loop names them."""
@@ -24,67 +23,43 @@ class AskedAction(NamedTuple):
     allowed: tuple[str, ...]
 
 
-class AskedQuestion(NamedTuple):
-    """A question to show.
-
-    Args:
-        value: as JSON.
-        actions: actions to decide on, in order; none for any other question.
-        is_single: True if the answer is one decision, not a list of them.
-        schema: JSON schema of the answer, if the graph gave one.
-    """
-
-    value: Any
-    actions: tuple[AskedAction, ...] = ()
-    is_single: bool = False
-    schema: Any = None
+def actions_of(interrupt: PendingInterrupt) -> tuple[AskedAction, ...]:
+    """Return the actions that an interrupt asks to decide on; none for any other question."""
+    value: Any = plain(interrupt.value)
+    try:
+        if is_single(interrupt):
+            schema = as_json(interrupt.response_schema)
+            named = [one for one in DECISIONS if f'"const": "{one}"' in schema]
+            return (_action(value, named or DECISIONS),)
+        allowed = {one["action_name"]: one["allowed_decisions"] for one in value["review_configs"]}
+        return tuple([_action(one, allowed[one["name"]]) for one in value["action_requests"]])
+    except (LookupError, TypeError, ValueError):  # of another shape
+        return ()
 
 
-def question_of(interrupt: PendingInterrupt) -> AskedQuestion:
-    """Return the question of an interrupt."""
-    value, schema = plain(interrupt.value), plain(interrupt.response_schema)
-    if isinstance(value, dict):
-        requests, configs = value.get("action_requests"), value.get("review_configs")
-        if isinstance(requests, list) and isinstance(configs, list):
-            actions = [_action(one, _allowed(one, at, configs)) for at, one in enumerate(requests)]
-            if all(actions):
-                return AskedQuestion(value, tuple(filter(None, actions)), schema=schema)
-        if value.get("type") == "tool_approval":
-            text = json.dumps(schema)
-            named = [one for one in DECISIONS if f'"const": "{one}"' in text]
-            if action := _action(value, named or DECISIONS):
-                return AskedQuestion(value, (action,), is_single=True)
-    return AskedQuestion(value, schema=schema)
+def is_single(interrupt: PendingInterrupt) -> bool:
+    """Return True if the answer is one decision, not a list of them."""
+    value = plain(interrupt.value)
+    return isinstance(value, dict) and value.get("type") == "tool_approval"
 
 
-def _action(request: Any, allowed: Any) -> AskedAction | None:
-    """Return an action to decide on; None if it has no name or no decision is allowed."""
-    known = tuple(
-        [one for one in DECISIONS if isinstance(allowed, list | tuple) and one in allowed]
-    )
-    if not known or not isinstance(request, dict) or not isinstance(request.get("name"), str):
-        return None
-    text = str(request.get("description") or "")
-    return AskedAction(request["name"], request.get("args"), text, known)
+def _action(asked: Any, allowed: Any) -> AskedAction:
+    known = tuple([one for one in DECISIONS if one in allowed])
+    if not known or not isinstance(asked["name"], str):
+        raise ValueError("no decision is allowed on it, or it has no name")
+    text = f"{asked.get('description') or ''}"
+    return AskedAction(asked["name"], asked.get("args"), text, known)
 
 
-def _allowed(request: Any, at: int, configs: list[Any]) -> Any:
-    """Return the decisions of the review at the same place, else of the first by the name."""
-    name = request.get("name") if isinstance(request, dict) else None
-    reviews = [one for one in [*configs[at : at + 1], *configs] if isinstance(one, dict)]
-    named = [one for one in reviews if one.get("action_name") == name]
-    return named[0].get("allowed_decisions") if named else None
-
-
-def answer_of(question: AskedQuestion, given: Mapping[str, str]) -> Any:
+def answer_of(interrupt: PendingInterrupt, given: Mapping[str, str]) -> Any:
     """Return the answer that a form gives.
 
     Raises:
         InvalidArgumentError: a field is missing or invalid; the error names it.
     """
-    if question.actions:
-        decisions = [_decision(one, at, given) for at, one in enumerate(question.actions)]
-        return decisions[0] if question.is_single else {"decisions": decisions}
+    decisions = [_decision(one, at, given) for at, one in enumerate(actions_of(interrupt))]
+    if decisions:
+        return decisions[0] if is_single(interrupt) else {"decisions": decisions}
     text = given.get("answer", "")
     return read_json(text) if given.get("as") == "json" else text
 

@@ -18,6 +18,7 @@ from threadkeep._core.texts import lasting, size
 from threadkeep.errors import InvalidArgumentError, ThreadArchivedError, ThreadNotFoundError
 from threadkeep.monitor.probes import Window
 from threadkeep.threads import ThreadStatus
+from threadkeep.threads.diff import plain
 from threadkeep.ui import text
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -183,5 +184,11 @@ def _environment(language: str) -> Environment:
     )
     del made.filters["tojson"]  # (Jinja does not escape its quotes: unsafe in attributes)
     made.filters |= {"size": size, "lasting": lasting, "n": "{:,}".format, "line": text.line}
-    made.filters |= {"markdown": text.markdown, "json": text.as_json, "cut": text.cut}
+    made.filters["plain"] = plain
+    made.filters |= {
+        "markdown": text.markdown,
+        "json": text.as_json,
+        "cut": text.cut,
+        "plain": plain,
+    }
     return made

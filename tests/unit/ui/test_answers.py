@@ -13,11 +13,11 @@ from threadkeep import MemorySaver
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import PendingInterrupt
 from threadkeep.ui import app
-from threadkeep.ui.answers import answer_of, question_of
+from threadkeep.ui.answers import actions_of, answer_of
 
 
 def asked(value, schema=None):
-    return question_of(PendingInterrupt("id", value, "head", "", "task", response_schema=schema))
+    return PendingInterrupt("id", value, "head", "", "task", response_schema=schema)
 
 
 def review(*allowed, name="mail"):
@@ -31,7 +31,7 @@ def request(name="mail", **args):
 def test_any_other_question_takes_text_or_json():
     for value in ("Why?", {"a": {"b": 1}}, None, 7, [1], {"action_requests": "no", "x": 1}):
         question = asked(value)
-        assert (question.value, question.actions) == (value, ())
+        assert actions_of(question) == ()
         assert answer_of(question, {"answer": "[1]", "as": "text"}) == "[1]"
         assert answer_of(question, {"answer": '{"a": [1, null]}', "as": "json"}) == {"a": [1, None]}
     for wrong in ("{", "", "NaN", "[" * 100_000):
@@ -40,12 +40,16 @@ def test_any_other_question_takes_text_or_json():
 
 
 def test_one_decision_for_each_action_in_order():
-    requests = [request(to="a"), request("ask"), request(to="b"), request("log")]
-    configs = [review("approve", "edit"), review("respond", name="ask"), review("reject")]
+    requests = [request(to="a"), request("ask"), request("drop"), request("log")]
+    configs = [
+        review("approve", "edit"),
+        review("respond", name="ask"),
+        review("reject", name="drop"),
+    ]
     question = asked(
         {"action_requests": requests, "review_configs": [*configs, review("approve", name="log")]}
     )
-    assert [one.allowed for one in question.actions] == [
+    assert [one.allowed for one in actions_of(question)] == [
         ("approve", "edit"),
         ("respond",),
         ("reject",),
@@ -79,8 +83,10 @@ def test_requests_without_a_review_are_shown_as_they_are():
         {"action_requests": [request(), 7], "review_configs": [review("approve")]},
         {"action_requests": [request()], "review_configs": [review()]},
         {"action_requests": [], "review_configs": []},
+        {"action_requests": [request()], "review_configs": [{"action_name": []}]},
+        {"action_requests": [request(7)], "review_configs": [review("approve", name=7)]},
     ):
-        assert asked(value).actions == ()
+        assert actions_of(asked(value)) == ()
         assert answer_of(asked(value), {"answer": "yes"}) == "yes"
 
 
@@ -88,7 +94,7 @@ def test_an_approval_of_one_call():
     value = {"type": "tool_approval", "name": "mail", "args": {"to": "a"}, "description": "Mail"}
     types = [{"properties": {"type": {"const": one}}} for one in ("approve", "reject")]
     question = asked(value, {"$defs": {"A": types[0]}, "oneOf": [types[1]]})
-    assert question.actions[0].allowed == ("approve", "reject")
+    assert actions_of(question)[0].allowed == ("approve", "reject")
     assert answer_of(question, {"decision-0": "approve"}) == {"type": "approve"}
     with pytest.raises(InvalidArgumentError):
         answer_of(question, {"decision-0": "edit", "args-0": "{}"})

@@ -8,16 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from threadkeep.errors import (
-    InvalidArgumentError,
-    StateError,
-    ThreadkeepError,
-    ThreadNotFoundError,
-)
-from threadkeep.threads import PendingInterrupt, ThreadInfo
-from threadkeep.ui.answers import answer_of, question_of
+from threadkeep.errors import StateError, ThreadkeepError
+from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage
+from threadkeep.ui.answers import actions_of, answer_of
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import StorePage, form, needed, page_of, render
+from threadkeep.ui.page import StorePage, form, needed, page_of, render, thread_of
+from threadkeep.ui.pages.store import own
 
 _PAGE = 20  # threads
 # (reading an archived thread would restore it)
@@ -26,26 +22,16 @@ _WAITING: Any = {"state": ["suspended", "forked"], "has_interrupt": True}
 
 async def inbox(request: Request) -> Response:
     """Show the threads that wait, the longest first, or one thread."""
+    own(request)
     page, asked = page_of(request), request.query_params
-    if not page.is_own:
-        raise InvalidArgumentError("A store of LangGraph's own has no inbox.")
-    cursor = None
     if name := asked.get("id"):
-        found = [await _info(page, name)]
+        found = ThreadPage((await thread_of(request, name),), None)
     else:
-        waiting = await page.saver.threads.asearch(
+        found = await page.saver.threads.asearch(
             order="updated_at", limit=_PAGE, cursor=asked.get("cursor"), **_WAITING
         )
-        found, cursor = waiting, waiting.cursor
     cards = [await _card(page, info) for info in found]
-    return render(request, "inbox.html", cards=cards, cursor=cursor, done=False)
-
-
-async def _info(page: StorePage, name: str) -> ThreadInfo:
-    info: ThreadInfo | None = await page.saver.threads.aget(name)
-    if info is None:
-        raise ThreadNotFoundError(thread=name)
-    return info
+    return render(request, "inbox.html", cards=cards, cursor=found.cursor, done=False)
 
 
 async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
@@ -55,7 +41,7 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
         found = [] if info.waits_at is None else await page.saver.threads.ainterrupts(info.id)
     except ThreadkeepError as unread:
         error = unread
-    return {"info": info, "error": error, "asked": [(one, question_of(one)) for one in found]}
+    return {"info": info, "error": error, "asked": [(one, actions_of(one)) for one in found]}
 
 
 async def answer(request: Request) -> Response:
@@ -69,14 +55,14 @@ async def answer(request: Request) -> Response:
                 "The thread has moved on, and does not wait for this answer.",
                 hint="Reload the page.",
             )
-        answers = {id: answer_of(question_of(found[id]), given)}
+        answers = {id: answer_of(found[id], given)}
         if page.on_answer is None:
             await page.writer.threads.aanswer(
                 thread, answers, checkpoint, replace="replace" in given
             )
         else:
             await page.on_answer(thread, answers)
-    card = await _card(page, await _info(page, thread))
+    card = await _card(page, await thread_of(request, thread))
     return render(request, "answer.html", card=card, done=True)
 
 
