@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -84,15 +84,10 @@ def build(
     page: StorePage, access: LocalAccess | MountedAccess, routes: Sequence[BaseRoute] = ()
 ) -> Guard:
     """Return the application of a page, with more routes before its own."""
-    every = [
-        *routes,
-        *[route for one in _PAGES for route in one.ROUTES],
-        Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")])),
-    ]
-    handlers: Mapping[Any, Any] = dict.fromkeys(
-        (errors.ThreadkeepError, HTTPException, Exception), _failed
-    )
-    made = Starlette(routes=every, exception_handlers=handlers)
+    static = Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")]))
+    every = [*routes, *[route for one in _PAGES for route in one.ROUTES], static]
+    kinds: list[Any] = [errors.ThreadkeepError, HTTPException, Exception]
+    made = Starlette(routes=every, exception_handlers=dict.fromkeys(kinds, _failed))
     made.state.page, made.state.work = page, {}
     return Guard(made, access, writes=page.writer is not None)
 

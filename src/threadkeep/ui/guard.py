@@ -58,16 +58,11 @@ class User(NamedTuple):
 class Guard:
     """Middleware that passes only requests of the page's users, and adds headers to answers.
 
-    Args:
-        app: the page.
-        access: decides who may use it.
-        writes: True if the page may change the store.
+    Only with `writes`, requests may change the store.
     """
 
     def __init__(self, app: ASGIApp, access: LocalAccess | MountedAccess, *, writes: bool) -> None:
-        self._app = app
-        self._access = access
-        self._writes = writes
+        self._app, self._access, self._writes = app, access, writes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request (ASGI)."""
@@ -86,9 +81,8 @@ class Guard:
         if any(len(headers.getlist(name)) > 1 for name in _ONCE):
             return PlainTextResponse("A header is repeated.", 400)
         if not self._access.is_ours(headers.get("host", "").lower()):
-            return PlainTextResponse(
-                "This host name is not allowed. Start the page with --name NAME.", 421
-            )
+            text = "This host name is not allowed. Start the page with --name NAME."
+            return PlainTextResponse(text, 421)
         if _is_foreign(headers, is_read=is_read):
             return PlainTextResponse("Requests from other web pages are refused.", 403)
         if scope["path"] in self._access.opened:
@@ -171,8 +165,7 @@ class LocalAccess:
     opened: Collection[str] = OPEN  # paths that need no user
 
     def __init__(self, sessions: Sessions, port: int, names: Collection[str] = ()) -> None:
-        self._sessions = sessions
-        self._port = f"{port}"
+        self._sessions, self._port = sessions, f"{port}"
         self._names = {name.lower() for name in names}
         self.cookie = f"threadkeep-{port}"
 
@@ -211,12 +204,7 @@ def _is_address(name: str) -> bool:
 
 
 class MountedAccess:
-    """Access to a page in another application, which knows its users and hosts.
-
-    Args:
-        authorize: returns the name of a request's user; None closes the page.
-        secret: the same in all processes of a service; None for a random one.
-    """
+    """Access to a page in another application, which knows its users and hosts; see `app`."""
 
     opened: Collection[str] = ()
 
@@ -232,9 +220,8 @@ class MountedAccess:
     async def user(self, scope: Scope, receive: Receive) -> User | Response:
         """Return the user of a request, or the answer that refuses it."""
         if self._authorize is None:
-            return PlainTextResponse(
-                "This page is closed: give threadkeep.ui.app an authorize= function.", 403
-            )
+            text = "This page is closed: give threadkeep.ui.app an authorize= function."
+            return PlainTextResponse(text, 403)
         name = self._authorize(Request(scope, receive))
         if inspect.isawaitable(name):
             name = await name

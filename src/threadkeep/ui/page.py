@@ -30,7 +30,6 @@ AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)
 
 _FIELDS = 1000  # of a form
 
-
 OnAnswer: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[object]]
 """Continue a thread with answers by interrupt id, as `Command(resume=answers)` takes them."""
 
@@ -74,23 +73,17 @@ def render(
     **values: Any,
 ) -> Response:
     """Render a template, with the values that all templates have."""
-    page = page_of(request)
-    language = language_of(request)
-    user = request.scope.get("threadkeep.user")
-
-    html = (
-        _environment(language)
-        .get_template(template)
-        .render(
-            page=page,
-            url=partial(url, request),
-            here=request.url.path.removeprefix(request.scope.get("root_path", "")),
-            asked=request.query_params,
-            language=language,
-            languages=LANGUAGES,
-            csrf="" if user is None else user.csrf,
-            **values,
-        )
+    language, user = language_of(request), request.scope.get("threadkeep.user")
+    found = _environment(language).get_template(template)
+    html = found.render(
+        values,
+        page=page_of(request),
+        url=partial(url, request),
+        here=request.url.path.removeprefix(request.scope.get("root_path", "")),
+        asked=request.query_params,
+        language=language,
+        languages=LANGUAGES,
+        csrf="" if user is None else user.csrf,
     )
     # (a text of a store may hold half a surrogate pair, which UTF-8 cannot)
     return HTMLResponse(html.encode("utf-8", "replace"), status, headers)
@@ -105,13 +98,9 @@ def url(request: Request, path: str, **query: object) -> str:
 
 def language_of(request: Request) -> str:
     """Return the chosen language, else the first of the browser's that the page has."""
-    chosen = request.cookies.get("threadkeep-language", "")
-    if chosen in LANGUAGES:
-        return chosen
-    for part in request.headers.get("accept-language", "").lower().split(","):
-        if (name := part.strip()[:2]) in LANGUAGES:
-            return name
-    return "en"
+    accepted = request.headers.get("accept-language", "").lower().split(",")
+    names = [request.cookies.get("threadkeep-language"), *[one.strip()[:2] for one in accepted]]
+    return next((one for one in names if one in LANGUAGES), None) or "en"
 
 
 def needed(request: Request, name: str) -> str:

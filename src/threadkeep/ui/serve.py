@@ -63,7 +63,6 @@ def server_of(app: Guard) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         log_level="warning",
-        access_log=False,
         server_header=False,
         lifespan="off",
         proxy_headers=False,
