@@ -11,11 +11,11 @@ python := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-c fuzz test-all test-lowest coverage lint format bench lock clean
+.PHONY: help demo test test-unit test-c fuzz test-all test-lowest coverage screenshots lint format bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
-		printf '  make %-11s %s\n' "$$name" "$$text"; done
+		printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider:name TURNS=200
 	@scripts/setup demo
@@ -56,6 +56,11 @@ test-all: export THREADKEEP_TESTS := full
 test-all: test ## Run every case, LangGraph's own tests on every store, and `langgraph dev`
 	@scripts/upstream
 	@scripts/dev_server
+
+screenshots: ## Take the pictures of the page in docs/images again
+	@scripts/setup test
+	@scripts/chromium >/dev/null
+	@THREADKEEP_SCREENSHOTS=1 $(python) -m pytest -q tests/ui/test_screenshots.py
 
 lint: ## Check style (ruff, mdformat), spelling (codespell) and types (mypy --strict)
 	@scripts/setup lint
