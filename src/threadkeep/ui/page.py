@@ -173,11 +173,6 @@ def _environment(language: str) -> Environment:
     )
     del made.filters["tojson"]  # (Jinja does not escape its quotes: unsafe in attributes)
     made.filters |= {"size": size, "lasting": lasting, "n": "{:,}".format, "line": text.line}
-    made.filters["plain"] = plain
-    made.filters |= {
-        "markdown": text.markdown,
-        "json": text.as_json,
-        "cut": text.cut,
-        "plain": plain,
-    }
+    made.filters |= {"markdown": text.markdown, "json": text.as_json, "plain": plain}
+    made.filters["cut"] = text.cut
     return made
