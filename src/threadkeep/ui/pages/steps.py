@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -13,20 +13,34 @@ from starlette.routing import Route
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.threads import Mark, ThreadInfo
 from threadkeep.threads.steps import Step, has_failed, step_of
-from threadkeep.ui import lanes
 from threadkeep.ui.page import AWAY, needed, page_of, render, thread_of
 from threadkeep.ui.pages.live import seen
 
+LANES = 64  # branches that are drawn at once; further ones end where they begin
 _STEPS = 60  # checkpoints of a window
 _ALONE = 20  # parents outside of a window that are read for it
 _LONG = 10_000  # steps from which subgraphs are listed on demand: a store may read the whole thread
+
+
+class Lanes(NamedTuple):
+    """The lines in the row of a checkpoint, by lane.
+
+    Attributes:
+        lane: where the checkpoint is; -1 in a subgraph.
+        joins: lanes of its children, which end here. Empty for a tip.
+        passing: lanes of other branches, which lead through the row.
+    """
+
+    lane: int
+    joins: tuple[int, ...]
+    passing: tuple[int, ...]
 
 
 class StepRow(NamedTuple):
     """A step as it is drawn, with the tags and the pin of its checkpoint."""
 
     step: Step
-    lanes: lanes.Lanes
+    lanes: Lanes
     mark: Mark
 
 
@@ -76,7 +90,7 @@ async def window(request: Request, most: int = _STEPS, before: str | None = None
     if info.state in AWAY:
         return Steps(info)
     before = asked.get("before", "") if before is None else before
-    waiting = asked.get("lanes", "").split(",")[: lanes.MOST]
+    waiting = asked.get("lanes", "").split(",")[:LANES]
     inner = {"no": False, "yes": True}.get(asked.get("inner", ""))
     if inner is None:
         head = await _listed(saver, thread, 1, before, inner=False)
@@ -84,7 +98,7 @@ async def window(request: Request, most: int = _STEPS, before: str | None = None
     found = await _listed(saver, thread, most + 1, before, inner=inner)
     steps = await _read(saver, found, most, before, waiting)
     rows = [("" if one.ns else one.id, one.parent) for one in steps]
-    drawn, below = lanes.draw(rows, waiting)
+    drawn, below = draw(rows, waiting)
     marks = {(mark.checkpoint_ns, mark.checkpoint): mark for mark in info.marks}
     marked = [marks.get((one.ns, one.id), Mark(one.ns, one.id)) for one in steps]
     shown = [StepRow(*row) for row in zip(steps, drawn, marked, strict=True)]
@@ -128,6 +142,28 @@ def _key(config: Any) -> tuple[str, str]:
 async def _steps(request: Request) -> Response:
     """Answer with a window of steps, to be put into a page."""
     return render(request, "steps_window.html", steps=await window(request))
+
+
+def draw(
+    rows: Iterable[tuple[str, str]], waiting: Sequence[str] = ()
+) -> tuple[list[Lanes], list[str]]:
+    """Return the lanes of checkpoints, and the parents that lanes wait for below the last one.
+
+    Rows are ids and parents, by falling id; the id of a subgraph's checkpoint is empty. Of
+    `waiting`, the parents that lanes wait for above the first row, a free lane is empty.
+    """
+    lanes, drawn = list(waiting), []
+    for id, parent in rows:
+        joins = [n for n, wanted in enumerate(lanes) if wanted == id != ""]
+        if id:  # (a lane ends if its parent was removed)
+            lanes = [wanted if wanted < id else "" for wanted in lanes]
+        passing, lane = tuple(n for n, wanted in enumerate(lanes) if wanted), -1
+        if id:
+            lanes += [""] * (len(lanes) < LANES)
+            lane = joins[0] if joins else lanes.index("") if "" in lanes else LANES - 1
+            lanes[lane] = parent
+        drawn.append(Lanes(lane, tuple(joins), passing))
+    return drawn, lanes
 
 
 ROUTES = [Route("/thread/steps", _steps)]

@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from math import inf
 from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from threadkeep.threads.steps import Step, moment_of
-from threadkeep.ui.axis import Axis, Pause
+from threadkeep.threads.steps import moment_of
 from threadkeep.ui.page import MOST, render
 from threadkeep.ui.pages.steps import StepRow, window
 
 _BARS = MOST // 2  # checkpoints of a timeline: a row for each, and for what runs next
+_PAUSE = 0.1  # a gap is compressed if it is longer than this part of the time in which steps ran
+_PART = 3.0  # percent of the axis that a compressed gap takes
+_PARTS = 40.0  # percent that all of them may take
+
+
+class Pause(NamedTuple):
+    """A compressed gap: its seconds, and where it is, in percent."""
+
+    seconds: float
+    left: float
+    right: float
+
+
+class Axis:
+    """Places moments, in seconds, between 0 and 100 percent, by the start and end of each step."""
+
+    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
+        edges: list[float] = []  # starts and ends in turn
+        for start, end in sorted(spans):
+            if edges and start <= edges[-1]:
+                edges[-1] = max(edges[-1], end)
+            else:
+                edges += [start, end]
+        sizes = [end - start for start, end in pairwise(edges)]
+        widths, least = [*sizes], _PAUSE * sum(sizes[::2])
+        long = [n for n in range(1, len(sizes), 2) if sizes[n] > least]
+        part = min(_PART, _PARTS / max(len(long), 1))
+        short = part * (sum(sizes) - sum(sizes[n] for n in long)) / (100 - part * len(long))
+        for n in long:
+            widths[n] = short or 1.0
+        total = sum(widths) or 1.0
+        self._edges = edges
+        self._places = [100 * width / total for width in accumulate(widths, initial=0.0)]
+        self.gaps = [Pause(sizes[n], *self._places[n : n + 2]) for n in long]
+
+    def at(self, moment: float) -> float:
+        """Return the percent of a moment."""
+        n = bisect_right(self._edges, moment)
+        if not 0 < n < len(self._edges):
+            return self._places[-1] if n else 0.0
+        (start, end), (left, right) = self._edges[n - 1 : n + 1], self._places[n - 1 : n + 1]
+        return left + (moment - start) / (end - start) * (right - left)
 
 
 class Bar(NamedTuple):
@@ -33,23 +77,19 @@ async def _timeline(request: Request) -> Response:
     steps = await window(request, _BARS, min(filter(None, bounds), default=""))
     if start is not None and any((row.step.end or start) < start for row in steps.rows):
         steps = steps._replace(older="")
-    only = asked.get("only", "")
-    bars = _bars([row for row in steps.rows if _is_asked(row.step, only, start, end)])
-    return render(request, "timeline.html", steps=steps, bars=bars)
+    timed = [(row, row.step.end) for row in steps.rows if row.step.end is not None]
+    rows = [row for row, at in timed if (start or 0) <= at <= (inf if end is None else end)]
+    if (only := asked.get("only")) == "failed":
+        rows = [row for row in rows if row.step.failed or row.step.retried]
+    elif only == "waits":
+        rows = [row for row in rows if row.step.waiting or row.step.waited]
+    return render(request, "timeline.html", steps=steps, bars=_bars(rows))
 
 
 def _id_after(moment: float) -> str:
     """Return an id that is greater than those of LangGraph until this moment (UUID version 6)."""
     ticks = max(int(moment * 10_000_000) + 0x01B21DD213814000, 0)
     return f"{ticks >> 28:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-8000-000000000000"
-
-
-def _is_asked(step: Step, only: str, start: float | None, end: float | None) -> bool:
-    at = step.end
-    if at is None or (start is not None and at < start) or (end is not None and at > end):
-        return False
-    is_failed, waits = bool(step.failed or step.retried), bool(step.waiting or step.waited)
-    return {"failed": is_failed, "waits": waits}.get(only, True)
 
 
 def _bars(rows: Sequence[StepRow]) -> list[Bar | Pause]:

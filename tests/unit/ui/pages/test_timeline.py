@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threadkeep.ui.axis import Axis
+from threadkeep.ui.pages.timeline import Axis
 
 
 def test_without_gaps_it_is_in_proportion():

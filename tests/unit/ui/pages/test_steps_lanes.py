@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threadkeep.ui.lanes import MOST, Lanes, draw
+from threadkeep.ui.pages.steps import LANES, Lanes, draw
 
 FORK_OF_FORK = [("7", "5"), ("6", "4"), ("5", "2"), ("4", "2"), ("3", "1"), ("2", "1"), ("1", "")]
 
@@ -51,4 +51,4 @@ def test_lanes_lead_past_a_subgraph():
 
 def test_lanes_are_bounded():
     drawn, waiting = draw([(f"{n:04}", "0000") for n in range(500, 0, -1)])
-    assert len(waiting) == MOST == max(one.lane for one in drawn) + 1
+    assert len(waiting) == LANES == max(one.lane for one in drawn) + 1
