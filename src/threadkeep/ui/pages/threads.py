@@ -45,9 +45,11 @@ async def _find(request: Request, query: str, order: Any) -> ThreadPage:
     page, cursor = page_of(request), request.query_params.get("cursor")
     exact = await page.saver.threads.aget(query) if query and not cursor else None
     first = () if exact is None else (exact,)
+    if query and not page.is_own:
+        if first:
+            return ThreadPage(first, None)
+        raise InvalidArgumentError("A store of LangGraph's own is searched by exact ids.")
     try:
-        if query and not page.is_own:
-            raise InvalidArgumentError("A store of LangGraph's own is searched by exact ids.")
         filters = queries.filters_of(query)
     except InvalidArgumentError:
         if first:
