@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from threadkeep.threads import GrowthStep
-from threadkeep.ui.page import check_is_here, needed, page_of, render
+from threadkeep.ui.page import check_is_here, needed, render
 from threadkeep.ui.pages.store import own
 from threadkeep.ui.text import cut
 from threadkeep.ui.work import Work, work
@@ -32,8 +32,7 @@ class GrowthPoint(NamedTuple):
 
 async def growth(request: Request) -> Response:
     """Show the growth of a thread."""
-    own(request)
-    page, name = page_of(request), needed(request, "id")
+    page, name = own(request), needed(request, "id")
     await check_is_here(request, name)
 
     async def read(found: Work) -> Any:
