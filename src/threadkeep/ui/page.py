@@ -105,11 +105,8 @@ def language_of(request: Request) -> str:
 
 def needed(request: Request, name: str) -> str:
     """Return a part of the query that must be given."""
-    value = request.query_params.get(name)
-    if value is None:
-        raise InvalidArgumentError(
-            f"The address has no {name}=.", hint="Follow a link of the page."
-        )
+    if (value := request.query_params.get(name)) is None:
+        raise InvalidArgumentError(f"The address has no {name}=.", hint="Follow a link.")
     return value
 
 
