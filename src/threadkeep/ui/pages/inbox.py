@@ -51,10 +51,7 @@ async def answer(request: Request) -> Response:
     with audited(request, "answer", thread, checkpoint, interrupt=id):
         found = {one.id: one for one in await page.saver.threads.ainterrupts(thread)}
         if id not in found or found[id].checkpoint_id != checkpoint:
-            raise StateError(
-                "The thread has moved on, and does not wait for this answer.",
-                hint="Reload the page.",
-            )
+            raise StateError("The thread has moved on.", hint="Reload the page.")
         answers = {id: answer_of(found[id], given)}
         if page.on_answer is None:
             await page.writer.threads.aanswer(
