@@ -153,7 +153,7 @@ def test_statistics_end_at_a_damaged_segment(
 ) -> None:
     harm(tmp_path / "a.db", "tk_heap_segments", column, VALUES["huge"])
     note = opened().stats().note
-    assert "1 damaged thread not read: 'bad'" in note
+    assert "1 thread not read: 'bad'" in note
 
 
 def test_a_list_of_all_threads_names_the_damaged_checkpoint(

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
 from contextlib import ExitStack
 
 import pytest
 from kit import browser as chromium
 from kit.graphs_to_look_at import fill
 from kit.pages import page_over
+from kit.selection import drawn
 from playwright.sync_api import sync_playwright
 
 from threadkeep import SqliteSaver
+
+
+HERE = os.path.dirname(__file__)  # noqa: PTH120
+
+
+def pytest_collection_modifyitems(config, items):
+    """Run half of each module's tests in a browser, in a full run all of them."""
+    modules = defaultdict(list)
+    for item in items:
+        if str(item.path).startswith(HERE) and "browser" in item.fixturenames:
+            modules[item.path.name].append(item)
+    left_out = set()
+    for name, own in modules.items():
+        left_out.update(set(own) - set(drawn(own, (len(own) + 1) // 2, name)))
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="module")
