@@ -2,7 +2,8 @@
 
 `make test-all` sets `THREADKEEP_TESTS=full`. Only these rules decide which cases `make test` skips:
 variants of a backend run a part of the contract (`kit.contract`), long lists of cases are drawn
-from (`drawn`), half of the tests in a browser run (`tests/ui`), and hypothesis tries fewer examples (`settings_of`).
+from (`drawn`), half of the tests in a browser run (`tests/ui`), and hypothesis tries fewer examples
+(`settings_of`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from playwright.sync_api import sync_playwright
 
 from threadkeep import SqliteSaver
 
-
 HERE = os.path.dirname(__file__)  # noqa: PTH120
 
 
