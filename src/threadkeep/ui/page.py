@@ -110,13 +110,21 @@ def needed(request: Request, name: str) -> str:
     return value
 
 
+async def entry_of(request: Request, thread: str) -> Any:
+    """Return a thread's entry as of its first read in this request; None if it does not exist."""
+    known: dict[str, Any] = request.scope.setdefault("threadkeep.threads", {})
+    if thread not in known:
+        known[thread] = await page_of(request).saver.threads.aget(thread)
+    return known[thread]
+
+
 async def thread_of(request: Request, thread: str) -> Any:
-    """Return a thread's entry.
+    """Return a thread's entry; see `entry_of`.
 
     Raises:
         ThreadNotFoundError: it does not exist.
     """
-    if (info := await page_of(request).saver.threads.aget(thread)) is None:
+    if (info := await entry_of(request, thread)) is None:
         raise ThreadNotFoundError(thread=thread)
     return info
 
@@ -127,8 +135,7 @@ async def check_is_here(request: Request, thread: str) -> None:
     Raises:
         ThreadArchivedError: it is archived.
     """
-    page = page_of(request)
-    info = await page.saver.threads.aget(thread) if page.is_own else None
+    info = await entry_of(request, thread) if page_of(request).is_own else None
     if info is not None and info.state == ThreadStatus.ARCHIVED:
         raise ThreadArchivedError("The thread is archived.", hint="Restore it.", thread=thread)
 

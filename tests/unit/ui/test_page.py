@@ -9,20 +9,22 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
-from kit.asgi import HERE
+from kit.asgi import HERE, Client
 from kit.pages import page_over
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Interrupt
 
-from threadkeep import SqliteSaver, Store
+from threadkeep import MemorySaver, SqliteSaver, Store
 from threadkeep.sessions import CheckpointManager
+from threadkeep.threads.facade import Threads
 from threadkeep.ui.serve import local_app
 from threadkeep.ui.sessions import Sessions
 
 BAD = "x\" pwn=1 '><x-pwn pwn=2>%(pwn)s %s</title></script>&lt;x-pwn&gt;"
 
 
+CHANGES = "/changes?a_thread=one&b_thread=one&a={id}&b={id}"
 MOST = 6  # addresses of one path that are read
 
 
@@ -121,3 +123,23 @@ def test_nothing_of_a_store_becomes_markup(hostile):
     names = {one.partition("?")[0] for one in pages}
     assert names >= {"/actions", "/changes", "/edit", "/growth", "/store/item", "/timeline"}
     assert [(path, one.made) for path, one in pages.items() if one.made] == []
+
+
+@pytest.mark.parametrize("path", ["/thread?id=one", "/checkpoint?thread=one&id={id}", CHANGES])
+def test_a_page_reads_the_entry_of_its_thread_once(path, monkeypatch):
+    read = Threads.aget
+    asked = []
+
+    def counted(self, thread):
+        asked.append(thread)
+        return read(self, thread)
+
+    monkeypatch.setattr(Threads, "aget", counted)
+    with MemorySaver() as saver:
+        put(saver, {"n": 1}, thread="one")
+        id = put(saver, {"n": 2}, thread="one")["configurable"]["checkpoint_id"]
+        sessions = Sessions()
+        client = Client(local_app(page_over(saver), sessions, 8230))
+        client.cookies = dict(client("POST", "/enter", content=sessions.new_token()).cookies)
+        answer = client.get(path.format(id=id))
+    assert (answer.status_code, asked) == (200, ["one"])

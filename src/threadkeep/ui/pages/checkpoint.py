@@ -15,7 +15,7 @@ from starlette.routing import Route
 from threadkeep._core.langgraph_internals import TASKS, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
 from threadkeep.threads.steps import step_of
-from threadkeep.ui.page import MOST, check_is_here, needed, number, page_of, render
+from threadkeep.ui.page import MOST, check_is_here, entry_of, needed, number, page_of, render
 from threadkeep.ui.text import as_json
 from threadkeep.ui.values import ValuePart, part_at, tree
 
@@ -41,7 +41,7 @@ async def checkpoint(request: Request) -> Response:
     name, id = needed(request, "thread"), needed(request, "id")
     ns = request.query_params.get("ns", "")
     found = await listed(request, name, ns, id)
-    marks = getattr(await page_of(request).saver.threads.aget(name), "marks", ())
+    marks = getattr(await entry_of(request, name), "marks", ())
     channels = await _channels(found)
     return render(
         request,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
@@ -14,7 +14,7 @@ from starlette.routing import Route
 from threadkeep._core.engine.thread_summary import own
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
-from threadkeep.ui.page import MOST, number, page_of, render
+from threadkeep.ui.page import MOST, entry_of, number, page_of, render
 from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import tree
@@ -70,7 +70,7 @@ async def changes(request: Request) -> Response:
         ]
         if channel is None:
             names = {*a.checkpoint["channel_versions"], *b.checkpoint["channel_versions"]}
-            waiting = await _waiting(saver, a, b)
+            waiting = await _waiting(request, a, b)
         chosen = own(names - waiting) if channel is None else [channel]
         compared = await saver.threads.adiff_checkpoints(a.config, b.config, channels=chosen)
         found = [*compared.channels.values()]
@@ -96,10 +96,10 @@ async def changes(request: Request) -> Response:
     return await to_thread.run_sync(made)
 
 
-async def _waiting(saver: Any, a: CheckpointTuple, b: CheckpointTuple) -> set[str]:
+async def _waiting(request: Request, a: CheckpointTuple, b: CheckpointTuple) -> set[str]:
     """Return the channels that may be large and must be read whole to be compared."""
     threads = {one.config["configurable"]["thread_id"] for one in (a, b)}
-    infos = [await saver.threads.aget(one) for one in threads]
+    infos = [await entry_of(request, one) for one in threads]
     if all(one is None or one.bytes < _LARGE for one in infos):
         return set()
     before, after = a.checkpoint["channel_versions"], b.checkpoint["channel_versions"]
