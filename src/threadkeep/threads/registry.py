@@ -97,15 +97,15 @@ def search(
         raise invalid("order", order, hint)
     if type(limit) is not int or not 1 <= limit <= MOST:
         raise invalid("limit", limit, f"Use 1 to {MOST}, and read the next page by cursor.")
-    after = None if cursor is None else _after(cursor, order)
+    kind: type = str if field == "thread" else int
+    after = None if cursor is None else place_in(cursor, order, kind)
     query = thread_query(engine.now(), wanted)
     entries = yield from registration.search(
         SearchThreads(query, field, order.startswith("-"), after, limit)
     )
     following = None
     if len(entries) == limit:
-        place = [order, getattr(entries[-1], field), entries[-1].thread]
-        following = urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+        following = cursor_to(order, getattr(entries[-1], field), entries[-1].thread)
     shown = [info(entry) for entry in entries if _is_shown(entry)]
     return ThreadPage(tuple(shown), following)
 
@@ -122,19 +122,24 @@ def _is_shown(entry: ThreadEntry) -> bool:
     return not entry.damage and not entry.thread.startswith(OWN_NS)
 
 
-def _after(cursor: object, order: str) -> tuple[int | str, str]:
-    """Decode a cursor that `search` made for this order."""
-    kind: type = str if order.removeprefix("-") == "thread" else int
+def cursor_to(order: str, key: int | str, thread: str) -> str:
+    """Return the cursor of a page in this order that ends with this thread."""
+    place = json.dumps([order, key, thread])
+    return urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
+def place_in(cursor: object, order: str, *kinds: type) -> tuple[Any, str]:
+    """Return the key, of one of these types, and the thread of a cursor for this order."""
     try:
         text = validation.text("cursor", cursor)
-        own, value, name = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        is_ours = own == order and type(value) is kind and type(name) is str
+        own, key, name = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        is_ours = own == order and type(key) in kinds and type(name) is str
     except (ValueError, TypeError, RecursionError):
         is_ours = False
     if not is_ours:
         hint = "Use the cursor of the previous page, with the same order."
         raise invalid("cursor", cursor, hint)
-    return value, name
+    return key, name
 
 
 def count(engine: Engine, wanted: Filters) -> Operation[int]:

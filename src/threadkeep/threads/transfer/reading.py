@@ -6,7 +6,6 @@ encrypted or a damaged value is a `Raw`. Each call reads one consistent state, i
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,7 +42,14 @@ from threadkeep.threads.diff.checkpoints import (
     place_of,
 )
 from threadkeep.threads.diff.values import Effort
-from threadkeep.threads.registry import EPOCH, OrderName, ThreadInfo, ThreadPage
+from threadkeep.threads.registry import (
+    EPOCH,
+    OrderName,
+    ThreadInfo,
+    ThreadPage,
+    cursor_to,
+    place_in,
+)
 from threadkeep.threads.transfer.opening import open_named
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
@@ -344,11 +350,11 @@ class ReaderThreads:
             raise invalid("order", order, f"Use {', '.join(_ORDERS)}; a minus reverses the order.")
         if type(limit) is not int or not 1 <= limit <= _LAZY:
             raise invalid("limit", limit, f"Use 1 to {_LAZY}.")
-        after = None if cursor is None else _after(cursor, order)
+        after = None if cursor is None else place_in(cursor, order, str, int)
         found = yield from self._reader.read(lambda source: source.page(order, after, limit + 1))
         rest = None
         if len(found) > limit:
-            rest = json.dumps([order, found[limit - 1].key, found[limit - 1].id])
+            rest = cursor_to(order, found[limit - 1].key, found[limit - 1].id)
         return ThreadPage(tuple(map(_info, found[:limit])), rest)
 
     search, asearch = sync_and_async(_search)
@@ -431,18 +437,6 @@ def _value(one: Loaded, name: str) -> Any:
 def _side(one: Loaded) -> DiffSide:
     step, source = one.metadata.get("step"), one.metadata.get("source")
     return DiffSide(one.thread, one.ns, one.id, str(one.checkpoint["ts"]), step, source)
-
-
-def _after(cursor: str, order: str) -> tuple[Any, str]:
-    try:
-        own, key, name = json.loads(cursor)
-        is_ours = own == order and type(key) in (str, int) and type(name) is str
-    except (ValueError, TypeError, RecursionError):
-        is_ours = False
-    if not is_ours:
-        hint = "Use the cursor of the previous page, with the same order."
-        raise invalid("cursor", cursor, hint)
-    return key, name
 
 
 @dataclass(frozen=True, slots=True)
