@@ -128,9 +128,9 @@ def main() -> None:
         url, seed = line.rsplit(maxsplit=1)
         child = os.fork()
         if not child:
+            say(f"pid {os.getpid()}")  # by the child: its own lines come after it
             converse(url, int(seed))
             return
-        say(f"pid {child}")
         os.waitpid(child, 0)
         say("dead")
 
