@@ -37,15 +37,16 @@ class Walked:
 
 
 def walk(app: Any, *starts: str, most: int = 500) -> Walked:
-    """Follow at most so many addresses; of those that differ in values alone, two."""
+    """Follow at most so many addresses, as htmx does; of those that differ in values alone, two."""
     with ThreadPoolExecutor(1) as pool:  # (a browser's event loop may run in this thread)
         return pool.submit(asyncio.run, _walk(app, starts, most)).result()
 
 
 async def _walk(app: Any, starts: tuple[str, ...], most: int) -> Walked:
     found, waiting, seen, alike = Walked(), deque(starts), set(starts), Counter[Any]()
+    headers = {"accept": "text/html", "hx-request": "true"}
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url="http://page", headers={"accept": "text/html"}
+        transport=httpx.ASGITransport(app), base_url="http://page", headers=headers
     ) as client:
         while waiting and len(found.answers) < most:
             at = waiting.popleft()

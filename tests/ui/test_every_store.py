@@ -146,7 +146,8 @@ def _store(site, tab, saver):
     tab.get_by_role("link", name="Archives").click()
     expect(tab.locator("tbody tr")).to_have_count(1)
     expect(tab.locator("tbody tr")).to_contain_text("pictures")
-    site.go(tab, "/store/check?run=1")
+    site.go(tab, "/store/check")
+    tab.get_by_role("link", name="Check now").click()
     tab.get_by_text("threads checked").wait_for()
     assert tab.locator("tr[data-row]").count() == 0, "nothing is damaged"
 

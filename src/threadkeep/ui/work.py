@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from starlette.requests import Request
 
 _KEPT = 60  # seconds for which a result is shown again
-_LEAST = 2  # seconds between two runs
+_LEAST = 2  # seconds for which an error is, and between two runs
 _MOST = 20  # results that are kept
-_FIRST, _LATER = 0.1, 1.5  # seconds that a page, and a part that loads later, waits
+_WAIT = 1.5  # seconds for the result
 
 
 class Work:
@@ -53,27 +53,23 @@ Make: TypeAlias = Callable[[Work], Coroutine[Any, Any, Any]]
 async def work(
     request: Request, name: str, make: Make | None, *, again: bool = False
 ) -> Work | None:
-    """Return work of this application by its name, after a moment for its result.
+    """Return work of this application by its name if it is under way, or was done recently.
 
-    Starts it if it is not running and has no recent result, or with `again` even then; without
-    `make`, only looks for it. It continues without a waiting request. Its error is raised, except
-    in a part that loads later, which shows it.
+    Else a part that loads later starts it, or with `again` even then, and waits a moment for it.
+    The page itself does not: it is drawn first, and links of other pages cannot start any work.
+    Work continues without a waiting request. Without `make`, this only looks for it.
     """
     every: dict[str, Work] = request.app.state.work
     found = every.get(name)
-    if make is not None and (found is None or _is_over(found, again=again)):
-        every.pop(name, None)
-        found = every[name] = Work(make)
-        for old in [key for key, one in every.items() if one.is_done][:-_MOST]:
-            del every[old]
-    if found is not None:
-        is_part = "hx-request" in request.headers
-        await asyncio.wait({found.task}, timeout=_LATER if is_part else _FIRST)
-        if found.error is not None and not is_part:
-            raise found.error
+    if found is not None and make is not None and found.is_done:
+        kept = _LEAST if again or found.error is not None else _KEPT
+        found = found if found.seconds < kept else None
+    if "hx-request" in request.headers:
+        if found is None and make is not None:
+            every.pop(name, None)
+            found = every[name] = Work(make)
+            for old in [key for key, one in every.items() if one.is_done][:-_MOST]:
+                del every[old]
+        if found is not None:
+            await asyncio.wait({found.task}, timeout=_WAIT)
     return found
-
-
-def _is_over(found: Work, *, again: bool) -> bool:
-    least = 0 if found.error is not None else _LEAST if again else _KEPT
-    return found.is_done and found.seconds >= least

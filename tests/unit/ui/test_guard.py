@@ -231,6 +231,17 @@ def test_links_from_elsewhere_work(client):
         assert client.get("/", sec_fetch_site=site, **link).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/store", "/store?again=1", "/store/check?run=1"])
+def test_links_from_elsewhere_start_no_long_work(client, path):
+    link = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    work = client.app._app.state.work
+    assert client.get(path, sec_fetch_site="cross-site", **link).status_code == 200
+    assert client.get(path, hx_request="true", sec_fetch_site="cross-site").status_code == 403
+    assert work == {}
+    assert client.get(path, hx_request="true", sec_fetch_site="same-origin").status_code == 200
+    assert len(work) == 1
+
+
 def test_changes_need_write(client):
     answer = client("POST", "/", origin=HERE)
     assert (answer.status_code, "--write" in answer.text) == (403, True)

@@ -102,6 +102,7 @@ async def crawled(page):
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
         await client.post("/enter", content=sessions.new_token())
+        client.headers["hx-request"] = "true"
         for path in waiting:  # (which grows)
             name = path.partition("?")[0]
             count[name] += path not in pages

@@ -16,12 +16,11 @@ from threadkeep.ui.work import work
 @pytest.fixture
 def request_of(monkeypatch):
     """Make requests to one application, which wait no time."""
-    monkeypatch.setattr(module, "_FIRST", 0.01)
-    monkeypatch.setattr(module, "_LATER", 0.01)
+    monkeypatch.setattr(module, "_WAIT", 0.01)
     app = Starlette()
     app.state.work = {}
 
-    def make(*, part=False):
+    def make(*, part=True):
         headers = [(b"hx-request", b"true")] if part else []
         return Request({"type": "http", "app": app, "headers": headers})
 
@@ -41,28 +40,43 @@ async def test_work_runs_once_and_goes_on_without_a_request(request_of):
     assert not first.is_done
     assert (first.done, first.total) == (3, 7)
     assert await work(request_of(), "count", make, again=True) is first
+    assert await work(request_of(part=False), "count", make, again=True) is first
     end.set()
     await first.task
     kept = await work(request_of(), "count", make)
     assert (kept.result, len(calls)) == ("counted", 1)
+    assert await work(request_of(), "count", make, again=True) is kept
     kept.began -= 3
     assert await work(request_of(), "count", make) is kept
+    assert await work(request_of(part=False), "count", make) is kept
     assert await work(request_of(), "count", make, again=True) is not kept
     assert await work(request_of(), "never", None) is None
 
 
-async def test_errors_are_raised_by_a_page_and_shown_in_a_part(request_of):
+async def test_a_page_starts_nothing(request_of):
+    """A link of another page opens it, but sends no header."""
+
+    async def make(found):
+        raise AssertionError
+
+    assert await work(request_of(part=False), "count", make, again=True) is None
+    assert request_of().app.state.work == {}
+
+
+async def test_errors_are_shown_for_two_seconds(request_of):
     calls = []
 
     async def fail(found):
         calls.append(found)
         raise BackendError("The disk is away.")
 
-    with pytest.raises(BackendError):
-        await work(request_of(), "count", fail)
-    found = await work(request_of(part=True), "count", fail)
-    assert (found.result, len(calls)) == (None, 2)
+    found = await work(request_of(), "count", fail)
     assert "The disk is away." in str(found.error)
+    assert await work(request_of(), "count", fail) is found
+    found.began -= 3
+    assert await work(request_of(part=False), "count", fail) is None
+    await work(request_of(), "count", fail)
+    assert len(calls) == 2
 
 
 async def test_old_results_are_forgotten(request_of):

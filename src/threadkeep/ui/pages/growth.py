@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from threadkeep.threads import GrowthStep
-from threadkeep.ui.page import check_is_here, needed, render
+from threadkeep.ui.page import check_is_here, needed, render, thread_of
 from threadkeep.ui.pages.store import own
 from threadkeep.ui.text import cut
 from threadkeep.ui.work import Work, work
@@ -33,6 +33,7 @@ class GrowthPoint(NamedTuple):
 async def growth(request: Request) -> Response:
     """Show the growth of a thread."""
     page, name = own(request), needed(request, "id")
+    await thread_of(request, name)
     await check_is_here(request, name)
 
     async def read(found: Work) -> Any:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +20,6 @@ from threadkeep.threads.repair.repair import HINTS
 from threadkeep.ui.page import StorePage, page_of, render
 from threadkeep.ui.work import Work, work
 
-_ONE_AT_A_TIME = CapacityLimiter(1)  # measurements
 _SESSIONS = ("active", "forked", "suspended")  # states of threads that are read
 
 
@@ -74,12 +73,12 @@ async def metrics(request: Request) -> Response:
 
 async def savings(request: Request) -> Response:
     """Show the size of a LangGraph store; with `measure`, copy a sample and compare."""
-    page, found = page_of(request), None
+    page, starts = page_of(request), "measure" in request.query_params
     if page.is_own:
         raise HTTPException(404, "This store is threadkeep's own.")
-    if "measure" in request.query_params:
-        found = await to_thread.run_sync(measure, page.saver, limiter=_ONE_AT_A_TIME)
-    return render(request, "savings.html", found=found, total=await page.saver.atotal_bytes())
+    sample = (lambda _: to_thread.run_sync(measure, page.saver)) if starts else None
+    found = await work(request, "savings", sample, again=True)
+    return render(request, "savings.html", work=found, total=await page.saver.atotal_bytes())
 
 
 ROUTES = [
