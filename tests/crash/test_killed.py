@@ -151,7 +151,7 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
 def test_relaxed_saves_lose_their_last_alone(nursery: Nursery, store: str, tmp_path: Path) -> None:
     """All stored checkpoints are whole; only the newest of a thread may be missing."""
     kept = 0
-    # Long enough that some of them have stored what they told.
+    # Long enough that some of them have stored the saves that they named.
     most, count = 60, some(5, KILLS[store] // 4)
     for kill, saver in kills(nursery, store, tmp_path, SEED + 2, count, most):
         told = sorted(nursery.told)
