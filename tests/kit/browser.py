@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from playwright.sync_api import Browser, Playwright
 from playwright.sync_api import Page as Tab
 
 from threadkeep.ui.page import StorePage
-from threadkeep.ui.serve import listen, local_app, server_of
+from threadkeep.ui.serve import local_app, server_of
 from threadkeep.ui.sessions import Sessions
 
 WIDE, PHONE = 1440, 390
@@ -82,7 +83,7 @@ class Served:
 def served(browser: Browser, page: StorePage) -> Iterator[Served]:
     """Serve a page until the end of the block, which fails if the browser had problems."""
     sessions = Sessions()
-    with listen("127.0.0.1", 0, password=None) as opened:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
         port = opened.getsockname()[1]
         server = server_of(local_app(page, sessions, port))
         thread = threading.Thread(target=server.run, args=([opened],), daemon=True)

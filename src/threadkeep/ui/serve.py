@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import ipaddress
-import socket
 from collections.abc import Collection
 
 import uvicorn
@@ -12,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.ui.app import build
 from threadkeep.ui.guard import Guard, LocalAccess
 from threadkeep.ui.page import StorePage, render
@@ -22,44 +18,8 @@ _LONGEST = 1000  # bytes of a token or password
 _SECONDS = 2  # that open answers get when the page stops
 
 
-def listen(host: str, port: int, *, password: str | None) -> socket.socket:
-    """Open the port of the page; 0 for any. Connections wait until the page is served.
-
-    Raises:
-        InvalidArgumentError: another machine could reach the host, and there is no password.
-        OpenError: the port or the host cannot be used.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, address = found[0]
-        if password is None and not is_loopback(address[0]):
-            raise InvalidArgumentError(
-                f"Other machines can reach {host}.", hint="Use --password-file FILE."
-            )
-        is_both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server(address, family=family, dualstack_ipv6=is_both)
-    except OSError as error:
-        is_used = error.errno == errno.EADDRINUSE
-        hint = "Use --port 0 for a free one." if is_used else "Correct --host and --port."
-        text = f"{error.strerror}".partition(" (while")[0]  # (it would repeat the address)
-        raise OpenError(f"{host}:{port}: {text}.", hint=hint) from error
-
-
-def is_loopback(address: object) -> bool:
-    """True if only this machine reaches an address."""
-    return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
-
-
-def address_of(opened: socket.socket) -> str:
-    """Return the URL of the page on this machine."""
-    host, port = opened.getsockname()[:2]
-    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
-        host = "127.0.0.1" if opened.family == socket.AF_INET else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def server_of(app: Guard) -> uvicorn.Server:
-    """Return a server of the page, for sockets of `listen`, until SIGINT or SIGTERM."""
+    """Return a server of the page, until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -16,7 +16,7 @@ from threadkeep import MemorySaver
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.ui import app
 from threadkeep.ui.guard import CSRF, OPEN
-from threadkeep.ui.serve import listen, local_app
+from threadkeep.ui.serve import local_app
 from threadkeep.ui.sessions import Sessions
 
 
@@ -267,13 +267,6 @@ def test_every_answer_has_a_policy(client, stranger):
         assert "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "access-control-allow-origin" not in answer.headers
-
-
-def test_other_machines_need_a_password():
-    with pytest.raises(InvalidArgumentError, match="Other machines can reach"):
-        listen("0.0.0.0", 0, password=None)
-    with listen("0.0.0.0", 0, password="correct horse") as opened:
-        assert opened.getsockname()[1]
 
 
 # -- mounted in another application ------------------------------------------------------

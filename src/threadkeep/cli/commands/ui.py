@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import ipaddress
+import logging
 import shlex
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -48,25 +52,18 @@ def ui(
 ) -> None:
     """Open a page on this machine that shows threads and stores, also LangGraph's own."""
     with extra("The page", "ui"):
-        from threadkeep.ui.audit import audit_to  # noqa: PLC0415 - an extra
-        from threadkeep.ui.page import StorePage  # noqa: PLC0415 - likewise
-        from threadkeep.ui.serve import (  # noqa: PLC0415 - likewise
-            address_of,
-            is_loopback,
-            listen,
-            local_app,
-            server_of,
-        )
+        from threadkeep.ui.page import StorePage  # noqa: PLC0415 - an extra
+        from threadkeep.ui.serve import local_app, server_of  # noqa: PLC0415 - likewise
         from threadkeep.ui.sessions import Sessions  # noqa: PLC0415 - likewise
     url = session.store_url()
     word = '"$THREADKEEP_URL"' if file_of(url) is None else shlex.quote(public_name(url))
     password = _password(password_file)
-    opened = listen(host, port, password=password)
+    opened = _listen(host, port, password=password)
     sessions = Sessions(password)
     with (
         opened,
         _opened(session, word, key_file, write=write) as saver,
-        audit_to(audit_log) if write else nullcontext(),
+        _audit_to(audit_log) if write else nullcontext(),
     ):
         is_own = isinstance(saver, Saver)
         page = StorePage(
@@ -78,7 +75,7 @@ def ui(
         )
 
         def show_link() -> None:
-            link = f"{address_of(opened)}/enter"
+            link = f"{_address_of(opened)}/enter"
             if password is None:
                 link += f"#{sessions.new_token()}"
             session.print({"url": link}, f"Open {link}", "Ctrl-C ends the page.")
@@ -87,7 +84,7 @@ def ui(
             show_link()
             if password is None and on_enter(show_link):
                 write_line("The link works once. Press Enter for a new one.", sys.stderr)
-            if not is_loopback(opened.getsockname()[0]):
+            if not _is_loopback(opened.getsockname()[0]):
                 said = "HTTP is not encrypted. Use a proxy with HTTPS, and --name for its host."
                 write_line(said, sys.stderr)
             # (it raises its signal again)
@@ -137,3 +134,64 @@ def _password(file: Path | None) -> str | None:
             f"The password in {file} is too short.", hint="Use 8 characters or more."
         )
     return found
+
+
+def _listen(host: str, port: int, *, password: str | None) -> socket.socket:
+    """Open the port of the page; 0 for any. Connections wait until the page is served.
+
+    Raises:
+        InvalidArgumentError: another machine could reach the host, and there is no password.
+        OpenError: the port or the host cannot be used.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        if password is None and not _is_loopback(address[0]):
+            raise InvalidArgumentError(
+                f"Other machines can reach {host}.", hint="Use --password-file FILE."
+            )
+        is_both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, dualstack_ipv6=is_both)
+    except OSError as error:
+        is_used = error.errno == errno.EADDRINUSE
+        hint = "Use --port 0 for a free one." if is_used else "Correct --host and --port."
+        text = f"{error.strerror}".partition(" (while")[0]  # (it would repeat the address)
+        raise OpenError(f"{host}:{port}: {text}.", hint=hint) from error
+
+
+def _is_loopback(address: object) -> bool:
+    """True if only this machine reaches an address."""
+    return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+
+
+def _address_of(opened: socket.socket) -> str:
+    """Return the URL of the page on this machine."""
+    host, port = opened.getsockname()[:2]
+    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        host = "127.0.0.1" if opened.family == socket.AF_INET else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _audit_to(file: Path | None) -> Iterator[None]:
+    """Print lines to stderr during the block, and append them to a file, for its owner alone.
+
+    Raises:
+        OpenError: the file cannot be written.
+    """
+    log = logging.getLogger("threadkeep.audit")
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if file is not None:
+        try:
+            file.touch(0o600)
+            handlers.append(logging.FileHandler(file, encoding="utf-8"))
+        except OSError as error:
+            text = f"{file} cannot be written: {error.strerror}."
+            raise OpenError(text, hint="Correct --audit-log.") from error
+    log.handlers, kept, log.propagate = handlers, log.handlers, False
+    try:
+        yield
+    finally:
+        log.handlers, log.propagate = kept, True
+        for handler in handlers:
+            handler.close()
