@@ -25,9 +25,11 @@ from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
 from threadkeep.ui import pages
 from threadkeep.ui.guard import Authorize, Guard, LocalAccess, MountedAccess
-from threadkeep.ui.page import OnAnswer, StorePage, render
+from threadkeep.ui.page import ROUTES, OnAnswer, StorePage, render
 
-_PAGES = [import_module(f"{pages.__name__}.{one.name}") for one in iter_modules(pages.__path__)]
+for _one in iter_modules(pages.__path__):  # (each adds its routes)
+    import_module(f"{pages.__name__}.{_one.name}")
+
 _WINDOW = 300  # seconds of operations that the metrics show
 _STATUSES = {errors.NotFoundError: 404, errors.InvalidArgumentError: 400, errors.StateError: 409}
 _log = logging.getLogger("threadkeep")
@@ -85,9 +87,10 @@ def build(
 ) -> Guard:
     """Return the application of a page, with more routes before its own."""
     static = Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")]))
-    every = [*routes, *[route for one in _PAGES for route in one.ROUTES], static]
     kinds: list[Any] = [errors.ThreadkeepError, HTTPException, Exception]
-    made = Starlette(routes=every, exception_handlers=dict.fromkeys(kinds, _failed))
+    made = Starlette(
+        routes=[*routes, *ROUTES, static], exception_handlers=dict.fromkeys(kinds, _failed)
+    )
     made.state.page, made.state.work = page, {}
     return Guard(made, access, writes=page.writer is not None)
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from threadkeep._core.texts import lasting, size
 from threadkeep.errors import InvalidArgumentError, ThreadArchivedError, ThreadNotFoundError
@@ -32,6 +33,9 @@ _FIELDS = 1000  # of a form
 
 OnAnswer: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[object]]
 """Continue a thread with answers by interrupt id, as `Command(resume=answers)` takes them."""
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+ROUTES: list[Route] = []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,16 @@ class StorePage:
     origin: Any = None
     on_answer: OnAnswer | None = None
     window: Window | None = None
+
+
+def route(path: str, method: str = "GET") -> Callable[[Endpoint], Endpoint]:
+    """Serve a path by the function below."""
+
+    def served(endpoint: Endpoint) -> Endpoint:
+        ROUTES.append(Route(path, endpoint, methods=[method]))
+        return endpoint
+
+    return served
 
 
 def page_of(request: Request) -> StorePage:

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.threads import Mark
 from threadkeep.threads.diff import printable
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import form, needed, page_of, render, thread_of, url
+from threadkeep.ui.page import form, needed, page_of, render, route, thread_of, url
 
 Sent: TypeAlias = Mapping[str, str]
 
@@ -53,11 +52,13 @@ def _place(request: Request) -> ActedOn:
     return ActedOn(needed(request, "thread"), asked.get("id") or None, asked.get("ns", ""))
 
 
+@route("/actions")
 async def shown(request: Request) -> Response:
     """Show the actions of a thread or checkpoint."""
     return await _render(request, _place(request))
 
 
+@route("/actions", "POST")
 async def act(request: Request) -> Response:
     """Make a change, and show its result."""
     at, action, given = _place(request), needed(request, "action"), await form(request)
@@ -86,6 +87,3 @@ async def _render(request: Request, at: ActedOn, done: str = "", result: Any = N
     values = {"at": at, "info": info, "own": own, "done": done, "result": result}
     more = {"hx-trigger": "changed"} if done else None
     return render(request, "acts.html", headers=more, name=printable(at.thread), **values)
-
-
-ROUTES = [Route("/actions", shown), Route("/actions", act, methods=["POST"])]

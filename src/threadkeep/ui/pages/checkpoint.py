@@ -10,12 +10,11 @@ from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep._core.langgraph_internals import TASKS, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
 from threadkeep.threads.steps import step_of
-from threadkeep.ui.page import MOST, check_is_here, entry_of, needed, number, page_of, render
+from threadkeep.ui.page import MOST, check_is_here, entry_of, needed, number, page_of, render, route
 from threadkeep.ui.text import as_json
 from threadkeep.ui.values import ValuePart, part_at, tree
 
@@ -36,6 +35,7 @@ async def listed(request: Request, thread: str, ns: str, id: str | None) -> Chec
     raise CheckpointNotFoundError(thread=thread, checkpoint=id)
 
 
+@route("/checkpoint")
 async def checkpoint(request: Request) -> Response:
     """Show a checkpoint. Values, pending writes and changes load after it, or when opened."""
     name, id = needed(request, "thread"), needed(request, "id")
@@ -91,6 +91,7 @@ async def _next(found: CheckpointTuple) -> Sequence[str]:
 # -- values ------------------------------------------------------------------------------
 
 
+@route("/value")
 async def value(request: Request) -> Response:
     """Show a value, a part of one, or all of it as text or as a file."""
     asked, start = request.query_params, number(request, "start")
@@ -140,6 +141,3 @@ async def _read(request: Request) -> Any:
     if channel not in values:
         raise NotFoundError("There is no value here any more.", hint="Reload the page.")
     return values[channel]
-
-
-ROUTES = [Route("/checkpoint", checkpoint), Route("/value", value)]

@@ -9,12 +9,11 @@ from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep._core.engine.thread_summary import own
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
-from threadkeep.ui.page import MOST, entry_of, number, page_of, render
+from threadkeep.ui.page import MOST, entry_of, number, page_of, render, route
 from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import tree
@@ -35,6 +34,7 @@ class Chosen(NamedTuple):
     error: ThreadkeepError | None = None
 
 
+@route("/compare")
 async def compare(request: Request) -> Response:
     """Show two checkpoints, with a form to choose them."""
     asked = request.query_params
@@ -58,6 +58,7 @@ async def _side(request: Request, side: Chosen) -> Chosen:
         return side._replace(error=error)
 
 
+@route("/changes")
 async def changes(request: Request) -> Response:
     """Show what changed between two checkpoints, or the changes of one channel."""
     asked, saver = request.query_params, page_of(request).saver
@@ -108,6 +109,3 @@ async def _waiting(request: Request, a: CheckpointTuple, b: CheckpointTuple) -> 
         for name, length in {**unread(a), **unread(b)}.items()
         if len(threads) > 1 or (length is None and before.get(name) != after.get(name))
     }
-
-
-ROUTES = [Route("/compare", compare), Route("/changes", changes)]

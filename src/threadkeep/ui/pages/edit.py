@@ -8,19 +8,19 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import MOST, form, needed, number, page_of, render, url
+from threadkeep.ui.page import MOST, form, needed, number, page_of, render, route, url
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
 _LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
 
 
+@route("/edit")
 async def editor(request: Request) -> Response:
     """Show the channels of a checkpoint, and the value to edit."""
     thread, channel = needed(request, "thread"), request.query_params.get("channel", "")
@@ -43,6 +43,7 @@ async def editor(request: Request) -> Response:
     )
 
 
+@route("/edit", "POST")
 async def edit(request: Request) -> Response:
     """Store the edited value, and open the new checkpoint."""
     thread, channel, id = [needed(request, one) for one in ("thread", "channel", "id")]
@@ -119,6 +120,3 @@ def _exact(value: Any) -> str:
         pass
     hint = "Set it with graph.update_state."
     raise InvalidArgumentError("JSON cannot keep this value exactly.", hint=hint)
-
-
-ROUTES = [Route("/edit", editor), Route("/edit", edit, methods=["POST"])]

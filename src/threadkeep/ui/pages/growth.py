@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep.threads import GrowthStep
-from threadkeep.ui.page import check_is_here, needed, render, thread_of
+from threadkeep.ui.page import check_is_here, needed, render, route, thread_of
 from threadkeep.ui.pages.store import own
 from threadkeep.ui.text import cut
 from threadkeep.ui.work import Work, work
@@ -30,6 +29,7 @@ class GrowthPoint(NamedTuple):
     channels: Counter[str]
 
 
+@route("/growth")
 async def growth(request: Request) -> Response:
     """Show the growth of a thread."""
     page, name = own(request), needed(request, "id")
@@ -63,6 +63,3 @@ def thinned(steps: Sequence[GrowthStep], most: int = POINTS) -> list[GrowthPoint
         if kept is None or number in kept:
             points.append(GrowthPoint(number + 1, one, stored, full, channels.copy()))
     return points
-
-
-ROUTES = [Route("/growth", growth)]

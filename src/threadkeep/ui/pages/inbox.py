@@ -6,13 +6,12 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep.errors import StateError, ThreadkeepError
 from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage
 from threadkeep.ui.answers import actions_of, answer_of
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import StorePage, form, needed, page_of, render, thread_of
+from threadkeep.ui.page import StorePage, form, needed, page_of, render, route, thread_of
 from threadkeep.ui.pages.store import own
 
 _PAGE = 20  # threads
@@ -20,6 +19,7 @@ _PAGE = 20  # threads
 _WAITING: Any = {"state": ["suspended", "forked"], "has_interrupt": True}
 
 
+@route("/inbox")
 async def inbox(request: Request) -> Response:
     """Show the threads that wait, the longest first, or one thread."""
     own(request)
@@ -44,6 +44,7 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
     return {"info": info, "error": error, "asked": [(one, actions_of(one)) for one in found]}
 
 
+@route("/inbox/answer", "POST")
 async def answer(request: Request) -> Response:
     """Store an answer, or hand it to the application, and show the thread again."""
     page, given = page_of(request), await form(request)
@@ -61,6 +62,3 @@ async def answer(request: Request) -> Response:
             await page.on_answer(thread, answers)
     card = await _card(page, await thread_of(request, thread))
     return render(request, "answer.html", card=card, done=True)
-
-
-ROUTES = [Route("/inbox", inbox), Route("/inbox/answer", answer, methods=["POST"])]

@@ -7,17 +7,17 @@ from typing import Any
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
 from threadkeep.store.showing import items_of
-from threadkeep.ui.page import MOST, needed, number, render
+from threadkeep.ui.page import MOST, needed, number, render, route
 from threadkeep.ui.pages.store import own
 from threadkeep.ui.text import as_json
 
 _ROWS = 50
 
 
+@route("/store/items")
 async def items(request: Request) -> Response:
     """Show namespaces, and the items below one."""
     ns, at = request.query_params.get("ns", ""), number(request, "at")
@@ -31,6 +31,7 @@ async def items(request: Request) -> Response:
     return render(request, "items.html", ns=ns, names=names, found=found[:_ROWS], more=more)
 
 
+@route("/store/item")
 async def item(request: Request) -> Response:
     """Show an item's versions, and the value of one."""
     ns, key, store = needed(request, "ns"), needed(request, "key"), await _store(request)
@@ -60,6 +61,3 @@ def _labels(name: str) -> tuple[str, ...]:
     if "" in labels:
         raise InvalidArgumentError("A label of the namespace is empty.")
     return tuple(labels)
-
-
-ROUTES = [Route("/store/items", items), Route("/store/item", item)]

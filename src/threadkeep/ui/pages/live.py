@@ -19,9 +19,8 @@ from sse_starlette import ServerSentEvent as Event
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from threadkeep.ui.page import needed, page_of
+from threadkeep.ui.page import needed, page_of, route
 
 MOST_WATCHED = 64
 INTERVAL = 2.0  # seconds between two reads
@@ -74,6 +73,8 @@ class Watcher:
                 await ending.wait()
 
 
+@route("/live")
+@route("/thread/live")
 async def _live(request: Request) -> Response:
     """Answer with events: `changed`, and `failed` while the store does not answer."""
     state, threads = request.app.state, page_of(request).saver.threads
@@ -92,6 +93,3 @@ async def _live(request: Request) -> Response:
         shutdown_event=ending,
         shutdown_grace_period=_GRACE,
     )
-
-
-ROUTES = [Route("/live", _live), Route("/thread/live", _live)]

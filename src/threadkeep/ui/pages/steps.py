@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.threads import Mark, ThreadInfo
 from threadkeep.threads.steps import Step, has_failed, step_of
-from threadkeep.ui.page import AWAY, needed, page_of, render, thread_of
+from threadkeep.ui.page import AWAY, needed, page_of, render, route, thread_of
 from threadkeep.ui.pages.live import seen
 
 LANES = 64  # branches that are drawn at once; further ones end where they begin
@@ -139,6 +138,7 @@ def _key(config: Any) -> tuple[str, str]:
     return str(place.get("checkpoint_ns") or ""), str(place.get("checkpoint_id") or "")
 
 
+@route("/thread/steps")
 async def _steps(request: Request) -> Response:
     """Answer with a window of steps, to be put into a page."""
     return render(request, "steps_window.html", steps=await window(request))
@@ -164,6 +164,3 @@ def draw(
             lanes[lane] = parent
         drawn.append(Lanes(lane, tuple(joins), passing))
     return drawn, lanes
-
-
-ROUTES = [Route("/thread/steps", _steps)]

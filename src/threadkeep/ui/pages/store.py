@@ -10,14 +10,13 @@ from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep.errors import CorruptionError, WrongKeyError
 from threadkeep.monitor.advice import aadvise
 from threadkeep.monitor.savings import measure
 from threadkeep.sessions.records import workflow_of
 from threadkeep.threads.repair.repair import HINTS
-from threadkeep.ui.page import StorePage, page_of, render
+from threadkeep.ui.page import StorePage, page_of, render, route
 from threadkeep.ui.work import Work, work
 
 _SESSIONS = ("active", "forked", "suspended")  # states of threads that are read
@@ -31,6 +30,7 @@ def own(request: Request) -> StorePage:
     return page
 
 
+@route("/store")
 async def overview(request: Request) -> Response:
     """Show the statistics of the store, and the proposals of `advise`."""
     page = own(request)
@@ -43,6 +43,7 @@ async def overview(request: Request) -> Response:
     return render(request, "store.html", work=found)
 
 
+@route("/store/sessions")
 async def sessions(request: Request) -> Response:
     """Show the sessions among a page of threads, with the workflow of the newest checkpoint."""
     saver, rows = own(request).saver, []
@@ -55,6 +56,7 @@ async def sessions(request: Request) -> Response:
     return render(request, "sessions.html", cursor=found.cursor, rows=rows)
 
 
+@route("/store/check")
 async def check(request: Request) -> Response:
     """Check the store on demand, and show the findings."""
     saver, starts = own(request).saver, "run" in request.query_params
@@ -63,6 +65,7 @@ async def check(request: Request) -> Response:
     return render(request, "check.html", work=found, hints=HINTS)
 
 
+@route("/store/metrics")
 async def metrics(request: Request) -> Response:
     """Show the counters of this process."""
     page = own(request)
@@ -71,6 +74,7 @@ async def metrics(request: Request) -> Response:
     return render(request, "metrics.html", counters=counters, rates=rates)
 
 
+@route("/savings")
 async def savings(request: Request) -> Response:
     """Show the size of a LangGraph store; with `measure`, copy a sample and compare."""
     page, starts = page_of(request), "measure" in request.query_params
@@ -79,12 +83,3 @@ async def savings(request: Request) -> Response:
     sample = (lambda _: to_thread.run_sync(measure, page.saver)) if starts else None
     found = await work(request, "savings", sample, again=True)
     return render(request, "savings.html", work=found, total=await page.saver.atotal_bytes())
-
-
-ROUTES = [
-    Route("/store", overview),
-    Route("/store/sessions", sessions),
-    Route("/store/check", check),
-    Route("/store/metrics", metrics),
-    Route("/savings", savings),
-]

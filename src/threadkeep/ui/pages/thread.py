@@ -10,7 +10,6 @@ from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep._core.engine.model import LAYERS_NS
 from threadkeep._core.engine.thread_summary import own
@@ -19,7 +18,7 @@ from threadkeep.errors import CheckpointNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
-from threadkeep.ui.page import AWAY, MOST, needed, number, page_of, render, thread_of
+from threadkeep.ui.page import AWAY, MOST, needed, number, page_of, render, route, thread_of
 from threadkeep.ui.pages import steps
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
@@ -38,6 +37,7 @@ class Conversation(NamedTuple):
     layered: LayeredCheckpointSaver | None
 
 
+@route("/thread")
 async def thread(request: Request) -> Response:
     """Show a thread."""
     info, found = await _found(request)
@@ -48,6 +48,7 @@ async def thread(request: Request) -> Response:
     return render(request, "thread.html", info=info, found=found, steps=beside, **values)
 
 
+@route("/thread/messages")
 async def chat(request: Request) -> Response:
     """Show the newest messages, those from number `start` on, or earlier ones (`skip`)."""
     info, found = await _found(request)
@@ -154,6 +155,3 @@ async def _streams(
         (one, bubbles([each.message for each in one.messages if each.id not in known]))
         for one in reversed(pending)
     ]
-
-
-ROUTES = [Route("/thread", thread), Route("/thread/messages", chat)]

@@ -6,11 +6,10 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
 
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import ThreadPage, queries
-from threadkeep.ui.page import page_of, render
+from threadkeep.ui.page import page_of, render, route
 
 _PAGE = 50  # threads
 _CHIPS = (
@@ -19,6 +18,7 @@ _CHIPS = (
 )
 
 
+@route("/")
 async def threads(request: Request) -> Response:
     """Show threads that match a query, newest first or by another order."""
     asked = request.query_params
@@ -59,10 +59,8 @@ async def _find(request: Request, query: str, order: Any) -> ThreadPage:
     return ThreadPage((*first, *[one for one in found if one != exact]), found.cursor)
 
 
+@route("/count")
 async def count(request: Request) -> Response:
     """Return the number of threads that match a query, which may take longer than a page."""
     filters = queries.filters_of(request.query_params.get("q", "").strip())
     return HTMLResponse(f"{await page_of(request).saver.threads.acount(**filters):,}")
-
-
-ROUTES = [Route("/", threads), Route("/count", count)]

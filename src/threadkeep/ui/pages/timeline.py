@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from threadkeep.threads.steps import moment_of
-from threadkeep.ui.page import MOST, render
+from threadkeep.ui.page import MOST, render, route
 from threadkeep.ui.pages.steps import StepRow, window
 
 _BARS = MOST // 2  # checkpoints of a timeline: a row for each, and for what runs next
@@ -70,6 +69,7 @@ class Bar(NamedTuple):
     is_next: bool = False
 
 
+@route("/timeline")
 async def _timeline(request: Request) -> Response:
     asked = request.query_params
     start, end = (moment_of(f"{asked.get(name)}+00:00") for name in ("from", "to"))
@@ -105,6 +105,3 @@ def _bars(rows: Sequence[StepRow]) -> list[Bar | Pause]:
             bars.append((right, 2, Bar(row, right, is_next=True)))
     bars += [(gap.right, -1, gap) for gap in axis.gaps]
     return [bar for *_, bar in sorted(bars, key=lambda bar: bar[:2])]
-
-
-ROUTES = [Route("/timeline", _timeline)]
