@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 from collections import defaultdict
 
 from hypothesis import settings
 from kit.selection import FULL, SEED, drawn, settings_of
+
+FORKED = (
+    "bench.measures.crowd",
+    "threadkeep._stores.postgres.backend",
+    "threadkeep._stores.sqlite.backend",
+    "threadkeep.savers.savers",
+    "threadkeep.testing",
+)
+"""What the children of the fork server have imported. (A process has one such server.)"""
 
 settings.register_profile("threadkeep", settings_of(quick=20, full=300))
 settings.load_profile("threadkeep")
@@ -36,6 +46,11 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_collection_finish():
-    """Freeze the collected tests: a garbage collection would take a second to go through them."""
+    """Prepare for fast tests.
+
+    The collected ones are frozen: a garbage collection would take a second to go through them.
+    """
     gc.collect()
     gc.freeze()
+    # (only now: modules of tests have been imported, and one of them sets its own)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(FORKED))

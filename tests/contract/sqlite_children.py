@@ -11,7 +11,6 @@ from threadkeep.testing.records import checkpoint, segment, write
 
 # A fork server: children start fast, and none inherits this process's threads.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["threadkeep._stores.sqlite.backend", "threadkeep.testing"])
 SECONDS = 60  # for a child that hangs
 
 

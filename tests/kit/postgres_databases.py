@@ -83,9 +83,6 @@ def _set_up(url, options, ready, go, answers):
 def set_up_at_once(database, processes, **options):
     """Call `setup()` in this many processes; all must succeed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["threadkeep._stores.postgres.backend", "threadkeep.savers.savers"]
-    )
     ready, go, answers = context.Semaphore(0), context.Event(), context.Queue()
     children = [
         context.Process(target=_set_up, args=(database, options, ready, go, answers), daemon=True)
