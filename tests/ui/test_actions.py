@@ -175,7 +175,9 @@ def test_the_text_of_a_message_is_edited(saver, writing, tab):
     messages = desk(saver).get_state(named("order-17")).values["messages"]
     writing.go(tab, "/edit?thread=order-17&channel=messages")
     check_accessible(tab)
-    tab.get_by_role("link", name="Where is my parcel?").click()
+    tab.get_by_role("link", name="State as a conversation").click()
+    asked = tab.locator(".said", has_text="Where is my parcel?").first
+    asked.get_by_role("link", name="Edit").click()
     save(tab, "\nWhere is\nmy letter?")
     tab.wait_for_url("**/checkpoint?**")
     edited = desk(saver).get_state(named("order-17")).values["messages"]

@@ -86,19 +86,20 @@ def render(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:
-    """Render a template, with the values that all templates have."""
+    """Render a template, with the values and macros that all templates have."""
     language, user = language_of(request), request.scope.get("threadkeep.user")
-    found = _environment(language).get_template(template)
-    html = found.render(
-        values,
-        page=page_of(request),
-        url=partial(url, request),
-        here=request.url.path.removeprefix(request.scope.get("root_path", "")),
-        asked=request.query_params,
-        language=language,
-        languages=LANGUAGES,
-        csrf="" if user is None else user.csrf,
-    )
+    common = {
+        "page": page_of(request),
+        "url": partial(url, request),
+        "here": request.url.path.removeprefix(request.scope.get("root_path", "")),
+        "asked": request.query_params,
+        "language": language,
+        "languages": LANGUAGES,
+        "csrf": "" if user is None else user.csrf,
+    }
+    templates = _environment(language)
+    macros = vars(templates.get_template("macros.html").make_module(common))
+    html = templates.get_template(template).render({**macros, **common, **values})
     # (a text of a store may hold half a surrogate pair, which UTF-8 cannot)
     return HTMLResponse(html.encode("utf-8", "replace"), status, headers)
 

@@ -13,7 +13,7 @@ from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import MOST, form, needed, number, page_of, render, route, url
+from threadkeep.ui.page import form, needed, number, page_of, render, route, url
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
@@ -26,9 +26,8 @@ async def editor(request: Request) -> Response:
     thread, channel = needed(request, "thread"), request.query_params.get("channel", "")
     found, is_head = await _checkpoint(request, thread, channel)
     names = found.checkpoint["channel_versions"]
-    value, at = found.checkpoint["channel_values"].get(channel), number(request, "at", -1)
-    messages: list[Any] = value if _is_messages(value) else []
-    first = number(request, "first", max(len(messages) - MOST, 0), len(messages))
+    value = found.checkpoint["channel_values"].get(channel)
+    at = number(request, "at", -1) if _is_messages(value) else -1
     return render(
         *(request, "edit.html"),
         thread=thread,
@@ -37,9 +36,7 @@ async def editor(request: Request) -> Response:
         names=sorted([one for one in names if not is_internal(one) and not one.startswith(JOIN)]),
         channel=channel,
         at=at,
-        messages=list(enumerate(messages))[first : first + MOST],
-        earlier=f"{max(first - MOST, 0)}" if first else "",
-        shown=None if not channel or (messages and at < 0) else editable(value, at),
+        shown=None if not channel or (at < 0 and _is_messages(value)) else editable(value, at),
     )
 
 
