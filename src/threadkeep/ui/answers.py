@@ -52,11 +52,7 @@ def _action(asked: Any, allowed: Any) -> AskedAction:
 
 
 def answer_of(interrupt: PendingInterrupt, given: Mapping[str, str]) -> Any:
-    """Return the answer that a form gives.
-
-    Raises:
-        InvalidArgumentError: a field is missing or invalid; the error names it.
-    """
+    """Return the answer that a form gives; `InvalidArgumentError` names an invalid field."""
     decisions = [_decision(one, at, given) for at, one in enumerate(actions_of(interrupt))]
     if decisions:
         return decisions[0] if is_single(interrupt) else {"decisions": decisions}

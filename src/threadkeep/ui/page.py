@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from langchain_core.runnables import RunnableConfig
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -71,6 +72,26 @@ def route(path: str, method: str = "GET") -> Callable[[Endpoint], Endpoint]:
         return endpoint
 
     return served
+
+
+class Place(NamedTuple):
+    """A checkpoint; with an empty `id`, the newest one of a thread or of its subgraph."""
+
+    thread: str
+    ns: str = ""
+    id: str = ""
+
+    @property
+    def config(self) -> RunnableConfig:
+        """The config of LangGraph that names it."""
+        place = {"thread_id": self.thread, "checkpoint_ns": self.ns}
+        return {"configurable": {**place, "checkpoint_id": self.id} if self.id else place}
+
+
+def place_of(request: Request, thread: str = "thread", ns: str = "ns", id: str = "id") -> Place:
+    """Return the checkpoint that a query names by these parts."""
+    asked = request.query_params
+    return Place(needed(request, thread), asked.get(ns, ""), asked.get(id, ""))
 
 
 def page_of(request: Request) -> StorePage:
@@ -134,22 +155,14 @@ async def entry_of(request: Request, thread: str) -> Any:
 
 
 async def thread_of(request: Request, thread: str) -> Any:
-    """Return a thread's entry; see `entry_of`.
-
-    Raises:
-        ThreadNotFoundError: it does not exist.
-    """
+    """Return a thread's entry as `entry_of`, or raise `ThreadNotFoundError`."""
     if (info := await entry_of(request, thread)) is None:
         raise ThreadNotFoundError(thread=thread)
     return info
 
 
 async def check_is_here(request: Request, thread: str) -> None:
-    """Refuse to read an archived thread: reading would restore it, which is an action.
-
-    Raises:
-        ThreadArchivedError: it is archived.
-    """
+    """Raise `ThreadArchivedError` of an archived thread: to read it would restore it."""
     info = await entry_of(request, thread) if page_of(request).is_own else None
     if info is not None and info.state == ThreadStatus.ARCHIVED:
         raise ThreadArchivedError("The thread is archived.", hint="Restore it.", thread=thread)

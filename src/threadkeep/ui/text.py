@@ -75,11 +75,7 @@ def line(value: Any) -> str:
 
 
 def read_json(text: str, what: str = "This") -> Any:
-    """Return the value that a person wrote as JSON.
-
-    Raises:
-        InvalidArgumentError: it is not JSON, and the error says so of `what`.
-    """
+    """Return the value that a person wrote as JSON; `InvalidArgumentError` says what is none."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

@@ -74,9 +74,7 @@ def tree(
     """Return a value, or the part of it at a path, from its part number `start` on.
 
     Parts are read level by level up to the limits; the others are read when they are opened.
-
-    Raises:
-        NotFoundError: the value has no such part.
+    Raises `NotFoundError` if the value has no such part.
     """
     root = ValuePart("", part_at(value, path), path, characters)
     waiting = deque([root])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,32 +12,26 @@ from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.threads import Mark
 from threadkeep.threads.diff import printable
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import form, needed, page_of, render, route, thread_of, url
+from threadkeep.ui.page import Place, form, needed, page_of, place_of, render, route, thread_of, url
 
 Sent: TypeAlias = Mapping[str, str]
 
 
-class ActedOn(NamedTuple):
-    """A thread, or one of its checkpoints."""
-
-    thread: str
-    checkpoint: str | None
-    ns: str
-
-    @property
-    def mark(self) -> dict[str, Any]:
-        """Arguments of `tag` and `pin`."""
-        return {"checkpoint_id": self.checkpoint, "checkpoint_ns": self.ns}
+Action: TypeAlias = Callable[[Any, Place, Sent], Awaitable[Any]]
 
 
-Action: TypeAlias = Callable[[Any, ActedOn, Sent], Awaitable[Any]]
+def _mark(at: Place) -> dict[str, Any]:
+    """Return arguments of `tag` and `pin`, for a thread or one of its checkpoints."""
+    return {"checkpoint_id": at.id or None, "checkpoint_ns": at.ns}
+
+
 ACTIONS: Mapping[str, Action] = {
-    "tag": lambda saver, at, given: saver.threads.atag(at.thread, given["tag"], **at.mark),
-    "untag": lambda saver, at, given: saver.threads.auntag(at.thread, given["tag"], **at.mark),
-    "pin": lambda saver, at, _: saver.threads.apin(at.thread, **at.mark),
-    "unpin": lambda saver, at, _: saver.threads.aunpin(at.thread, **at.mark),
+    "tag": lambda saver, at, given: saver.threads.atag(at.thread, given["tag"], **_mark(at)),
+    "untag": lambda saver, at, given: saver.threads.auntag(at.thread, given["tag"], **_mark(at)),
+    "pin": lambda saver, at, _: saver.threads.apin(at.thread, **_mark(at)),
+    "unpin": lambda saver, at, _: saver.threads.aunpin(at.thread, **_mark(at)),
     "fork": lambda saver, at, given: saver.threads.afork(
-        at.thread, at.checkpoint, given.get("name") or None
+        at.thread, at.id or None, given.get("name") or None
     ),
     "archive": lambda saver, at, _: saver.threads.aarchive(at.thread),
     "restore": lambda saver, at, _: saver.threads.arestore(at.thread),
@@ -47,25 +41,20 @@ ACTIONS: Mapping[str, Action] = {
 _LOGGED = ("tag", "name", "forks")  # fields in the audit log
 
 
-def _place(request: Request) -> ActedOn:
-    asked = request.query_params
-    return ActedOn(needed(request, "thread"), asked.get("id") or None, asked.get("ns", ""))
-
-
 @route("/actions")
 async def shown(request: Request) -> Response:
     """Show the actions of a thread or checkpoint."""
-    return await _render(request, _place(request))
+    return await _render(request, place_of(request))
 
 
 @route("/actions", "POST")
 async def act(request: Request) -> Response:
     """Make a change, and show its result."""
-    at, action, given = _place(request), needed(request, "action"), await form(request)
+    at, action, given = place_of(request), needed(request, "action"), await form(request)
     if action not in ACTIONS:
         raise NotFoundError(f"There is no action {action!r}.")
     details = {name: given[name] for name in _LOGGED if name in given}
-    with audited(request, action, at.thread, at.checkpoint, **details):
+    with audited(request, action, at.thread, at.id or None, **details):
         if action in ("delete", "erase") and given.get("name") != printable(at.thread):
             hint = "Type it as it is shown."
             raise InvalidArgumentError("The name is not the thread's.", hint=hint)
@@ -78,12 +67,10 @@ async def act(request: Request) -> Response:
     return await _render(request, at, action, result)
 
 
-async def _render(request: Request, at: ActedOn, done: str = "", result: Any = None) -> Response:
+async def _render(request: Request, at: Place, done: str = "", result: Any = None) -> Response:
     own = info = await thread_of(request, at.thread)
-    if at.checkpoint is not None:
-        marks = {one[:2]: one for one in info.marks}
-        place = at.ns, at.checkpoint
-        own = marks.get(place, Mark(*place))
+    if at.id:
+        own = next((one for one in info.marks if one[:2] == at[1:]), Mark(at.ns, at.id))
     values = {"at": at, "info": info, "own": own, "done": done, "result": result}
     more = {"hx-trigger": "changed"} if done else None
     return render(request, "acts.html", headers=more, name=printable(at.thread), **values)

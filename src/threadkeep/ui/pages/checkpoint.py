@@ -14,34 +14,36 @@ from starlette.responses import Response
 from threadkeep._core.langgraph_internals import TASKS, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
 from threadkeep.threads.steps import step_of
-from threadkeep.ui.page import MOST, check_is_here, entry_of, needed, number, page_of, render, route
+from threadkeep.ui.page import (
+    MOST,
+    Place,
+    check_is_here,
+    entry_of,
+    number,
+    page_of,
+    place_of,
+    render,
+    route,
+)
 from threadkeep.ui.text import as_json
 from threadkeep.ui.values import ValuePart, part_at, tree
 
 
-async def listed(request: Request, thread: str, ns: str, id: str | None) -> CheckpointTuple:
-    """Return a checkpoint without its values, or (None) the head.
-
-    Raises:
-        CheckpointNotFoundError: it does not exist.
-        ThreadArchivedError: the thread is archived.
-    """
-    await check_is_here(request, thread)
-    place = {"thread_id": thread, "checkpoint_ns": ns}
-    config = {"configurable": {**place, "checkpoint_id": id} if id else place}
-    async for one in page_of(request).saver.alist(config, limit=1, values="lazy"):
+async def listed(request: Request, at: Place) -> CheckpointTuple:
+    """Return a checkpoint without its values, or raise `CheckpointNotFoundError`."""
+    await check_is_here(request, at.thread)
+    async for one in page_of(request).saver.alist(at.config, limit=1, values="lazy"):
         found: CheckpointTuple = one
         return found
-    raise CheckpointNotFoundError(thread=thread, checkpoint=id)
+    raise CheckpointNotFoundError(thread=at.thread, checkpoint=at.id or None)
 
 
 @route("/checkpoint")
 async def checkpoint(request: Request) -> Response:
     """Show a checkpoint. Values, pending writes and changes load after it, or when opened."""
-    name, id = needed(request, "thread"), needed(request, "id")
-    ns = request.query_params.get("ns", "")
-    found = await listed(request, name, ns, id)
-    marks = getattr(await entry_of(request, name), "marks", ())
+    name, ns, _ = at = place_of(request)
+    found = await listed(request, at)
+    id, marks = found.checkpoint["id"], getattr(await entry_of(request, name), "marks", ())
     channels = await _channels(found)
     return render(
         request,
@@ -50,7 +52,7 @@ async def checkpoint(request: Request) -> Response:
         ns=ns,
         id=id,
         found=found,
-        mark=next((one for one in marks if (one.checkpoint_ns, one.checkpoint) == (ns, id)), None),
+        mark=next((one for one in marks if one[:2] == (ns, id)), None),
         parent=found.parent_config and found.parent_config["configurable"]["checkpoint_id"],
         channels=[one for one in channels.items() if not is_internal(one[0])],
         internal=[one for one in channels.items() if is_internal(one[0])],
@@ -122,20 +124,18 @@ async def value(request: Request) -> Response:
 
 
 async def _read(request: Request) -> Any:
-    asked = request.query_params
-    thread, ns, id = needed(request, "thread"), asked.get("ns", ""), needed(request, "id")
+    asked, at = request.query_params, place_of(request)
     channel: Any = asked.get("channel")
     if channel is None:
-        return (await listed(request, thread, ns, id)).metadata
-    await check_is_here(request, thread)
-    config = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
-    found = await page_of(request).saver.aget_tuple(config, channels=[channel])
+        return (await listed(request, at)).metadata
+    await check_is_here(request, at.thread)
+    found = await page_of(request).saver.aget_tuple(at.config, channels=[channel])
     if found is None:
-        raise CheckpointNotFoundError(thread=thread, checkpoint=id)
+        raise CheckpointNotFoundError(thread=at.thread, checkpoint=at.id)
     values = found.checkpoint["channel_values"]
     if "task" in asked:
-        at = asked["task"], channel
-        written = [value for task, name, value in found.pending_writes if (task, name) == at]
+        of = asked["task"], channel
+        written = [value for task, name, value in found.pending_writes if (task, name) == of]
         values = dict(enumerate(written))
         channel = number(request, "n")
     if channel not in values:

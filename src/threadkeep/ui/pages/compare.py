@@ -13,7 +13,7 @@ from starlette.responses import Response
 from threadkeep._core.engine.thread_summary import own
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
-from threadkeep.ui.page import MOST, entry_of, number, page_of, render, route
+from threadkeep.ui.page import MOST, Place, entry_of, number, page_of, place_of, render, route
 from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import tree
@@ -49,10 +49,10 @@ async def compare(request: Request) -> Response:
 async def _side(request: Request, side: Chosen) -> Chosen:
     if not side.thread:
         return side
-    config = {"configurable": {"thread_id": side.thread, "checkpoint_ns": side.ns}}
-    steps = page_of(request).saver.alist(config, limit=_STEPS, values="lazy")
+    newest = Place(side.thread, side.ns)
+    steps = page_of(request).saver.alist(newest.config, limit=_STEPS, values="lazy")
     try:
-        found = await listed(request, side.thread, side.ns, side.id)
+        found = await listed(request, newest._replace(id=side.id))
         return side._replace(found=found, steps=tuple([one async for one in steps]))
     except ThreadkeepError as error:
         return side._replace(error=error)
@@ -62,11 +62,11 @@ async def _side(request: Request, side: Chosen) -> Chosen:
 async def changes(request: Request) -> Response:
     """Show what changed between two checkpoints, or the changes of one channel."""
     asked, saver = request.query_params, page_of(request).saver
-    get, channel = asked.get, asked.get("channel")
+    channel = asked.get("channel")
     names, waiting, found, error = set[str](), set[str](), list[ChannelDiff](), None
     try:
         a, b = [
-            await listed(request, get(f"{side}_thread", ""), get(f"{side}_ns", ""), get(side))
+            await listed(request, place_of(request, f"{side}_thread", f"{side}_ns", side))
             for side in ("a", "b")
         ]
         if channel is None:

@@ -13,7 +13,7 @@ from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import form, needed, number, page_of, render, route, url
+from threadkeep.ui.page import Place, form, needed, number, page_of, render, route, url
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
@@ -61,13 +61,12 @@ async def _checkpoint(request: Request, thread: str, channel: str) -> tuple[Any,
     saver = page_of(request).writer
     if saver is None:
         raise InvalidArgumentError("This page is read-only.", hint="Start it with --write.")
-    head = (await listed(request, thread, "", None)).checkpoint["id"]
-    id = request.query_params.get("id", head)
-    place = {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": id}
-    found = await saver.aget_tuple({"configurable": place}, channels=[channel] if channel else [])
+    head = (await listed(request, Place(thread))).checkpoint["id"]
+    at = Place(thread, "", request.query_params.get("id", head))
+    found = await saver.aget_tuple(at.config, channels=[channel] if channel else [])
     if found is None:
-        raise CheckpointNotFoundError(thread=thread, checkpoint=id)
-    return found, id == head
+        raise CheckpointNotFoundError(thread=thread, checkpoint=at.id)
+    return found, at.id == head
 
 
 def _is_messages(value: Any) -> bool:

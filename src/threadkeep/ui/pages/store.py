@@ -47,11 +47,11 @@ async def overview(request: Request) -> Response:
 async def sessions(request: Request) -> Response:
     """Show the sessions among a page of threads, with the workflow of the newest checkpoint."""
     saver, rows = own(request).saver, []
-    cursor, place = request.query_params.get("cursor"), "configurable"
+    cursor = request.query_params.get("cursor")
     found = await saver.threads.asearch(state=_SESSIONS, limit=50, cursor=cursor)
     for one in found.threads:
         with suppress(CorruptionError, WrongKeyError):  # (its own page says so)
-            newest = saver.alist({place: {"thread_id": one.id}}, limit=1, values="lazy")
+            newest = saver.alist({"configurable": {"thread_id": one.id}}, limit=1, values="lazy")
             rows += [(one, workflow_of(each)) async for each in newest if workflow_of(each)]
     return render(request, "sessions.html", cursor=found.cursor, rows=rows)
 

@@ -18,7 +18,18 @@ from threadkeep.errors import CheckpointNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
-from threadkeep.ui.page import AWAY, MOST, needed, number, page_of, render, route, thread_of
+from threadkeep.ui.page import (
+    AWAY,
+    MOST,
+    Place,
+    needed,
+    number,
+    page_of,
+    place_of,
+    render,
+    route,
+    thread_of,
+)
 from threadkeep.ui.pages import steps
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
@@ -65,7 +76,7 @@ async def _found(request: Request) -> tuple[Any, CheckpointTuple | None]:
     if info.state in AWAY:
         return info, None
     try:
-        return info, await listed(request, name, asked.get("ns", ""), asked.get("at"))
+        return info, await listed(request, place_of(request, "id", "ns", "at"))
     except CheckpointNotFoundError:
         if asked.get("at"):
             raise
@@ -105,8 +116,8 @@ async def _layered(request: Request, channel: str) -> LayeredCheckpointSaver | N
     page = page_of(request)
     if not page.is_own or request.query_params.get("ns"):
         return None
-    place = {"thread_id": needed(request, "id"), "checkpoint_ns": LAYERS_NS}
-    if await page.saver.aget_tuple({"configurable": place}, channels=[]) is None:
+    layers = Place(needed(request, "id"), LAYERS_NS)
+    if await page.saver.aget_tuple(layers.config, channels=[]) is None:
         return None
     return LayeredCheckpointSaver(page.saver, channel=channel, index=ScanIndex())
 

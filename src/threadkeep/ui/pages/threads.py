@@ -12,10 +12,6 @@ from threadkeep.threads import ThreadPage, queries
 from threadkeep.ui.page import page_of, render, route
 
 _PAGE = 50  # threads
-_CHIPS = (
-    *("is:waiting", "is:pinned", "state:active", "state:archived", "state:deleted"),
-    *("updated:<1d", "updated:<7d", "updated:>30d", "size:>1MB"),
-)
 
 
 @route("/")
@@ -35,7 +31,6 @@ async def threads(request: Request) -> Response:
         found=found,
         error=error,
         largest=max([one.archived_bytes or one.bytes for one in found], default=0),
-        chips=_CHIPS,
         queries=queries,
     )
 
