@@ -25,7 +25,7 @@ from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
 from threadkeep.ui import pages
 from threadkeep.ui.guard import Authorize, Guard, LocalAccess, MountedAccess
-from threadkeep.ui.page import ROUTES, OnAnswer, StorePage, render
+from threadkeep.ui.page import ROUTES, Asked, OnAnswer, StorePage
 
 for _one in iter_modules(pages.__path__):  # (each adds its routes)
     import_module(f"{pages.__name__}.{_one.name}")
@@ -107,4 +107,4 @@ async def _failed(request: Request, error: Exception) -> Response:
         text, status = "The page failed here; the log says why.", 500
     if is_post:  # (the script shows it beside the form)
         return PlainTextResponse(text, status)
-    return render(request, "error.html", status, error=text)
+    return Asked(request.scope).render("error.html", status, error=text)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from langchain_core.runnables import RunnableConfig
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -35,7 +36,7 @@ _FIELDS = 1000  # of a form
 OnAnswer: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[object]]
 """Continue a thread with answers by interrupt id, as `Command(resume=answers)` takes them."""
 
-Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+Endpoint: TypeAlias = "Callable[[Asked], Awaitable[Response]]"
 ROUTES: list[Route] = []
 
 
@@ -64,16 +65,6 @@ class StorePage:
     window: Window | None = None
 
 
-def route(path: str, method: str = "GET") -> Callable[[Endpoint], Endpoint]:
-    """Serve a path by the function below."""
-
-    def served(endpoint: Endpoint) -> Endpoint:
-        ROUTES.append(Route(path, endpoint, methods=[method]))
-        return endpoint
-
-    return served
-
-
 class Place(NamedTuple):
     """A checkpoint; with an empty `id`, the newest one of a thread or of its subgraph."""
 
@@ -88,99 +79,114 @@ class Place(NamedTuple):
         return {"configurable": {**place, "checkpoint_id": self.id} if self.id else place}
 
 
-def place_of(request: Request, thread: str = "thread", ns: str = "ns", id: str = "id") -> Place:
-    """Return the checkpoint that a query names by these parts."""
-    asked = request.query_params
-    return Place(needed(request, thread), asked.get(ns, ""), asked.get(id, ""))
+class Asked(Request):
+    """A request for the page."""
+
+    @property
+    def page(self) -> StorePage:
+        """The page that is asked for."""
+        page: StorePage = self.app.state.page
+        return page
+
+    @property
+    def own(self) -> StorePage:
+        """The page, or an error of a page that LangGraph's own stores do not have."""
+        if not self.page.is_own:
+            raise HTTPException(404, "Only threadkeep's stores have this page.")
+        return self.page
+
+    def needed(self, name: str) -> str:
+        """Return a part of the query that must be given."""
+        if (value := self.query_params.get(name)) is None:
+            raise InvalidArgumentError(f"The address has no {name}=.", hint="Follow a link.")
+        return value
+
+    def number(self, name: str, default: int = 0, most: int = 10**9) -> int:
+        """Return a number of the query, between 0 and `most`."""
+        given = self.query_params.get(name, "")[:20]
+        return min(int(given), most) if given.isdecimal() else default
+
+    def place(self, thread: str = "thread", ns: str = "ns", id: str = "id") -> Place:
+        """Return the checkpoint that a query names by these parts."""
+        asked = self.query_params
+        return Place(self.needed(thread), asked.get(ns, ""), asked.get(id, ""))
+
+    async def entry(self, thread: str) -> Any:
+        """Return a thread's entry, read once in a request; None if it does not exist."""
+        known: dict[str, Any] = self.scope.setdefault("threadkeep.threads", {})
+        if thread not in known:
+            known[thread] = await self.page.saver.threads.aget(thread)
+        return known[thread]
+
+    async def thread(self, thread: str) -> Any:
+        """Return a thread's entry as `entry` does, or raise `ThreadNotFoundError`."""
+        if (info := await self.entry(thread)) is None:
+            raise ThreadNotFoundError(thread=thread)
+        return info
+
+    async def check_is_here(self, thread: str) -> None:
+        """Raise `ThreadArchivedError` of an archived thread: to read it would restore it."""
+        info = await self.entry(thread) if self.page.is_own else None
+        if info is not None and info.state == ThreadStatus.ARCHIVED:
+            raise ThreadArchivedError("The thread is archived.", hint="Restore it.", thread=thread)
+
+    async def fields(self) -> dict[str, str]:
+        """Return the fields of a form that was sent; the guard limits its size."""
+        try:
+            text = (await self.body()).decode("utf-8")
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))
+        except ValueError as error:
+            raise InvalidArgumentError(f"The form cannot be read: {error}.") from error
+
+    def address(self, path: str, **query: object) -> str:
+        """Return the address of a page with a query, without parts that are None, "" or False."""
+        given = {name: value for name, value in query.items() if value not in (None, "", False)}
+        query_text = urlencode(given, errors="replace")
+        return f"{self.scope.get('root_path', '')}{path}{'?' if given else ''}{query_text}"
+
+    @property
+    def language(self) -> str:
+        """The chosen language, else the first of the browser's that the page has."""
+        accepted = self.headers.get("accept-language", "").lower().split(",")
+        names = [self.cookies.get("threadkeep-language"), *[one.strip()[:2] for one in accepted]]
+        return next((one for one in names if one in LANGUAGES), None) or "en"
+
+    def render(
+        self,
+        template: str,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        **values: Any,
+    ) -> Response:
+        """Render a template, with the values and macros that all templates have."""
+        language, user = self.language, self.scope.get("threadkeep.user")
+        common = {
+            "page": self.page,
+            "url": self.address,
+            "here": self.url.path.removeprefix(self.scope.get("root_path", "")),
+            "asked": self.query_params,
+            "language": language,
+            "languages": LANGUAGES,
+            "csrf": "" if user is None else user.csrf,
+        }
+        templates = _environment(language)
+        macros = vars(templates.get_template("macros.html").make_module(common))
+        html = templates.get_template(template).render({**macros, **common, **values})
+        # (a text of a store may hold half a surrogate pair, which UTF-8 cannot)
+        return HTMLResponse(html.encode("utf-8", "replace"), status, headers)
 
 
-def page_of(request: Request) -> StorePage:
-    """Return the page that a request is for."""
-    page: StorePage = request.app.state.page
-    return page
+def route(path: str, method: str = "GET") -> Callable[[Endpoint], Endpoint]:
+    """Serve a path by the function below."""
 
+    def served(endpoint: Endpoint) -> Endpoint:
+        async def answer(request: Request) -> Response:
+            return await endpoint(Asked(request.scope, request.receive))
 
-def render(
-    request: Request,
-    template: str,
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
-    **values: Any,
-) -> Response:
-    """Render a template, with the values and macros that all templates have."""
-    language, user = language_of(request), request.scope.get("threadkeep.user")
-    common = {
-        "page": page_of(request),
-        "url": partial(url, request),
-        "here": request.url.path.removeprefix(request.scope.get("root_path", "")),
-        "asked": request.query_params,
-        "language": language,
-        "languages": LANGUAGES,
-        "csrf": "" if user is None else user.csrf,
-    }
-    templates = _environment(language)
-    macros = vars(templates.get_template("macros.html").make_module(common))
-    html = templates.get_template(template).render({**macros, **common, **values})
-    # (a text of a store may hold half a surrogate pair, which UTF-8 cannot)
-    return HTMLResponse(html.encode("utf-8", "replace"), status, headers)
+        ROUTES.append(Route(path, answer, methods=[method]))
+        return endpoint
 
-
-def url(request: Request, path: str, **query: object) -> str:
-    """Return the address of a page with a query; parts that are None, "" or False are left out."""
-    given = {name: value for name, value in query.items() if value not in (None, "", False)}
-    query_text = urlencode(given, errors="replace")
-    return f"{request.scope.get('root_path', '')}{path}{'?' if given else ''}{query_text}"
-
-
-def language_of(request: Request) -> str:
-    """Return the chosen language, else the first of the browser's that the page has."""
-    accepted = request.headers.get("accept-language", "").lower().split(",")
-    names = [request.cookies.get("threadkeep-language"), *[one.strip()[:2] for one in accepted]]
-    return next((one for one in names if one in LANGUAGES), None) or "en"
-
-
-def needed(request: Request, name: str) -> str:
-    """Return a part of the query that must be given."""
-    if (value := request.query_params.get(name)) is None:
-        raise InvalidArgumentError(f"The address has no {name}=.", hint="Follow a link.")
-    return value
-
-
-async def entry_of(request: Request, thread: str) -> Any:
-    """Return a thread's entry as of its first read in this request; None if it does not exist."""
-    known: dict[str, Any] = request.scope.setdefault("threadkeep.threads", {})
-    if thread not in known:
-        known[thread] = await page_of(request).saver.threads.aget(thread)
-    return known[thread]
-
-
-async def thread_of(request: Request, thread: str) -> Any:
-    """Return a thread's entry as `entry_of`, or raise `ThreadNotFoundError`."""
-    if (info := await entry_of(request, thread)) is None:
-        raise ThreadNotFoundError(thread=thread)
-    return info
-
-
-async def check_is_here(request: Request, thread: str) -> None:
-    """Raise `ThreadArchivedError` of an archived thread: to read it would restore it."""
-    info = await entry_of(request, thread) if page_of(request).is_own else None
-    if info is not None and info.state == ThreadStatus.ARCHIVED:
-        raise ThreadArchivedError("The thread is archived.", hint="Restore it.", thread=thread)
-
-
-async def form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that was sent; the guard limits its size."""
-    try:
-        text = (await request.body()).decode("utf-8")
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))
-    except ValueError as error:
-        raise InvalidArgumentError(f"The form cannot be read: {error}.") from error
-
-
-def number(request: Request, name: str, default: int = 0, most: int = 10**9) -> int:
-    """Return a number of the query, between 0 and `most`."""
-    given = request.query_params.get(name, "")[:20]
-    return min(int(given), most) if given.isdecimal() else default
+    return served
 
 
 # -- templates -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from threadkeep.ui.app import build
 from threadkeep.ui.guard import Guard, LocalAccess
-from threadkeep.ui.page import StorePage, render
+from threadkeep.ui.page import Asked, StorePage
 from threadkeep.ui.sessions import Sessions
 
 _LONGEST = 1000  # bytes of a token or password
@@ -38,7 +38,7 @@ def local_app(page: StorePage, sessions: Sessions, port: int, names: Collection[
     async def enter(request: Request) -> Response:
         """Exchange a token or password for a session's cookie."""
         if request.method != "POST":
-            return render(request, "enter.html", password=sessions.password is not None)
+            return Asked(request.scope).render("enter.html", password=sessions.password is not None)
         word = b""
         async for part in request.stream():
             word = (word + part)[:_LONGEST]

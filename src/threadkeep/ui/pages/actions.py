@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.threads import Mark
 from threadkeep.threads.diff import printable
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import Place, form, needed, page_of, place_of, render, route, thread_of, url
+from threadkeep.ui.page import Asked, Place, route
 
 Sent: TypeAlias = Mapping[str, str]
 
@@ -42,15 +41,15 @@ _LOGGED = ("tag", "name", "forks")  # fields in the audit log
 
 
 @route("/actions")
-async def shown(request: Request) -> Response:
+async def shown(request: Asked) -> Response:
     """Show the actions of a thread or checkpoint."""
-    return await _render(request, place_of(request))
+    return await _render(request, request.place())
 
 
 @route("/actions", "POST")
-async def act(request: Request) -> Response:
+async def act(request: Asked) -> Response:
     """Make a change, and show its result."""
-    at, action, given = place_of(request), needed(request, "action"), await form(request)
+    at, action, given = request.place(), request.needed("action"), await request.fields()
     if action not in ACTIONS:
         raise NotFoundError(f"There is no action {action!r}.")
     details = {name: given[name] for name in _LOGGED if name in given}
@@ -58,19 +57,19 @@ async def act(request: Request) -> Response:
         if action in ("delete", "erase") and given.get("name") != printable(at.thread):
             hint = "Type it as it is shown."
             raise InvalidArgumentError("The name is not the thread's.", hint=hint)
-        result = await ACTIONS[action](page_of(request).writer, at, given)
+        result = await ACTIONS[action](request.page.writer, at, given)
     if action in ("delete", "archive"):  # (reading an archived thread would restore it)
-        return Response(headers={"hx-redirect": url(request, "/")})
+        return Response(headers={"hx-redirect": request.address("/")})
     if action == "erase":
         place = {"hx-retarget": "#main", "hx-reswap": "innerHTML"}
-        return render(request, "erased.html", name=at.thread, report=result, headers=place)
+        return request.render("erased.html", name=at.thread, report=result, headers=place)
     return await _render(request, at, action, result)
 
 
-async def _render(request: Request, at: Place, done: str = "", result: Any = None) -> Response:
-    own = info = await thread_of(request, at.thread)
+async def _render(request: Asked, at: Place, done: str = "", result: Any = None) -> Response:
+    own = info = await request.thread(at.thread)
     if at.id:
         own = next((one for one in info.marks if one[:2] == at[1:]), Mark(at.ns, at.id))
     values = {"at": at, "info": info, "own": own, "done": done, "result": result}
     more = {"hx-trigger": "changed"} if done else None
-    return render(request, "acts.html", headers=more, name=printable(at.thread), **values)
+    return request.render("acts.html", headers=more, name=printable(at.thread), **values)

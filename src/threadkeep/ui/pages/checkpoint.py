@@ -8,45 +8,33 @@ from typing import Any
 
 from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep._core.langgraph_internals import TASKS, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
 from threadkeep.threads.steps import step_of
-from threadkeep.ui.page import (
-    MOST,
-    Place,
-    check_is_here,
-    entry_of,
-    number,
-    page_of,
-    place_of,
-    render,
-    route,
-)
+from threadkeep.ui.page import MOST, Asked, Place, route
 from threadkeep.ui.text import as_json
 from threadkeep.ui.values import ValuePart, part_at, tree
 
 
-async def listed(request: Request, at: Place) -> CheckpointTuple:
+async def listed(request: Asked, at: Place) -> CheckpointTuple:
     """Return a checkpoint without its values, or raise `CheckpointNotFoundError`."""
-    await check_is_here(request, at.thread)
-    async for one in page_of(request).saver.alist(at.config, limit=1, values="lazy"):
+    await request.check_is_here(at.thread)
+    async for one in request.page.saver.alist(at.config, limit=1, values="lazy"):
         found: CheckpointTuple = one
         return found
     raise CheckpointNotFoundError(thread=at.thread, checkpoint=at.id or None)
 
 
 @route("/checkpoint")
-async def checkpoint(request: Request) -> Response:
+async def checkpoint(request: Asked) -> Response:
     """Show a checkpoint. Values, pending writes and changes load after it, or when opened."""
-    name, ns, _ = at = place_of(request)
+    name, ns, _ = at = request.place()
     found = await listed(request, at)
-    id, marks = found.checkpoint["id"], getattr(await entry_of(request, name), "marks", ())
+    id, marks = found.checkpoint["id"], getattr(await request.entry(name), "marks", ())
     channels = await _channels(found)
-    return render(
-        request,
+    return request.render(
         "checkpoint.html",
         name=name,
         ns=ns,
@@ -94,9 +82,9 @@ async def _next(found: CheckpointTuple) -> Sequence[str]:
 
 
 @route("/value")
-async def value(request: Request) -> Response:
+async def value(request: Asked) -> Response:
     """Show a value, a part of one, or all of it as text or as a file."""
-    asked, start = request.query_params, number(request, "start")
+    asked, start = request.query_params, request.number("start")
     path, form = asked.get("at", ""), asked.get("as")
     names = "thread", "ns", "id", "channel", "task", "n"
     place = {name: asked[name] for name in names if name in asked}
@@ -104,7 +92,7 @@ async def value(request: Request) -> Response:
     def made() -> Response:
         if not form:
             root = tree(found, path, start)
-            return render(request, "value.html", root=root, place=place, start=start, error=None)
+            return request.render("value.html", root=root, place=place, start=start, error=None)
         part, saved = part_at(found, path), form == "save"
         text = part if isinstance(part, str) and not saved else as_json(part)
         # (half a surrogate pair becomes its escape in JSON)
@@ -120,16 +108,16 @@ async def value(request: Request) -> Response:
     except ThreadkeepError as error:  # (htmx shows only answers that are no errors)
         if form:
             raise
-        return render(request, "value.html", error=error)
+        return request.render("value.html", error=error)
 
 
-async def _read(request: Request) -> Any:
-    asked, at = request.query_params, place_of(request)
+async def _read(request: Asked) -> Any:
+    asked, at = request.query_params, request.place()
     channel: Any = asked.get("channel")
     if channel is None:
         return (await listed(request, at)).metadata
-    await check_is_here(request, at.thread)
-    found = await page_of(request).saver.aget_tuple(at.config, channels=[channel])
+    await request.check_is_here(at.thread)
+    found = await request.page.saver.aget_tuple(at.config, channels=[channel])
     if found is None:
         raise CheckpointNotFoundError(thread=at.thread, checkpoint=at.id)
     values = found.checkpoint["channel_values"]
@@ -137,7 +125,7 @@ async def _read(request: Request) -> Any:
         of = asked["task"], channel
         written = [value for task, name, value in found.pending_writes if (task, name) == of]
         values = dict(enumerate(written))
-        channel = number(request, "n")
+        channel = request.number("n")
     if channel not in values:
         raise NotFoundError("There is no value here any more.", hint="Reload the page.")
     return values[channel]

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep._core.engine.thread_summary import own
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
-from threadkeep.ui.page import MOST, Place, entry_of, number, page_of, place_of, render, route
+from threadkeep.ui.page import MOST, Asked, Place, route
 from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import tree
@@ -35,7 +34,7 @@ class Chosen(NamedTuple):
 
 
 @route("/compare")
-async def compare(request: Request) -> Response:
+async def compare(request: Asked) -> Response:
     """Show two checkpoints, with a form to choose them."""
     asked = request.query_params
     first = asked.get("a_thread", "")
@@ -43,14 +42,14 @@ async def compare(request: Request) -> Response:
         await _side(request, Chosen(name, thread, asked.get(f"{name}_ns", ""), asked.get(name, "")))
         for name, thread in (("a", first), ("b", asked.get("b_thread") or first))
     ]
-    return render(request, "compare.html", sides=sides)
+    return request.render("compare.html", sides=sides)
 
 
-async def _side(request: Request, side: Chosen) -> Chosen:
+async def _side(request: Asked, side: Chosen) -> Chosen:
     if not side.thread:
         return side
     newest = Place(side.thread, side.ns)
-    steps = page_of(request).saver.alist(newest.config, limit=_STEPS, values="lazy")
+    steps = request.page.saver.alist(newest.config, limit=_STEPS, values="lazy")
     try:
         found = await listed(request, newest._replace(id=side.id))
         return side._replace(found=found, steps=tuple([one async for one in steps]))
@@ -59,14 +58,14 @@ async def _side(request: Request, side: Chosen) -> Chosen:
 
 
 @route("/changes")
-async def changes(request: Request) -> Response:
+async def changes(request: Asked) -> Response:
     """Show what changed between two checkpoints, or the changes of one channel."""
-    asked, saver = request.query_params, page_of(request).saver
+    asked, saver = request.query_params, request.page.saver
     channel = asked.get("channel")
     names, waiting, found, error = set[str](), set[str](), list[ChannelDiff](), None
     try:
         a, b = [
-            await listed(request, place_of(request, f"{side}_thread", f"{side}_ns", side))
+            await listed(request, request.place(f"{side}_thread", f"{side}_ns", side))
             for side in ("a", "b")
         ]
         if channel is None:
@@ -79,13 +78,12 @@ async def changes(request: Request) -> Response:
         error, waiting = caught, names
     keys = "a_thread", "a_ns", "a", "b_thread", "b_ns", "b", "sides"
     made = partial(
-        render,
-        request,
+        request.render,
         "changes.html",
         error=error,
         found=found,
         waiting=sorted(own(waiting)),
-        start=number(request, "start"),
+        start=request.number("start"),
         channel=channel,
         sides=asked.get("sides"),
         place={key: asked[key] for key in keys if key in asked},
@@ -97,10 +95,10 @@ async def changes(request: Request) -> Response:
     return await to_thread.run_sync(made)
 
 
-async def _waiting(request: Request, a: CheckpointTuple, b: CheckpointTuple) -> set[str]:
+async def _waiting(request: Asked, a: CheckpointTuple, b: CheckpointTuple) -> set[str]:
     """Return the channels that may be large and must be read whole to be compared."""
     threads = {one.config["configurable"]["thread_id"] for one in (a, b)}
-    infos = [await entry_of(request, one) for one in threads]
+    infos = [await request.entry(one) for one in threads]
     if all(one is None or one.bytes < _LARGE for one in infos):
         return set()
     before, after = a.checkpoint["channel_versions"], b.checkpoint["channel_versions"]

@@ -6,14 +6,13 @@ import json
 from typing import Any
 
 from langchain_core.messages import BaseMessage
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import Place, form, needed, number, page_of, render, route, url
+from threadkeep.ui.page import Asked, Place, route
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
@@ -21,15 +20,15 @@ _LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
 
 
 @route("/edit")
-async def editor(request: Request) -> Response:
+async def editor(request: Asked) -> Response:
     """Show the channels of a checkpoint, and the value to edit."""
-    thread, channel = needed(request, "thread"), request.query_params.get("channel", "")
+    thread, channel = request.needed("thread"), request.query_params.get("channel", "")
     found, is_head = await _checkpoint(request, thread, channel)
     names = found.checkpoint["channel_versions"]
     value = found.checkpoint["channel_values"].get(channel)
-    at = number(request, "at", -1) if _is_messages(value) else -1
-    return render(
-        *(request, "edit.html"),
+    at = request.number("at", -1) if _is_messages(value) else -1
+    return request.render(
+        "edit.html",
         thread=thread,
         found=found,
         is_head=is_head,
@@ -41,24 +40,24 @@ async def editor(request: Request) -> Response:
 
 
 @route("/edit", "POST")
-async def edit(request: Request) -> Response:
+async def edit(request: Asked) -> Response:
     """Store the edited value, and open the new checkpoint."""
-    thread, channel, id = [needed(request, one) for one in ("thread", "channel", "id")]
-    given = await form(request)
+    thread, channel, id = [request.needed(one) for one in ("thread", "channel", "id")]
+    given = await request.fields()
     with audited(request, "edit", thread, id, channel=channel):
         found, _ = await _checkpoint(request, thread, channel)
         old = found.checkpoint["channel_values"].get(channel)
-        new = replaced(old, number(request, "at", -1), given.get("value", ""))
-        stored = await page_of(request).writer.threads.aedit(
+        new = replaced(old, request.number("at", -1), given.get("value", ""))
+        stored = await request.page.writer.threads.aedit(
             thread, {channel: new}, checkpoint_id=id, if_head="head" in given
         )
     id = stored["configurable"]["checkpoint_id"]
-    return Response(headers={"hx-redirect": url(request, "/checkpoint", thread=thread, id=id)})
+    return Response(headers={"hx-redirect": request.address("/checkpoint", thread=thread, id=id)})
 
 
-async def _checkpoint(request: Request, thread: str, channel: str) -> tuple[Any, bool]:
+async def _checkpoint(request: Asked, thread: str, channel: str) -> tuple[Any, bool]:
     """Load one channel of a checkpoint, with its classes; True if it is the thread's newest."""
-    saver = page_of(request).writer
+    saver = request.page.writer
     if saver is None:
         raise InvalidArgumentError("This page is read-only.", hint="Start it with --write.")
     head = (await listed(request, Place(thread))).checkpoint["id"]

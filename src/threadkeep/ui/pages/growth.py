@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep.threads import GrowthStep
-from threadkeep.ui.page import check_is_here, needed, render, route, thread_of
-from threadkeep.ui.pages.store import own
+from threadkeep.ui.page import Asked, route
 from threadkeep.ui.text import cut
 from threadkeep.ui.work import Work, work
 
@@ -30,11 +28,11 @@ class GrowthPoint(NamedTuple):
 
 
 @route("/growth")
-async def growth(request: Request) -> Response:
+async def growth(request: Asked) -> Response:
     """Show the growth of a thread."""
-    page, name = own(request), needed(request, "id")
-    await thread_of(request, name)
-    await check_is_here(request, name)
+    page, name = request.own, request.needed("id")
+    await request.thread(name)
+    await request.check_is_here(name)
 
     async def read(found: Work) -> Any:
         grown = await page.saver.threads.agrowth(name, progress=found.progress)
@@ -45,8 +43,8 @@ async def growth(request: Request) -> Response:
             for channel, _ in largest
         ]
 
-    return render(
-        request, "growth.html", name=name, work=await work(request, f"growth {name}", read)
+    return request.render(
+        "growth.html", name=name, work=await work(request, f"growth {name}", read)
     )
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep.errors import StateError, ThreadkeepError
 from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage
 from threadkeep.ui.answers import actions_of, answer_of
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import StorePage, form, needed, page_of, render, route, thread_of
-from threadkeep.ui.pages.store import own
+from threadkeep.ui.page import Asked, StorePage, route
 
 _PAGE = 20  # threads
 # (reading an archived thread would restore it)
@@ -20,18 +18,17 @@ _WAITING: Any = {"state": ["suspended", "forked"], "has_interrupt": True}
 
 
 @route("/inbox")
-async def inbox(request: Request) -> Response:
+async def inbox(request: Asked) -> Response:
     """Show the threads that wait, the longest first, or one thread."""
-    own(request)
-    page, asked = page_of(request), request.query_params
+    page, asked = request.own, request.query_params
     if name := asked.get("id"):
-        found = ThreadPage((await thread_of(request, name),), None)
+        found = ThreadPage((await request.thread(name),), None)
     else:
         found = await page.saver.threads.asearch(
             order="updated_at", limit=_PAGE, cursor=asked.get("cursor"), **_WAITING
         )
     cards = [await _card(page, info) for info in found]
-    return render(request, "inbox.html", cards=cards, cursor=found.cursor, done=False)
+    return request.render("inbox.html", cards=cards, cursor=found.cursor, done=False)
 
 
 async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
@@ -45,10 +42,10 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
 
 
 @route("/inbox/answer", "POST")
-async def answer(request: Request) -> Response:
+async def answer(request: Asked) -> Response:
     """Store an answer, or hand it to the application, and show the thread again."""
-    page, given = page_of(request), await form(request)
-    thread, id, checkpoint = [needed(request, one) for one in ("thread", "id", "checkpoint")]
+    page, given = request.page, await request.fields()
+    thread, id, checkpoint = [request.needed(one) for one in ("thread", "id", "checkpoint")]
     with audited(request, "answer", thread, checkpoint, interrupt=id):
         found = {one.id: one for one in await page.saver.threads.ainterrupts(thread)}
         if id not in found or found[id].checkpoint_id != checkpoint:
@@ -60,5 +57,5 @@ async def answer(request: Request) -> Response:
             )
         else:
             await page.on_answer(thread, answers)
-    card = await _card(page, await thread_of(request, thread))
-    return render(request, "answer.html", card=card, done=True)
+    card = await _card(page, await request.thread(thread))
+    return request.render("answer.html", card=card, done=True)

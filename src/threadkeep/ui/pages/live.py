@@ -17,10 +17,9 @@ import anyio
 from sse_starlette import EventSourceResponse
 from sse_starlette import ServerSentEvent as Event
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
-from threadkeep.ui.page import needed, page_of, route
+from threadkeep.ui.page import Asked, route
 
 MOST_WATCHED = 64
 INTERVAL = 2.0  # seconds between two reads
@@ -75,13 +74,13 @@ class Watcher:
 
 @route("/live")
 @route("/thread/live")
-async def _live(request: Request) -> Response:
+async def _live(request: Asked) -> Response:
     """Answer with events: `changed`, and `failed` while the store does not answer."""
-    state, threads = request.app.state, page_of(request).saver.threads
+    state, threads = request.app.state, request.page.saver.threads
     if not hasattr(state, "watched"):
         state.watched = WeakValueDictionary[str, Watcher]()
     known = request.headers.get("last-event-id") or request.query_params.get("seen")
-    thread = needed(request, "id") if request.url.path.endswith("/thread/live") else ""
+    thread = request.needed("id") if request.url.path.endswith("/thread/live") else ""
     read = partial(threads.aget, thread) if thread else partial(threads.asearch, limit=_NEWEST)
     if len(state.watched) >= MOST_WATCHED and thread not in state.watched:
         raise HTTPException(503, "The pages of too many threads are open.")

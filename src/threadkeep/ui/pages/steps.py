@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.threads import Mark, ThreadInfo
 from threadkeep.threads.steps import Step, has_failed, step_of
-from threadkeep.ui.page import AWAY, needed, page_of, render, route, thread_of
+from threadkeep.ui.page import AWAY, Asked, route
 from threadkeep.ui.pages.live import seen
 
 LANES = 64  # branches that are drawn at once; further ones end where they begin
@@ -82,10 +81,10 @@ class Steps(NamedTuple):
         return 1 + max(max(row.lanes.lane, *row.lanes.passing, 0) for row in self.rows)
 
 
-async def window(request: Request, most: int = _STEPS, before: str | None = None) -> Steps:
+async def window(request: Asked, most: int = _STEPS, before: str | None = None) -> Steps:
     """Return the newest steps of a thread, or those below `before`, which the query may name."""
-    asked, saver, thread = request.query_params, page_of(request).saver, needed(request, "id")
-    info = await thread_of(request, thread)  # (before the steps: a later change is an event)
+    asked, saver, thread = request.query_params, request.page.saver, request.needed("id")
+    info = await request.thread(thread)  # (before the steps: a later change is an event)
     if info.state in AWAY:
         return Steps(info)
     before = asked.get("before", "") if before is None else before
@@ -139,9 +138,9 @@ def _key(config: Any) -> tuple[str, str]:
 
 
 @route("/thread/steps")
-async def _steps(request: Request) -> Response:
+async def _steps(request: Asked) -> Response:
     """Answer with a window of steps, to be put into a page."""
-    return render(request, "steps_window.html", steps=await window(request))
+    return request.render("steps_window.html", steps=await window(request))
 
 
 def draw(

@@ -8,7 +8,6 @@ from typing import Any
 
 from anyio import to_thread
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep.errors import CorruptionError, WrongKeyError
@@ -16,70 +15,62 @@ from threadkeep.monitor.advice import aadvise
 from threadkeep.monitor.savings import measure
 from threadkeep.sessions.records import workflow_of
 from threadkeep.threads.repair.repair import HINTS
-from threadkeep.ui.page import StorePage, page_of, render, route
+from threadkeep.ui.page import Asked, route
 from threadkeep.ui.work import Work, work
 
 _SESSIONS = ("active", "forked", "suspended")  # states of threads that are read
 
 
-def own(request: Request) -> StorePage:
-    """Return the page; refuse what LangGraph's own stores do not have."""
-    page = page_of(request)
-    if not page.is_own:
-        raise HTTPException(404, "Only threadkeep's stores have this page.")
-    return page
-
-
 @route("/store")
-async def overview(request: Request) -> Response:
+async def overview(request: Asked) -> Response:
     """Show the statistics of the store, and the proposals of `advise`."""
-    page = own(request)
+    page = request.own
 
     async def count(_: Work) -> Any:
         stats = await page.saver.astats()
         return stats, await aadvise(page.saver, url=page.command, stats=stats)
 
     found = await work(request, "statistics", count, again="again" in request.query_params)
-    return render(request, "store.html", work=found)
+    return request.render("store.html", work=found)
 
 
 @route("/store/sessions")
-async def sessions(request: Request) -> Response:
+async def sessions(request: Asked) -> Response:
     """Show the sessions among a page of threads, with the workflow of the newest checkpoint."""
-    saver, rows = own(request).saver, []
+    saver, rows = request.own.saver, []
     cursor = request.query_params.get("cursor")
     found = await saver.threads.asearch(state=_SESSIONS, limit=50, cursor=cursor)
     for one in found.threads:
         with suppress(CorruptionError, WrongKeyError):  # (its own page says so)
             newest = saver.alist({"configurable": {"thread_id": one.id}}, limit=1, values="lazy")
             rows += [(one, workflow_of(each)) async for each in newest if workflow_of(each)]
-    return render(request, "sessions.html", cursor=found.cursor, rows=rows)
+    return request.render("sessions.html", cursor=found.cursor, rows=rows)
 
 
 @route("/store/check")
-async def check(request: Request) -> Response:
+async def check(request: Asked) -> Response:
     """Check the store on demand, and show the findings."""
-    saver, starts = own(request).saver, "run" in request.query_params
+    saver, starts = request.own.saver, "run" in request.query_params
     examine = (lambda found: saver.acheck(found.progress)) if starts else None
     found = await work(request, "check", examine, again=True)
-    return render(request, "check.html", work=found, hints=HINTS)
+    return request.render("check.html", work=found, hints=HINTS)
 
 
 @route("/store/metrics")
-async def metrics(request: Request) -> Response:
+async def metrics(request: Asked) -> Response:
     """Show the counters of this process."""
-    page = own(request)
+    page = request.own
     counters = asdict((page.origin or page.saver).counters())
     rates = {} if page.window is None else asdict(page.window.rates())
-    return render(request, "metrics.html", counters=counters, rates=rates)
+    return request.render("metrics.html", counters=counters, rates=rates)
 
 
 @route("/savings")
-async def savings(request: Request) -> Response:
+async def savings(request: Asked) -> Response:
     """Show the size of a LangGraph store; with `measure`, copy a sample and compare."""
-    page, starts = page_of(request), "measure" in request.query_params
+    page, starts = request.page, "measure" in request.query_params
     if page.is_own:
         raise HTTPException(404, "This store is threadkeep's own.")
     sample = (lambda _: to_thread.run_sync(measure, page.saver)) if starts else None
     found = await work(request, "savings", sample, again=True)
-    return render(request, "savings.html", work=found, total=await page.saver.atotal_bytes())
+    return request.render("savings.html", work=found, total=await page.saver.atotal_bytes())

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep._core.engine.model import LAYERS_NS
@@ -18,18 +17,7 @@ from threadkeep.errors import CheckpointNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
-from threadkeep.ui.page import (
-    AWAY,
-    MOST,
-    Place,
-    needed,
-    number,
-    page_of,
-    place_of,
-    render,
-    route,
-    thread_of,
-)
+from threadkeep.ui.page import AWAY, MOST, Asked, Place, route
 from threadkeep.ui.pages import steps
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
@@ -49,41 +37,41 @@ class Conversation(NamedTuple):
 
 
 @route("/thread")
-async def thread(request: Request) -> Response:
+async def thread(request: Asked) -> Response:
     """Show a thread."""
     info, found = await _found(request)
     values: dict[str, Any] = {"part": "later"}  # (finding messages may read all channels)
     if found is None or CHANNEL in found.checkpoint["channel_values"]:
         values = await _chat(request, info, found)
     beside = await steps.window(request)
-    return render(request, "thread.html", info=info, found=found, steps=beside, **values)
+    return request.render("thread.html", info=info, found=found, steps=beside, **values)
 
 
 @route("/thread/messages")
-async def chat(request: Request) -> Response:
+async def chat(request: Asked) -> Response:
     """Show the newest messages, those from number `start` on, or earlier ones (`skip`)."""
     info, found = await _found(request)
     values = await _chat(request, info, found)
     is_all = "start" in request.query_params and values["part"] != "newest"
     more = {"hx-retarget": "#chat", "hx-reswap": "outerHTML"} if is_all else None
-    return render(request, "chat.html", headers=more, info=info, found=found, **values)
+    return request.render("chat.html", headers=more, info=info, found=found, **values)
 
 
-async def _found(request: Request) -> tuple[Any, CheckpointTuple | None]:
+async def _found(request: Asked) -> tuple[Any, CheckpointTuple | None]:
     """Return a thread's entry and the checkpoint that is asked for, or None if there is no head."""
-    asked, name = request.query_params, needed(request, "id")
-    info = await thread_of(request, name)
+    asked, name = request.query_params, request.needed("id")
+    info = await request.thread(name)
     if info.state in AWAY:
         return info, None
     try:
-        return info, await listed(request, place_of(request, "id", "ns", "at"))
+        return info, await listed(request, request.place("id", "ns", "at"))
     except CheckpointNotFoundError:
         if asked.get("at"):
             raise
         return info, None
 
 
-async def _chat(request: Request, info: Any, found: CheckpointTuple | None) -> dict[str, Any]:
+async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dict[str, Any]:
     """Return the values of `chat.html`: messages, or the channels of a state without any."""
     said = await _conversation(request, found)
     streams = await _streams(request, info, said)
@@ -94,7 +82,7 @@ async def _chat(request: Request, info: Any, found: CheckpointTuple | None) -> d
     return {"part": "none", "channels": channels, "streams": streams}
 
 
-async def _conversation(request: Request, found: CheckpointTuple | None) -> Conversation | None:
+async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conversation | None:
     """Return the messages of a checkpoint; None if no channel of it holds any."""
     if found is None:
         return None
@@ -108,23 +96,23 @@ async def _conversation(request: Request, found: CheckpointTuple | None) -> Conv
     return None
 
 
-async def _layered(request: Request, channel: str) -> LayeredCheckpointSaver | None:
+async def _layered(request: Asked, channel: str) -> LayeredCheckpointSaver | None:
     """Return a reader of a thread's archived messages; None if there are none.
 
     It reads checkpoints by their ids alone, which changes nothing and needs no `close`.
     """
-    page = page_of(request)
+    page = request.page
     if not page.is_own or request.query_params.get("ns"):
         return None
-    layers = Place(needed(request, "id"), LAYERS_NS)
+    layers = Place(request.needed("id"), LAYERS_NS)
     if await page.saver.aget_tuple(layers.config, channels=[]) is None:
         return None
     return LayeredCheckpointSaver(page.saver, channel=channel, index=ScanIndex())
 
 
-async def _window(request: Request, said: Conversation) -> dict[str, Any]:
+async def _window(request: Asked, said: Conversation) -> dict[str, Any]:
     """Return the values of `chat.html` for a window of messages."""
-    skip, start = number(request, "skip", 0, _MANY), number(request, "start", _MANY, _MANY)
+    skip, start = request.number("skip", 0, _MANY), request.number("start", _MANY, _MANY)
     layered, config, every = said.layered, said.found.config, said.live
     if layered is not None and skip >= len(every):
         every = await layered.afull_messages(config)
@@ -147,16 +135,16 @@ async def _window(request: Request, said: Conversation) -> dict[str, Any]:
     }
 
 
-def _is_first(found: Any, request: Request) -> bool:
+def _is_first(found: Any, request: Asked) -> bool:
     """Return True if the page begins with this message: none were removed before it."""
     return (message(found).id or "").startswith(request.query_params.get("first", ""))
 
 
 async def _streams(
-    request: Request, info: Any, said: Conversation | None
+    request: Asked, info: Any, said: Conversation | None
 ) -> list[tuple[Any, list[Bubble]]]:
     """Return pending streams, oldest first, with the messages that the head lacks."""
-    page, asked = page_of(request), request.query_params
+    page, asked = request.page, request.query_params
     is_head = not any(asked.get(name) for name in ("at", "ns", "skip"))
     if not page.is_own or not is_head or info.state in AWAY:
         return []

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import ThreadPage, queries
-from threadkeep.ui.page import page_of, render, route
+from threadkeep.ui.page import Asked, route
 
 _PAGE = 50  # threads
 
 
 @route("/")
-async def threads(request: Request) -> Response:
+async def threads(request: Asked) -> Response:
     """Show threads that match a query, newest first or by another order."""
     asked = request.query_params
     query, order = asked.get("q", "").strip(), asked.get("order", "-updated_at")
@@ -24,8 +23,8 @@ async def threads(request: Request) -> Response:
         found = await _find(request, query, order)
     except InvalidArgumentError as refused:
         error = refused
-    return render(
-        *(request, "threads.html"),
+    return request.render(
+        "threads.html",
         query=query,
         order=order,
         found=found,
@@ -35,9 +34,9 @@ async def threads(request: Request) -> Response:
     )
 
 
-async def _find(request: Request, query: str, order: Any) -> ThreadPage:
+async def _find(request: Asked, query: str, order: Any) -> ThreadPage:
     """Return a page of threads; one with exactly the query as its id is the first."""
-    page, cursor = page_of(request), request.query_params.get("cursor")
+    page, cursor = request.page, request.query_params.get("cursor")
     exact = await page.saver.threads.aget(query) if query and not cursor else None
     first = () if exact is None else (exact,)
     if query and not page.is_own:
@@ -55,7 +54,7 @@ async def _find(request: Request, query: str, order: Any) -> ThreadPage:
 
 
 @route("/count")
-async def count(request: Request) -> Response:
+async def count(request: Asked) -> Response:
     """Return the number of threads that match a query, which may take longer than a page."""
     filters = queries.filters_of(request.query_params.get("q", "").strip())
-    return HTMLResponse(f"{await page_of(request).saver.threads.acount(**filters):,}")
+    return HTMLResponse(f"{await request.page.saver.threads.acount(**filters):,}")

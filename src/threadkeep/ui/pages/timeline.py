@@ -8,11 +8,10 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from threadkeep.threads.steps import moment_of
-from threadkeep.ui.page import MOST, render, route
+from threadkeep.ui.page import MOST, Asked, route
 from threadkeep.ui.pages.steps import StepRow, window
 
 _BARS = MOST // 2  # checkpoints of a timeline: a row for each, and for what runs next
@@ -70,7 +69,7 @@ class Bar(NamedTuple):
 
 
 @route("/timeline")
-async def _timeline(request: Request) -> Response:
+async def _timeline(request: Asked) -> Response:
     asked = request.query_params
     start, end = (moment_of(f"{asked.get(name)}+00:00") for name in ("from", "to"))
     bounds = [asked.get("before", ""), "" if end is None else _id_after(end)]
@@ -83,7 +82,7 @@ async def _timeline(request: Request) -> Response:
         rows = [row for row in rows if row.step.failed or row.step.retried]
     elif only == "waits":
         rows = [row for row in rows if row.step.waiting or row.step.waited]
-    return render(request, "timeline.html", steps=steps, bars=_bars(rows))
+    return request.render("timeline.html", steps=steps, bars=_bars(rows))
 
 
 def _id_after(moment: float) -> str:

@@ -14,10 +14,10 @@ from kit.rows import checkpoint, metadata, place
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.types import Interrupt
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 
 from threadkeep import MemorySaver
 from threadkeep.ui import app
+from threadkeep.ui.page import Asked
 from threadkeep.ui.pages import live
 
 THREAD = "thread"
@@ -128,7 +128,7 @@ async def test_watched_threads_are_bounded():
 
         async def ask(thread):
             query = f"id={thread}".encode()
-            return await live._live(Request({**scope, "app": inner, "query_string": query}))
+            return await live._live(Asked({**scope, "app": inner, "query_string": query}))
 
         answers = [await ask(n) for n in range(live.MOST_WATCHED)]
         assert await ask(0), "a thread that is watched costs nothing more"
