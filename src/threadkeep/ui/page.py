@@ -65,7 +65,7 @@ class StorePage:
     window: Window | None = None
 
 
-class Place(NamedTuple):
+class PagePlace(NamedTuple):
     """A checkpoint; with an empty `id`, the newest one of a thread or of its subgraph."""
 
     thread: str
@@ -106,10 +106,10 @@ class Asked(Request):
         given = self.query_params.get(name, "")[:20]
         return min(int(given), most) if given.isdecimal() else default
 
-    def place(self, thread: str = "thread", ns: str = "ns", id: str = "id") -> Place:
+    def place(self, thread: str = "thread", ns: str = "ns", id: str = "id") -> PagePlace:
         """Return the checkpoint that a query names by these parts."""
         asked = self.query_params
-        return Place(self.needed(thread), asked.get(ns, ""), asked.get(id, ""))
+        return PagePlace(self.needed(thread), asked.get(ns, ""), asked.get(id, ""))
 
     async def entry(self, thread: str) -> Any:
         """Return a thread's entry, read once in a request; None if it does not exist."""

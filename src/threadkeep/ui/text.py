@@ -75,7 +75,7 @@ def line(value: Any) -> str:
 
 
 def read_json(text: str, what: str = "This") -> Any:
-    """Return the value that a person wrote as JSON; `InvalidArgumentError` says what is none."""
+    """Return the value that a person wrote as JSON, or raise `InvalidArgumentError`."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

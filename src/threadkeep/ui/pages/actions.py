@@ -11,15 +11,15 @@ from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.threads import Mark
 from threadkeep.threads.diff import printable
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import Asked, Place, route
+from threadkeep.ui.page import Asked, PagePlace, route
 
 Sent: TypeAlias = Mapping[str, str]
 
 
-Action: TypeAlias = Callable[[Any, Place, Sent], Awaitable[Any]]
+Action: TypeAlias = Callable[[Any, PagePlace, Sent], Awaitable[Any]]
 
 
-def _mark(at: Place) -> dict[str, Any]:
+def _mark(at: PagePlace) -> dict[str, Any]:
     """Return arguments of `tag` and `pin`, for a thread or one of its checkpoints."""
     return {"checkpoint_id": at.id or None, "checkpoint_ns": at.ns}
 
@@ -66,7 +66,7 @@ async def act(request: Asked) -> Response:
     return await _render(request, at, action, result)
 
 
-async def _render(request: Asked, at: Place, done: str = "", result: Any = None) -> Response:
+async def _render(request: Asked, at: PagePlace, done: str = "", result: Any = None) -> Response:
     own = info = await request.thread(at.thread)
     if at.id:
         own = next((one for one in info.marks if one[:2] == at[1:]), Mark(at.ns, at.id))

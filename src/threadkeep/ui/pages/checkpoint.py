@@ -13,12 +13,12 @@ from starlette.responses import Response
 from threadkeep._core.langgraph_internals import TASKS, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
 from threadkeep.threads.steps import step_of
-from threadkeep.ui.page import MOST, Asked, Place, route
+from threadkeep.ui.page import MOST, Asked, PagePlace, route
 from threadkeep.ui.text import as_json
 from threadkeep.ui.values import ValuePart, part_at, tree
 
 
-async def listed(request: Asked, at: Place) -> CheckpointTuple:
+async def listed(request: Asked, at: PagePlace) -> CheckpointTuple:
     """Return a checkpoint without its values, or raise `CheckpointNotFoundError`."""
     await request.check_is_here(at.thread)
     async for one in request.page.saver.alist(at.config, limit=1, values="lazy"):

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from threadkeep._core.engine.thread_summary import own
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
-from threadkeep.ui.page import MOST, Asked, Place, route
+from threadkeep.ui.page import MOST, Asked, PagePlace, route
 from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import tree
@@ -48,7 +48,7 @@ async def compare(request: Asked) -> Response:
 async def _side(request: Asked, side: Chosen) -> Chosen:
     if not side.thread:
         return side
-    newest = Place(side.thread, side.ns)
+    newest = PagePlace(side.thread, side.ns)
     steps = request.page.saver.alist(newest.config, limit=_STEPS, values="lazy")
     try:
         found = await listed(request, newest._replace(id=side.id))

@@ -12,7 +12,7 @@ from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.ui.audit import audited
-from threadkeep.ui.page import Asked, Place, route
+from threadkeep.ui.page import Asked, PagePlace, route
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
@@ -60,8 +60,8 @@ async def _checkpoint(request: Asked, thread: str, channel: str) -> tuple[Any, b
     saver = request.page.writer
     if saver is None:
         raise InvalidArgumentError("This page is read-only.", hint="Start it with --write.")
-    head = (await listed(request, Place(thread))).checkpoint["id"]
-    at = Place(thread, "", request.query_params.get("id", head))
+    head = (await listed(request, PagePlace(thread))).checkpoint["id"]
+    at = PagePlace(thread, "", request.query_params.get("id", head))
     found = await saver.aget_tuple(at.config, channels=[channel] if channel else [])
     if found is None:
         raise CheckpointNotFoundError(thread=thread, checkpoint=at.id)

@@ -17,7 +17,7 @@ from threadkeep.errors import CheckpointNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
-from threadkeep.ui.page import AWAY, MOST, Asked, Place, route
+from threadkeep.ui.page import AWAY, MOST, Asked, PagePlace, route
 from threadkeep.ui.pages import steps
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
@@ -104,7 +104,7 @@ async def _layered(request: Asked, channel: str) -> LayeredCheckpointSaver | Non
     page = request.page
     if not page.is_own or request.query_params.get("ns"):
         return None
-    layers = Place(request.needed("id"), LAYERS_NS)
+    layers = PagePlace(request.needed("id"), LAYERS_NS)
     if await page.saver.aget_tuple(layers.config, channels=[]) is None:
         return None
     return LayeredCheckpointSaver(page.saver, channel=channel, index=ScanIndex())
