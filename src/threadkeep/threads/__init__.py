@@ -16,7 +16,7 @@ if _CHECKING:
     from threadkeep.threads.erasure import ErasedThread, EraseReport
     from threadkeep.threads.facade import Threads
     from threadkeep.threads.forks import BranchCheckpoint, Branches
-    from threadkeep.threads.growth import GrowthStep, ThreadGrowth
+    from threadkeep.threads.growth import GrowthPoint, GrowthStep, ThreadGrowth
     from threadkeep.threads.merging import MergeConflict, MergeReport, MergeStrategy
     from threadkeep.threads.queries import filters_of
     from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage
@@ -48,6 +48,7 @@ __all__ = [
     "Filters",
     "Finding",
     "GcReport",
+    "GrowthPoint",
     "GrowthStep",
     "ImportReport",
     "LazyValues",
@@ -90,7 +91,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.erasure": ("EraseReport", "ErasedThread"),
     "threadkeep.threads.facade": ("Threads",),
     "threadkeep.threads.forks": ("BranchCheckpoint", "Branches"),
-    "threadkeep.threads.growth": ("GrowthStep", "ThreadGrowth"),
+    "threadkeep.threads.growth": ("GrowthPoint", "GrowthStep", "ThreadGrowth"),
     "threadkeep.threads.merging": ("MergeConflict", "MergeReport", "MergeStrategy"),
     "threadkeep.threads.queries": ("filters_of",),
     "threadkeep.threads.registry": ("Filters", "ThreadInfo", "ThreadPage"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from threadkeep._core import validation
 from threadkeep._core.engine.context import not_found
@@ -44,6 +44,24 @@ class GrowthStep:
         return sum(self.channels.values()) + self.other_bytes
 
 
+class GrowthPoint(NamedTuple):
+    """A checkpoint of a plot: sums over all checkpoints up to it.
+
+    Attributes:
+        number: its position in the thread, from 1.
+        step: the checkpoint itself.
+        stored: bytes that were stored.
+        full_copies: bytes of one whole copy of each state.
+        channels: stored bytes, by channel.
+    """
+
+    number: int
+    step: GrowthStep
+    stored: int
+    full_copies: int
+    channels: Counter[str]
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadGrowth:
     """The growth of a thread, checkpoint by checkpoint.
@@ -66,6 +84,20 @@ class ThreadGrowth:
     def bytes(self) -> int:
         """All bytes of the thread."""
         return sum([one.bytes for one in self.steps]) + self.other_bytes
+
+    def points(self, most: int = 1000) -> list[GrowthPoint]:
+        """Return at most `most` points of a plot, evenly spread, with the first and the last."""
+        last = len(self.steps) - 1
+        kept = {round(at * last / (most - 1)) for at in range(most)} if last >= most else None
+        channels, stored, full = Counter[str](), 0, 0
+        points = []
+        for number, one in enumerate(self.steps):
+            channels.update(one.channels)
+            stored += one.bytes
+            full += one.full_copy_bytes
+            if kept is None or number in kept:
+                points.append(GrowthPoint(number + 1, one, stored, full, channels.copy()))
+        return points
 
 
 def growth(thread_id: str, progress: Progress | None = None) -> Operation[ThreadGrowth]:

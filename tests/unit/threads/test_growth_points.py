@@ -1,4 +1,4 @@
-"""At most 1,000 points of a thread's growth, with its ends."""
+"""Points of a plot of a thread's growth: at most 1,000, with its ends."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from itertools import pairwise
 
 import pytest
 
-from threadkeep.threads import GrowthStep
-from threadkeep.ui.pages.growth import POINTS, thinned
+from threadkeep.threads import GrowthStep, ThreadGrowth
+
+POINTS = 1000
 
 
-def steps(count):
-    return [GrowthStep(f"{i}", "", "", i, {"m": 2}, 3, 10) for i in range(count)]
+def growth(count):
+    steps = [GrowthStep(f"{i}", "", "", i, {"m": 2}, 3, 10) for i in range(count)]
+    return ThreadGrowth("t", tuple(steps), 0)
 
 
 @pytest.mark.parametrize("count", [1, 2, POINTS - 1, POINTS, POINTS + 1, 100_000])
 def test_points_are_thinned_and_sums_stay(count):
-    points = thinned(steps(count))
+    points = growth(count).points()
     assert len(points) == min(count, POINTS)
     assert (points[0].number, points[-1].number) == (1, count)
     for one in points:
