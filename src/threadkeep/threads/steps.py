@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR
 
 from threadkeep._core.engine.thread_summary import Tasks, following, own, tasks
 from threadkeep._core.langgraph_internals import NO_TASK, TASKS
+
+_ALONE = 20  # parents outside of a list that are read for it
 
 
 class Step(NamedTuple):
@@ -108,9 +111,42 @@ def step_of(
     )
 
 
-def has_failed(found: CheckpointTuple) -> bool:
-    """Return True if a task after a checkpoint failed, which may be lazy."""
-    return bool(_status(found).failed)
+async def read_steps(
+    saver: Any,
+    found: Sequence[CheckpointTuple],
+    most: int,
+    continued: Collection[tuple[str, str]] = (),
+) -> list[Step]:
+    """Read the steps that led to the first checkpoints of a list; see `step_of`.
+
+    Args:
+        saver: reads parents that the list lacks, at most 20.
+        found: checkpoints of a thread, newest first, as `alist(values="lazy")` returns them.
+        most: number of steps. Further checkpoints of the list are parents alone.
+        continued: checkpoints that have a child outside of the list.
+    """
+    shown, known = found[:most], {spot_of(one.config): one for one in found}
+    parents = {spot_of(one.parent_config): one.parent_config for one in shown}
+    for spot in [one for one in parents if one[1] and one not in known][:_ALONE]:
+        async for one in saver.alist(parents[spot], limit=1, values="lazy"):
+            known[spot] = one
+    steps = []
+    for one in shown:
+        values: Any = one.checkpoint["channel_values"]
+        writes: Any = one.pending_writes
+        is_tip = (spot := spot_of(one.config)) not in parents and spot not in continued
+        if is_tip and TASKS in values:
+            await values.aload(TASKS)
+        if is_tip and _status(one).failed:
+            await writes.aload()
+        steps.append(step_of(one, known.get(spot_of(one.parent_config)), is_tip=is_tip))
+    return steps
+
+
+def spot_of(config: RunnableConfig | None) -> tuple[str, str]:
+    """Return the namespace and the id of a checkpoint, which are empty without a config."""
+    place = config["configurable"] if config else {}
+    return str(place.get("checkpoint_ns") or ""), str(place.get("checkpoint_id") or "")
 
 
 def _status(found: CheckpointTuple | None) -> Tasks:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from threadkeep._core.texts import lasting, size
 from threadkeep.errors import InvalidArgumentError, ThreadArchivedError, ThreadNotFoundError
 from threadkeep.monitor.probes import Window
-from threadkeep.threads import ThreadStatus
+from threadkeep.threads import ThreadStatus, queries
 from threadkeep.threads.diff import plain
 from threadkeep.ui import text
 
@@ -166,7 +166,6 @@ class Asked(Request):
             "here": self.url.path.removeprefix(self.scope.get("root_path", "")),
             "asked": self.query_params,
             "language": language,
-            "languages": LANGUAGES,
             "csrf": "" if user is None else user.csrf,
         }
         templates = _environment(language)
@@ -213,4 +212,5 @@ def _environment(language: str) -> Environment:
     made.filters |= {"size": size, "lasting": lasting, "n": "{:,}".format, "line": text.line}
     made.filters |= {"markdown": text.markdown, "json": text.as_json, "plain": plain}
     made.filters["cut"] = text.cut
+    made.globals |= {"languages": LANGUAGES, "most": MOST, "queries": queries}
     return made

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Command
 
 from threadkeep import MemorySaver
-from threadkeep.threads.steps import has_failed, seconds_between, step_of
+from threadkeep.threads.steps import read_steps, seconds_between, step_of
 
 
 @pytest.fixture
@@ -60,10 +60,23 @@ def test_what_failed(saver):
     with suppress(ValueError):
         failing(saver).invoke(asks("Fail"), named("failed"))
     (found, *_) = saver.list(named("failed"), values="lazy")
-    assert has_failed(found)
     tip = step_of(found)
     assert len(tip.failed) == 1
     assert tip.errors == ("""ValueError("The carrier's service is down")""",)
+
+
+async def test_a_part_of_a_list_is_read_as_the_whole(saver):
+    """Parents outside of it are read, and a checkpoint that another one continues has no tasks."""
+    with suppress(ValueError):
+        failing(saver).invoke(asks("Fail"), named("failed"))
+    found = [*saver.list(named("failed"), values="lazy")]
+    whole = await read_steps(saver, found, len(found))
+    assert whole[0].errors
+    assert whole == steps_of(saver, "failed", "lazy")
+    listed = [*saver.list(named("failed"), values="lazy", limit=1)]
+    assert await read_steps(saver, listed, 1) == whole[:1]
+    (tip,) = await read_steps(saver, listed, 1, {(whole[0].ns, whole[0].id)})
+    assert (tip.next, tip.failed, tip.ran) == ((), (), whole[0].ran)
 
 
 def test_what_others_wrote_is_read(saver):

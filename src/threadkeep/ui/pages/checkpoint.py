@@ -46,7 +46,6 @@ async def checkpoint(request: Asked) -> Response:
         internal=[one for one in channels.items() if is_internal(one[0])],
         written=getattr(found.pending_writes, "names", ())[:MOST],
         next=await _next(found),
-        most=MOST,
     )
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from threadkeep._core.engine.thread_summary import own
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
-from threadkeep.ui.page import MOST, Asked, PagePlace, route
+from threadkeep.ui.page import Asked, PagePlace, route
 from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import tree
@@ -87,7 +87,6 @@ async def changes(request: Asked) -> Response:
         channel=channel,
         sides=asked.get("sides"),
         place={key: asked[key] for key in keys if key in asked},
-        most=MOST,
         longest=LONGEST,
         tree=partial(tree, entries=40, characters=20_000),
         place_text=lambda path: shortened(path_text(path), 300),

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.threads import Mark, ThreadInfo
-from threadkeep.threads.steps import Step, has_failed, step_of
+from threadkeep.threads.steps import Step, read_steps, spot_of, step_of
 from threadkeep.ui.page import AWAY, Asked, route
 from threadkeep.ui.pages.live import seen
 
 LANES = 64  # branches that are drawn at once; further ones end where they begin
 _STEPS = 60  # checkpoints of a window
-_ALONE = 20  # parents outside of a window that are read for it
 _LONG = 10_000  # steps from which subgraphs are listed on demand: a store may read the whole thread
 
 
@@ -94,7 +92,10 @@ async def window(request: Asked, most: int = _STEPS, before: str | None = None) 
         head = await _listed(saver, thread, 1, before, inner=False)
         inner = not head or (step_of(head[0], is_tip=False).number or 0) < _LONG
     found = await _listed(saver, thread, most + 1, before, inner=inner)
-    steps = await _read(saver, found, most, before, waiting)
+    continued = {("", wanted) for wanted in waiting}
+    if before:  # (a newer checkpoint probably continues from the newest of these)
+        continued |= dict([spot_of(one.config) for one in reversed(found)]).items()
+    steps = await read_steps(saver, found, most, continued)
     rows = [("" if one.ns else one.id, one.parent) for one in steps]
     drawn, below = draw(rows, waiting)
     marks = {(mark.checkpoint_ns, mark.checkpoint): mark for mark in info.marks}
@@ -108,33 +109,6 @@ async def _listed(saver: Any, thread: str, most: int, before: str, *, inner: boo
     start = {"configurable": {**place, "checkpoint_id": before}} if before else None
     found = saver.alist({"configurable": place}, before=start, limit=most, values="lazy")
     return [one async for one in found]
-
-
-async def _read(
-    saver: Any, found: list[Any], most: int, before: str, waiting: Sequence[str]
-) -> list[Step]:
-    shown, known = found[:most], {_key(one.config): one for one in found}
-    parents = {_key(one.parent_config): one.parent_config for one in shown}
-    for key in [one for one in parents if one[1] and one not in known][:_ALONE]:
-        async for one in saver.alist(parents[key], limit=1, values="lazy"):
-            known[key] = one
-    has_child = {*parents, *(("", wanted) for wanted in waiting)}
-    if before:  # (a newer checkpoint probably continues from the newest of these)
-        has_child |= set({_key(one.config)[0]: _key(one.config) for one in shown[::-1]}.values())
-    steps = []
-    for one in shown:
-        is_tip = _key(one.config) not in has_child
-        if is_tip and TASKS in one.checkpoint["channel_values"]:
-            await one.checkpoint["channel_values"].aload(TASKS)
-        if is_tip and has_failed(one):
-            await one.pending_writes.aload()
-        steps.append(step_of(one, known.get(_key(one.parent_config)), is_tip=is_tip))
-    return steps
-
-
-def _key(config: Any) -> tuple[str, str]:
-    place = config["configurable"] if config else {}
-    return str(place.get("checkpoint_ns") or ""), str(place.get("checkpoint_id") or "")
 
 
 @route("/thread/steps")

@@ -30,7 +30,6 @@ async def threads(request: Asked) -> Response:
         found=found,
         error=error,
         largest=max([one.archived_bytes or one.bytes for one in found], default=0),
-        queries=queries,
     )
 
 
