@@ -61,7 +61,7 @@ def test_the_page_answers_until_a_signal(start, ending):
     page = urllib.request.Request(f"{address}/", headers={"cookie": cookie})
     with urllib.request.urlopen(page, timeout=SECONDS) as answer:
         assert "/thread?id=one" in answer.read().decode()
-    live = urllib.request.Request(f"{address}/thread/live?id=one", headers={"cookie": cookie})
+    live = urllib.request.Request(f"{address}/live?id=one", headers={"cookie": cookie})
     with urllib.request.urlopen(live, timeout=SECONDS) as events:
         process.send_signal(ending)
         assert events.read() == b"", "the stream ends"

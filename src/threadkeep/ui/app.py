@@ -87,10 +87,8 @@ def build(
 ) -> Guard:
     """Return the application of a page, with more routes before its own."""
     static = Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")]))
-    kinds: list[Any] = [errors.ThreadkeepError, HTTPException, Exception]
-    made = Starlette(
-        routes=[*routes, *ROUTES, static], exception_handlers=dict.fromkeys(kinds, _failed)
-    )
+    failing: Any = dict.fromkeys((errors.ThreadkeepError, HTTPException, Exception), _failed)
+    made = Starlette(routes=[*routes, *ROUTES, static], exception_handlers=failing)
     made.state.page, made.state.work = page, {}
     return Guard(made, access, writes=page.writer is not None)
 

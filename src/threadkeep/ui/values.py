@@ -34,19 +34,10 @@ _CONTAINERS = (Mapping, list, tuple, deque, AbstractSet)
 class ValuePart:
     """A part of a value as the page draws it.
 
-    Attributes:
-        key: its key, field or position, without characters that disturb a line.
-        kind: its type or class.
-        path: see the module.
-        form: "parts" of a container, "word" for a number and the like, "text", "long" for a text of
-            many lines, or "note" in place of bytes.
-        text: the text, or a summary of the parts.
-        length: number of parts, or of characters.
-        is_cut: True if `text` is not all of it.
-        is_class: True if `kind` is a class of a program.
-        empty: names of fields that hold nothing; they are no parts.
-        entries: its parts, as far as they are read.
-        rest: position of the first part behind `entries`; None at the end.
+    `form` is "parts" of a container, whose `text` is a summary, "word" for a number and the like,
+    "text", "long" for a text of many lines, or "note" in place of bytes. `length` counts parts or
+    characters. Fields that hold nothing are not parts, but names in `empty`. `entries` are the
+    parts that are read, and `rest` is the position of the next one, or None.
     """
 
     def __init__(self, key: Any, value: Any, path: str = "", most: int = LONGEST) -> None:

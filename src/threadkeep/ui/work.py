@@ -32,11 +32,6 @@ class Work:
             self.error = error
 
     @property
-    def is_done(self) -> bool:
-        """True if there is a result, or an error."""
-        return self.task.done()
-
-    @property
     def seconds(self) -> int:
         """Seconds since it began."""
         return round(time.monotonic() - self.began)
@@ -61,14 +56,14 @@ async def work(
     """
     every: dict[str, Work] = request.app.state.work
     found = every.get(name)
-    if found is not None and make is not None and found.is_done:
+    if found is not None and make is not None and found.task.done():
         kept = _LEAST if again or found.error is not None else _KEPT
         found = found if found.seconds < kept else None
     if "hx-request" in request.headers:
         if found is None and make is not None:
             every.pop(name, None)
             found = every[name] = Work(make)
-            for old in [key for key, one in every.items() if one.is_done][:-_MOST]:
+            for old in [key for key, one in every.items() if one.task.done()][:-_MOST]:
                 del every[old]
         if found is not None:
             await asyncio.wait({found.task}, timeout=_WAIT)

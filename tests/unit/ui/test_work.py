@@ -37,7 +37,7 @@ async def test_work_runs_once_and_goes_on_without_a_request(request_of):
         return "counted"
 
     first = await work(request_of(), "count", make)
-    assert not first.is_done
+    assert not first.task.done()
     assert (first.done, first.total) == (3, 7)
     assert await work(request_of(), "count", make, again=True) is first
     assert await work(request_of(part=False), "count", make, again=True) is first

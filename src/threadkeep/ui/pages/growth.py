@@ -20,8 +20,8 @@ async def growth(request: Asked) -> Response:
     await request.thread(name)
     await request.check_is_here(name)
 
-    async def read(found: Work) -> Any:
-        grown = await page.saver.threads.agrowth(name, progress=found.progress)
+    async def read(doing: Work) -> Any:
+        grown = await page.saver.threads.agrowth(name, progress=doing.progress)
         points = grown.points()
         largest = points[-1].channels.most_common(_CHANNELS)
         return points, [
@@ -29,6 +29,5 @@ async def growth(request: Asked) -> Response:
             for channel, _ in largest
         ]
 
-    return request.render(
-        "growth.html", name=name, work=await work(request, f"growth {name}", read)
-    )
+    found = await work(request, f"growth {name}", read)
+    return request.render("growth.html", name=name, work=found)

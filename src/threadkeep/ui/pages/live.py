@@ -73,14 +73,13 @@ class Watcher:
 
 
 @route("/live")
-@route("/thread/live")
 async def _live(request: Asked) -> Response:
     """Answer with events: `changed`, and `failed` while the store does not answer."""
     state, threads = request.app.state, request.page.saver.threads
     if not hasattr(state, "watched"):
         state.watched = WeakValueDictionary[str, Watcher]()
     known = request.headers.get("last-event-id") or request.query_params.get("seen")
-    thread = request.needed("id") if request.url.path.endswith("/thread/live") else ""
+    thread = request.query_params.get("id", "")
     read = partial(threads.aget, thread) if thread else partial(threads.asearch, limit=_NEWEST)
     if len(state.watched) >= MOST_WATCHED and thread not in state.watched:
         raise HTTPException(503, "The pages of too many threads are open.")

@@ -19,13 +19,7 @@ _LONG = 10_000  # steps from which subgraphs are listed on demand: a store may r
 
 
 class Lanes(NamedTuple):
-    """The lines in the row of a checkpoint, by lane.
-
-    Attributes:
-        lane: where the checkpoint is; -1 in a subgraph.
-        joins: lanes of its children, which end here. Empty for a tip.
-        passing: lanes of other branches, which lead through the row.
-    """
+    """The lane of a checkpoint, -1 in a subgraph; its children's, which end here; and others'."""
 
     lane: int
     joins: tuple[int, ...]
@@ -41,13 +35,10 @@ class StepRow(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """A window of a thread's steps, newest first.
+    """A window of a thread's steps, newest first, below the checkpoint `before`.
 
-    Attributes:
-        before: the checkpoint that the window is below; "" for the newest.
-        inner: True if it lists subgraphs.
-        older: the checkpoint that the next window is below; "" at the end.
-        waiting: the parents that lanes wait for below the window.
+    With `inner`, it lists subgraphs. The next window is below `older`; `waiting` are the parents
+    that lanes wait for there.
     """
 
     info: ThreadInfo

@@ -97,10 +97,7 @@ async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conver
 
 
 async def _layered(request: Asked, channel: str) -> LayeredCheckpointSaver | None:
-    """Return a reader of a thread's archived messages; None if there are none.
-
-    It reads checkpoints by their ids alone, which changes nothing and needs no `close`.
-    """
+    """Return a reader of a thread's archived messages, which needs no `close`, or None."""
     page = request.page
     if not page.is_own or request.query_params.get("ns"):
         return None

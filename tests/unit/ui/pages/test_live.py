@@ -124,7 +124,7 @@ async def test_a_store_that_fails_is_read_less_often(entries, clock):
 async def test_watched_threads_are_bounded():
     with MemorySaver() as saver:
         inner = app(saver, authorize=lambda _: "me")._app
-        scope = {"type": "http", "method": "GET", "path": "/thread/live", "headers": []}
+        scope = {"type": "http", "method": "GET", "path": "/live", "headers": []}
 
         async def ask(thread):
             query = f"id={thread}".encode()
