@@ -205,6 +205,7 @@ def test_threads_whose_keys_are_destroyed(tmp_path):
         found = walk(mounted(tk=saver), *[f"/tk{path}" for path in paths])
         failed = {at for at, one in found.answers.items() if one.is_error}
         assert {at for at in failed if not at.endswith("id=a")} == set()
+        assert {found.answers[at].status_code for at in failed} == {409}
         assert "The key of thread a was destroyed" in found.answers["/tk/thread?id=a"].text
         assert "The key of thread a-refund was destroyed" in found.answers["/tk/inbox"].text
         assert "Which account pays?" in found.answers["/tk/inbox"].text

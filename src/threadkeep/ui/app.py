@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from threadkeep import errors
 from threadkeep._run.delegate import behind
+from threadkeep.errors import InvalidArgumentError, NotFoundError, StateError, WrongKeyError
 from threadkeep.monitor.exports import Observed
 from threadkeep.monitor.observe import backend_of
 from threadkeep.monitor.probes import Window
@@ -31,7 +32,7 @@ for _one in iter_modules(pages.__path__):  # (each adds its routes)
     import_module(f"{pages.__name__}.{_one.name}")
 
 _WINDOW = 300  # seconds of operations that the metrics show
-_STATUSES = {errors.NotFoundError: 404, errors.InvalidArgumentError: 400, errors.StateError: 409}
+_STATUSES = {NotFoundError: 404, InvalidArgumentError: 400, StateError: 409, WrongKeyError: 409}
 _log = logging.getLogger("threadkeep")
 
 
