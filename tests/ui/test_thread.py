@@ -53,7 +53,7 @@ def test_a_conversation_with_its_calls_and_thoughts(site):
 
 def test_a_phone_shows_the_steps_after_the_conversation(site):
     tab = site.open("/thread?id=order-17", width=PHONE, scheme="dark")
-    chat, steps = tab.locator("#chat").bounding_box(), tab.locator(".beside").bounding_box()
+    chat, steps = tab.locator("#chat").bounding_box(), tab.locator(".steps").bounding_box()
     assert steps["y"] >= chat["y"] + chat["height"]
     check_fits(tab)
     check_accessible(tab)
