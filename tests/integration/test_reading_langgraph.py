@@ -12,6 +12,7 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from pydantic import BaseModel
 from threadkeep import MemorySaver
 from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep._core.codec.codecs import Raw
-from threadkeep.errors import NotLangGraphError, StatementTimeoutError
+from threadkeep.errors import CorruptionError, NotLangGraphError, StatementTimeoutError
 from threadkeep.monitor.savings import measure
 from threadkeep.threads.transfer.reading import LangGraphReader
 
@@ -290,6 +291,20 @@ def test_a_damaged_payload_is_shown_as_such(tmp_path, data):
         assert type(found.checkpoint["channel_versions"]) is dict
         assert isinstance(found.checkpoint["ts"], str)
         assert len([*reader.list(at("t"), values="lazy")]) == 1
+
+
+@pytest.mark.parametrize("column", ["checkpoint", "metadata"])
+@pytest.mark.parametrize("value", [7, "x", None])
+def test_a_row_of_other_types_hides_no_thread(tmp_path, column, value):
+    """Its own thread names the damage, if it cannot be read."""
+    store_payload(tmp_path / "a.db", "msgpack", ormsgpack.packb({}))
+    with sqlite3.connect(tmp_path / "a.db") as db:
+        db.execute(f"UPDATE checkpoints SET {column} = ?", (value,))
+    db.close()
+    with LangGraphReader(str(tmp_path / "a.db")) as reader:
+        assert [one.id for one in reader.threads.search()] == ["t"]
+        with suppress(CorruptionError):
+            assert len([*reader.list(at("t"), values="lazy")]) == 1
 
 
 def test_objects_in_objects_have_an_end(tmp_path):

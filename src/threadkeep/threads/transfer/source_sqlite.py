@@ -52,8 +52,8 @@ _WRITES = (
     " ORDER BY {path}, task_id, idx"
 )
 _SIZE = """(
-    SELECT sum(length(checkpoint) + coalesce(length(metadata), 0)) FROM checkpoints AS own
-    WHERE own.thread_id = c.thread_id
+    SELECT coalesce(sum(length(checkpoint) + coalesce(length(metadata), 0)), 0)
+    FROM checkpoints AS own WHERE own.thread_id = c.thread_id
 ) + (SELECT coalesce(sum(length(value)), 0) FROM writes AS own WHERE own.thread_id = c.thread_id)"""
 _BETWEEN = """SELECT (
     SELECT coalesce(sum(length(checkpoint) + coalesce(length(metadata), 0)), 0) FROM checkpoints
@@ -67,7 +67,8 @@ _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
 _TOTAL = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 # The inner query reads only the index, the outer one no payload.
 _STEPS = """
-SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, metadata, length(checkpoint), rowid
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, metadata,
+    coalesce(length(checkpoint), 0), rowid
 FROM checkpoints WHERE rowid IN (
     SELECT rowid FROM checkpoints WHERE {where} ORDER BY checkpoint_id DESC LIMIT ?
 ) ORDER BY checkpoint_id DESC, checkpoint_ns
@@ -297,8 +298,8 @@ def _length(value: Any) -> int | None:
 
 
 def _json(text: str | bytes | None) -> Any:
-    """Read metadata."""
+    """Read metadata, which in a damaged file may also be a number."""
     try:
         return {} if text is None else json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise CorruptionError("The metadata of a checkpoint is not valid JSON.") from error
