@@ -112,7 +112,7 @@ class TestMemory(Beside, BackendContract):
         return MemoryBackend()
 
 
-class TestFile(Beside, BackendContract):
+class TestFile(Beside, Variant):
     def store(self, folder):
         return SqliteBackend(folder / "threads.db", synchronous="normal")
 

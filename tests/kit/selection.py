@@ -1,9 +1,9 @@
 """Selection of tests: `make test` runs a part, `make test-all` everything.
 
 `make test-all` sets `THREADKEEP_TESTS=full`. Only these rules decide which cases `make test` skips:
-variants of a backend run a part of the contract (`kit.contract`), long lists of cases are drawn
-from (`drawn`), half of the tests in a browser run (`tests/ui`), and hypothesis tries fewer examples
-(`settings_of`).
+variants of a backend run a part of the contract (`kit.contract`), tests on all stores run on some
+(`stores_left_out`), long lists of cases are drawn from (`drawn`), half of the tests in a browser
+run (`tests/ui`), and hypothesis tries fewer examples (`settings_of`).
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ def drawn(cases: Iterable[T], count: int, about: object = "") -> list[T]:
     return [every[number] for number in chosen]
 
 
-def stores_left_out(items: Iterable[Any], *kinds: Iterable[str]) -> set[Any]:
+def stores_left_out(
+    items: Iterable[Any], here: Iterable[str], servers: Iterable[str]
+) -> set[Any]:
     """Return the cases that a quick run leaves out of tests that run on three stores or more.
 
-    Of each kind of stores a case runs on one, which is drawn.
+    A case runs on one of the stores in this process, and every second case on one of the servers,
+    too; all are drawn. (The contract of the stores runs on each of them.)
     """
     groups: dict[Any, list[Any]] = defaultdict(list)
+    kinds = tuple(here), tuple(servers)
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         named = [n for n in parameters if any(parameters[n] in kind for kind in map(list, kinds))]
@@ -52,12 +56,15 @@ def stores_left_out(items: Iterable[Any], *kinds: Iterable[str]) -> set[Any]:
             test, _, case = item.nodeid.partition("[")
             rest = test + case.replace(parameters[named[0]], "", 1)
             groups[rest, named[0]].append(item)
+    several = {key: cases for key, cases in groups.items() if len(cases) > 2}
+    on_servers = set(drawn(several, (len(several) + 1) // 2))
     left_out: set[Any] = set()
-    for (rest, name), cases in groups.items():
-        for kind in kinds if len(cases) > 2 else ():
-            own = [item for item in cases if item.callspec.params[name] in kind]
-            left_out.update(set(own) - set(drawn(own, 1, rest)))
-    return left_out
+    for key, cases in several.items():
+        for kind in kinds:
+            own = [item for item in cases if item.callspec.params[key[1]] in kind]
+            count = 0 if kind == kinds[1] and key not in on_servers else 1
+            left_out.update(set(own) - set(drawn(own, count, key[0])))
+    return set() if FULL else left_out
 
 
 def some(quick: int, full: int) -> int:
