@@ -145,6 +145,7 @@ print(db.execute("SHOW fsync").fetchone()[0], tempfile.gettempdir())
 """
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("asked", "waits"), [((), "on"), (("--quick",), "off")])
 def test_only_where_that_is_asked_for_nothing_waits_for_the_disk(asked, waits, tmp_path):
     own = {"TMPDIR": str(tmp_path)}

@@ -202,6 +202,7 @@ def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
             assert_same(everything(other), everything(ours))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_graph_goes_on_where_it_was(source: str, filled: Any) -> None:
     with MemorySaver() as ours:
@@ -212,6 +213,7 @@ def test_a_graph_goes_on_where_it_was(source: str, filled: Any) -> None:
             assert state.values["log"] == told("a", "b", "c", "d")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("source", SOURCES)
 async def test_awaited(source: str, saver: Any, filled: Any) -> None:
     given = filled(source).given
@@ -231,6 +233,7 @@ def talk(saver: Any, turns: int) -> None:
         graph.invoke({"messages": [HumanMessage(f"{number} {LONG}")]}, at("t"))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_it_is_stored_as_what_changed(source: str, tmp_path: Path) -> None:
     with official(source, tmp_path) as (saver, name), MemorySaver() as ours:
@@ -400,6 +403,7 @@ def test_deleted_here_and_used_again(tmp_path: Path) -> None:
         assert story(ours).get_state(at("t")).values["log"] == told("b")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("commits", [0, 1, 2, 7, 20, 25])
 def test_cut_off_anywhere_it_goes_on(commits: int, tmp_path: Path) -> None:
     with official("sqlite", tmp_path) as (inner, name), MemorySaver() as ours:
@@ -473,7 +477,7 @@ def gone_on(inner: Any, name: Any, saver: Any) -> None:
     story(inner).invoke({"log": ["late"]}, at("t"))
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_thread_that_both_went_on_with_is_left_alone(
     source: str, tmp_path: Path, saver: Any
@@ -489,7 +493,7 @@ def test_a_thread_that_both_went_on_with_is_left_alone(
         assert story(saver).get_state(at("u")).values["log"] == told("a", "more")
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_line_of_the_source_goes_into_a_fork(source: str, tmp_path: Path, saver: Any) -> None:
     with official(source, tmp_path) as (inner, name):
@@ -552,7 +556,7 @@ def test_threads_with_nothing_in_common(tmp_path: Path) -> None:
         assert story(ours).get_state(at("t-adopted")).values["log"] == told("theirs")
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("source", SOURCES)
 async def test_the_thread_of_the_source_replaces_the_one_here(
     source: str, tmp_path: Path, saver: Any
@@ -644,6 +648,7 @@ def test_it_is_stored_whatever_the_conflicts_option(tmp_path: Path) -> None:
 # -- values ------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_encrypted(source: str, tmp_path: Path) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
@@ -750,6 +755,7 @@ def put_one(saver: Any, values: dict[str, Any], thread: str = "t", **more: Any) 
     return saver.put(at(thread, checkpoint_ns=""), made, {"source": "loop"}, versions)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_values_that_neighbours_share_stay_apart(source: str, tmp_path: Path) -> None:
     """Equal objects of one checkpoint come back as objects of their own."""
