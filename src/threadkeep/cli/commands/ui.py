@@ -90,6 +90,8 @@ def ui(
             # (it raises its signal again)
             await server_of(app).serve(sockets=[opened])
 
+        # (while a thread counts, a page waits for so long, many times)
+        sys.setswitchinterval(0.0005)
         app = local_app(page, sessions, opened.getsockname()[1], name or ())
         with suppress(KeyboardInterrupt), interrupted_by_sigterm():
             asyncio.run(serve())
