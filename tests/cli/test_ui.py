@@ -266,3 +266,11 @@ def test_a_missing_or_wrong_key_is_shown_as_an_error(start, tmp_path, monkeypatc
     with pytest.raises(urllib.error.HTTPError) as caught:
         enter(link)("/thread?id=one")
     assert "The stored value is encrypted with key" in caught.value.read().decode()
+
+
+def test_a_key_file_that_cannot_be_read_is_named(tmp_path, refused, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with OfficialSaver.from_conn_string("theirs.db") as saver:
+        saver.setup()
+    code, error = refused("ui", "theirs.db", "--port", "0", "--key-file", "away")
+    assert (code, error) == (2, "OpenError")

@@ -34,6 +34,7 @@ from threadkeep import MemorySaver
 from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep._core.codec.codecs import Raw
 from threadkeep.errors import CorruptionError, NotLangGraphError, StatementTimeoutError
+from threadkeep.monitor import savings
 from threadkeep.monitor.savings import measure
 from threadkeep.threads.transfer.reading import LangGraphReader
 
@@ -138,6 +139,16 @@ async def test_savings_are_those_of_an_adoption(filled):
             assert (one.thread, one.checkpoints) == (info.id, info.checkpoints)
             assert one.theirs == pytest.approx(info.bytes, rel=0.01)
             assert one.ours == pytest.approx(ours.threads.get(one.thread).bytes, rel=0.1)
+
+
+def test_a_state_that_is_too_large_for_a_sample_ends_no_measurement(tmp_path, monkeypatch):
+    with SqliteSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
+        for thread, size in (("large", 20_000), ("small", 2_000)):
+            whole = {**empty_checkpoint(), "channel_values": {"log": "x" * size}}
+            saver.put(at(thread, checkpoint_ns=""), whole, {}, {"log": 1})
+    monkeypatch.setattr(savings, "_MOST_BYTES", 20_000)
+    with LangGraphReader(str(tmp_path / "a.db")) as reader:
+        assert [one.thread for one in measure(reader).samples] == ["small"]
 
 
 class Order(BaseModel):

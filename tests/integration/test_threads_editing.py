@@ -8,8 +8,9 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from kit.places import at
 from langchain_core.messages import HumanMessage
-from langgraph.channels import DeltaChannel
+from langgraph.channels import DeltaChannel, EphemeralValue, LastValue
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.pregel import NodeBuilder, Pregel
 from langgraph.types import Command, Overwrite, interrupt
 
 from threadkeep import SqliteSaver, WriteBehind
@@ -99,6 +100,26 @@ def test_an_edit_is_what_update_state_makes_of_it(saver: Any, graph: Any, old: b
         "answer": "yes for 18",
     }
     assert saver.check().ok
+
+
+def test_a_node_that_should_run_again_still_does(saver: Any) -> None:
+    """It has run for an earlier value of the edited channel, and not yet for this one."""
+    first = NodeBuilder().subscribe_only("a").do(lambda text: f"{text} 1").write_to("b")
+    second = NodeBuilder().subscribe_only("b").do(lambda text: f"{text} 2").write_to("c")
+    graph = Pregel(
+        nodes={"first": first, "second": second},
+        channels={"a": EphemeralValue(str), "b": LastValue(str), "c": LastValue(str)},
+        input_channels=["a"],
+        output_channels=["b", "c"],
+        checkpointer=saver,
+        interrupt_before_nodes=["second"],
+    )
+    for text in ("one", "two"):
+        graph.invoke({"a": text}, at("t"))
+        assert graph.get_state(at("t")).next == ("second",)
+        saver.threads.edit("t", {"b": f"edited {text}"})
+        assert graph.get_state(at("t")).next == ("second",)
+        assert graph.invoke(None, at("t"))["c"] == f"edited {text} 2"
 
 
 def test_only_edited_channels_change(saver: Any, graph: Any) -> None:

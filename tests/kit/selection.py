@@ -39,9 +39,7 @@ def drawn(cases: Iterable[T], count: int, about: object = "") -> list[T]:
     return [every[number] for number in chosen]
 
 
-def stores_left_out(
-    items: Iterable[Any], here: Iterable[str], servers: Iterable[str]
-) -> set[Any]:
+def stores_left_out(items: Iterable[Any], here: Iterable[str], servers: Iterable[str]) -> set[Any]:
     """Return the cases that a quick run leaves out of tests that run on three stores or more.
 
     A case runs on one of the stores in this process, and every second case on one of the servers,

@@ -148,7 +148,7 @@ def test_looking_restores_no_archive(saver):
     for name in ("away", "waits"):
         saver.threads.archive(name)
     ours = [path.replace("%s", "away", 1).replace("%s", head) for path in AWAY]
-    starts = [f"/tk{path}" for path in (*PAGES, *ours, "/?q=state:archived", "/?q=is:waiting")]
+    starts = [f"/tk{path}" for path in (*PAGES, *ours, "/?q=state:archived", "/inbox?id=waits")]
     found = walk(mounted(tk=saver), *starts)
     assert {*starts} <= {*found.answers}
     assert {one.status_code for one in found.answers.values()} <= {200, 303, 400, 404, 409}

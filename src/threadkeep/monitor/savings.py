@@ -65,8 +65,10 @@ def measure(reader: LangGraphReader, most: int = 10) -> Savings:
         now = time.monotonic() - start
         share = (_MOST_SECONDS - now) / 2 if number < len(threads) - 1 else _MOST_SECONDS - now
         newest = _newest(reader, thread.id, left // 2)
-        if not newest or share <= 0:
+        if share <= 0:
             break
+        if not newest:  # (one state has more bytes than are left)
+            continue
         try:
             samples.append(_sample(reader, thread, newest, time.monotonic() + share))
         except ThreadkeepError:

@@ -140,13 +140,13 @@ def record_of(engine: Engine, thread: str, key: str) -> Operation[Any]:
 
 
 def child(state: load.Loaded, values: Mapping[str, Any], metadata: Mapping[str, Any]) -> put.Put:
-    """Build a checkpoint after `state` with new values, which starts no node."""
+    """Build a checkpoint after `state` with new values, with the same nodes to run next."""
     checkpoint, step = state.checkpoint, int(state.metadata.get("step", 0)) + 1
     versions = checkpoint["channel_versions"]
     newest = max(versions.values(), key=cmp_to_key(compare_versions), default=None)
     version, id = next_version(newest), str(uuid6(clock_seq=step))
     seen = {
-        node: {c: version if c in values else v for c, v in known.items()}
+        node: {c: version if c in values and v == versions.get(c) else v for c, v in known.items()}
         for node, known in checkpoint["versions_seen"].items()
     }
     merged = {**checkpoint["channel_values"], **values}

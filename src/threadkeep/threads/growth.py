@@ -14,6 +14,7 @@ from threadkeep._core.engine.model import HIDDEN, OWN_NS, ReadThread, StoredChec
 from threadkeep._core.engine.operation import Operation, Progress, fetch
 from threadkeep._core.engine.rows import unpack_time, unpack_writes
 from threadkeep._core.engine.thread_sizes import BATCH, ValueSizes
+from threadkeep.errors import invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,13 @@ class ThreadGrowth:
         return sum([one.bytes for one in self.steps]) + self.other_bytes
 
     def points(self, most: int = 1000) -> list[GrowthPoint]:
-        """Return at most `most` points of a plot, evenly spread, with the first and the last."""
+        """Return at most `most` points of a plot, evenly spread, with the first and the last.
+
+        Raises:
+            InvalidArgumentError: `most` is less than 2.
+        """
+        if not validation.is_count(most, 2):
+            raise invalid("most", most, "Give 2 or more.")
         last = len(self.steps) - 1
         kept = {round(at * last / (most - 1)) for at in range(most)} if last >= most else None
         channels, stored, full = Counter[str](), 0, 0

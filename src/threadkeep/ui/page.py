@@ -139,8 +139,9 @@ class Asked(Request):
             raise InvalidArgumentError(f"The form cannot be read: {error}.") from error
 
     def address(self, path: str, **query: object) -> str:
-        """Return the address of a page with a query, without parts that are None, "" or False."""
-        given = {name: value for name, value in query.items() if value not in (None, "", False)}
+        """Return the address of a page with a query, without parts that are empty (but ids)."""
+        ids = {name: query[name] for name in ("id", "thread") if query.get(name) is not None}
+        given = {**ids, **{name: value for name, value in query.items() if value}}
         query_text = urlencode(given, errors="replace")
         return f"{self.scope.get('root_path', '')}{path}{'?' if given else ''}{query_text}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from math import isfinite
 from typing import Any
 
 import nh3
@@ -77,9 +78,13 @@ def line(value: Any) -> str:
 def read_json(text: str, what: str = "This") -> Any:
     """Return the value that a person wrote as JSON, or raise `InvalidArgumentError`."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{what} is not JSON: {error}.") from error
+
+
+def _finite(text: str) -> float:
+    return float(text) if isfinite(float(text)) else _refuse(text)
 
 
 def _refuse(name: str) -> Any:

@@ -19,7 +19,7 @@ class Work:
     """Work under way, or its result or error. A total of 0 means unknown."""
 
     def __init__(self, make: Make) -> None:
-        self.began = time.monotonic()
+        self.began = self.ended = time.monotonic()
         self.done = self.total = 0
         self.result: Any = None
         self.error: Exception | None = None
@@ -30,6 +30,7 @@ class Work:
             self.result = await make(self)
         except Exception as error:  # noqa: BLE001 - it is shown
             self.error = error
+        self.ended = time.monotonic()
 
     @property
     def seconds(self) -> int:
@@ -58,7 +59,7 @@ async def work(
     found = every.get(name)
     if found is not None and make is not None and found.task.done():
         kept = _LEAST if again or found.error is not None else _KEPT
-        found = found if found.seconds < kept else None
+        found = found if time.monotonic() - found.ended < kept else None
     if "hx-request" in request.headers:
         if found is None and make is not None:
             every.pop(name, None)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import GrowthStep, ThreadGrowth
 
 POINTS = 1000
@@ -26,3 +27,9 @@ def test_points_are_thinned_and_sums_stay(count):
         assert sums == (5 * one.number, 10 * one.number, 2 * one.number)
     gaps = {b.number - a.number for a, b in pairwise(points)}
     assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_a_plot_has_two_points_or_more():
+    assert [one.number for one in growth(9).points(2)] == [1, 9]
+    with pytest.raises(InvalidArgumentError, match="most"):
+        growth(9).points(1)

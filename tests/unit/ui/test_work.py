@@ -46,11 +46,23 @@ async def test_work_runs_once_and_goes_on_without_a_request(request_of):
     kept = await work(request_of(), "count", make)
     assert (kept.result, len(calls)) == ("counted", 1)
     assert await work(request_of(), "count", make, again=True) is kept
-    kept.began -= 3
+    kept.ended -= 3
     assert await work(request_of(), "count", make) is kept
     assert await work(request_of(part=False), "count", make) is kept
     assert await work(request_of(), "count", make, again=True) is not kept
     assert await work(request_of(), "never", None) is None
+
+
+async def test_a_result_is_shown_for_a_minute_however_long_it_took(request_of):
+    async def make(found):
+        found.began -= 100
+        return "counted"
+
+    found = await work(request_of(), "count", make)
+    await found.task
+    assert await work(request_of(), "count", make) is found
+    found.ended -= 61
+    assert await work(request_of(), "count", make) is not found
 
 
 async def test_a_page_starts_nothing(request_of):
@@ -73,7 +85,7 @@ async def test_errors_are_shown_for_two_seconds(request_of):
     found = await work(request_of(), "count", fail)
     assert "The disk is away." in str(found.error)
     assert await work(request_of(), "count", fail) is found
-    found.began -= 3
+    found.ended -= 3
     assert await work(request_of(part=False), "count", fail) is None
     await work(request_of(), "count", fail)
     assert len(calls) == 2

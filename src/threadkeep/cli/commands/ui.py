@@ -104,12 +104,13 @@ def _opened(
     """Open a store of threadkeep, else of LangGraph's."""
     with ExitStack() as stack:
         saver: Saver | LangGraphReader
+        key = langgraph_key(key_file)
         try:
             saver = stack.enter_context(session.open(read_only=False if write else "live"))
             saver.threads.search(limit=1)  # (a server is asked at the first use)
         except (NotOursError, NotSetUpError) as error:
             try:
-                saver = LangGraphReader(session.store_url(), langgraph_key(key_file))
+                saver = LangGraphReader(session.store_url(), key)
             except OpenError:
                 raise error from None
             stack.callback(saver.close)

@@ -21,7 +21,8 @@ _WAITING: Any = {"state": ["suspended", "forked"], "has_interrupt": True}
 async def inbox(request: Asked) -> Response:
     """Show the threads that wait, the longest first, or one thread."""
     page, asked = request.own, request.query_params
-    if name := asked.get("id"):
+    if (name := asked.get("id")) is not None:
+        await request.check_is_here(name)
         found = ThreadPage((await request.thread(name),), None)
     else:
         found = await page.saver.threads.asearch(
@@ -47,6 +48,7 @@ async def answer(request: Asked) -> Response:
     page, given = request.page, await request.fields()
     thread, id, checkpoint = [request.needed(one) for one in ("thread", "id", "checkpoint")]
     with audited(request, "answer", thread, checkpoint, interrupt=id):
+        await request.check_is_here(thread)
         found = {one.id: one for one in await page.saver.threads.ainterrupts(thread)}
         if id not in found or found[id].checkpoint_id != checkpoint:
             raise StateError("The thread has moved on.", hint="Reload the page.")

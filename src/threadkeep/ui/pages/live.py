@@ -79,8 +79,10 @@ async def _live(request: Asked) -> Response:
     if not hasattr(state, "watched"):
         state.watched = WeakValueDictionary[str, Watcher]()
     known = request.headers.get("last-event-id") or request.query_params.get("seen")
-    thread = request.query_params.get("id", "")
-    read = partial(threads.aget, thread) if thread else partial(threads.asearch, limit=_NEWEST)
+    thread = request.query_params.get("id")
+    read = partial(threads.asearch, limit=_NEWEST)
+    if thread is not None:
+        read = partial(threads.aget, thread)
     if len(state.watched) >= MOST_WATCHED and thread not in state.watched:
         raise HTTPException(503, "The pages of too many threads are open.")
     watched = state.watched.setdefault(thread, Watcher(read))
