@@ -33,7 +33,7 @@ from pydantic import BaseModel
 from threadkeep import MemorySaver
 from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep._core.codec.codecs import Raw
-from threadkeep.errors import CorruptionError, NotLangGraphError, StatementTimeoutError
+from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError, StatementTimeoutError
 from threadkeep.monitor import savings
 from threadkeep.monitor.savings import measure
 from threadkeep.threads.transfer.reading import LangGraphReader
@@ -414,6 +414,18 @@ def test_a_file_that_was_replaced_is_opened_again(tmp_path):
         assert reader.threads.get("old")
         (tmp_path / "b.db").replace(tmp_path / "a.db")
         assert [one.id for one in reader.threads.search()] == ["new"]
+
+
+def test_a_file_may_come_back(tmp_path):
+    path, away = tmp_path / "a.db", tmp_path / "b.db"
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
+    with LangGraphReader(str(path)) as reader:
+        path.rename(away)
+        with pytest.raises(OpenError, match="no file"):
+            reader.threads.search()
+        away.rename(path)
+        assert [one.id for one in reader.threads.search()] == ["t"]
 
 
 def test_a_question_has_an_end(tmp_path, monkeypatch):

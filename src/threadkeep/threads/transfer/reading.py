@@ -143,8 +143,9 @@ class LangGraphReader:
             self._lock.release()
 
     def _reopen(self) -> None:
-        self._source.close()
-        self._source = self._opened()
+        # (a store that cannot be opened now may be later)
+        old, self._source = self._source, self._opened()
+        old.close()
 
     def _in_one_state(self, call: Callable[[DatabaseSource], T]) -> T:
         source = self._source
