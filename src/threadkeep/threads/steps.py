@@ -88,7 +88,8 @@ def step_of(
     above = found.parent_config["configurable"] if found.parent_config else {}
     number = (metadata or {}).get("step")
     before, after = _status(parent), _status(found) if is_tip else Tasks()
-    sent = (values[TASKS] if is_tip and TASKS in values else None) or ()
+    sent = values[TASKS] if is_tip and TASKS in values else None
+    sent = sent if isinstance(sent, list | tuple) else ()
     nodes = [*following(values), *(str(getattr(task, "node", task)) for task in sent)]
     writes = found.pending_writes if after.failed else None
     return Step(

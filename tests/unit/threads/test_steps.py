@@ -84,8 +84,10 @@ def test_what_others_wrote_is_read(saver):
     saver.put_writes(config, [(ERROR, "odd")], "task")
     found = saver.get_tuple(config)
     found.checkpoint.update(ts="soon", versions_seen=None, updated_channels="all")
+    found.checkpoint["channel_values"]["__pregel_tasks"] = 7
     one = step_of(found, found)
     assert (one.source, one.number, one.seconds, one.ran, one.wrote) == ("7", None, None, (), ())
+    assert one.next == ()
     assert one.errors == ("odd",)
 
 

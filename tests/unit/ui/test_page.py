@@ -13,11 +13,14 @@ from kit.asgi import HERE, Client
 from kit.pages import page_over
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.sqlite import SqliteSaver as OfficialSaver
 from langgraph.types import Interrupt
 
 from threadkeep import MemorySaver, SqliteSaver, Store
 from threadkeep.sessions import CheckpointManager
 from threadkeep.threads.facade import Threads
+from threadkeep.threads.transfer.reading import LangGraphReader
+from threadkeep.ui.page import StorePage
 from threadkeep.ui.serve import local_app
 from threadkeep.ui.sessions import Sessions
 
@@ -97,7 +100,7 @@ def hostile(tmp_path):
 async def crawled(page):
     """Return the pages that links of the page lead to, by their addresses."""
     sessions, pages, count = Sessions(), {}, Counter()
-    waiting = ["/", "/inbox", "/store", "/store/check?run=1", "/store/items?ns=."]
+    waiting = ["/", "/count", "/inbox", "/store", "/store/check?run=1", "/store/items?ns=."]
     app = local_app(page, sessions, 8230)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
@@ -124,6 +127,18 @@ def test_nothing_of_a_store_becomes_markup(hostile):
     names = {one.partition("?")[0] for one in pages}
     assert names >= {"/actions", "/changes", "/edit", "/growth", "/store/item", "/timeline"}
     assert [(path, one.made) for path, one in pages.items() if one.made] == []
+
+
+def test_odd_states_of_langgraph_are_shown(tmp_path):
+    path = str(tmp_path / "a.db")
+    with OfficialSaver.from_conn_string(path) as saver:
+        put(saver, {7: "seven", "b": "c"}, thread="key")
+        put(saver, {"__pregel_tasks": 7}, thread="sent")
+    with LangGraphReader(path) as reader:
+        pages = asyncio.run(crawled(StorePage(saver=reader, title="", is_own=False)))
+        (found,) = reader.list({"configurable": {"thread_id": "key"}}, values="lazy")
+        assert found.checkpoint["channel_values"]["7"] == "seven"
+    assert any(one.startswith("/value?") and "channel=7" in one for one in pages)
 
 
 @pytest.mark.parametrize("path", ["/thread?id=one", "/checkpoint?thread=one&id={id}", CHANGES])

@@ -7,7 +7,7 @@ encrypted or a damaged value is a `Raw`. Each call reads one consistent state, i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -64,6 +64,7 @@ T = TypeVar("T")
 _WAIT_SECONDS = 20.0  # for other calls
 _EAGER, _LAZY = 16, 200  # checkpoints in one read
 _ORDERS = ("updated_at", "created_at", "bytes", "thread")
+_CHANNELS = ("channel_values", "channel_versions")
 _WHOLE = "(state)"  # the channel of a checkpoint whose state cannot be read
 
 
@@ -230,7 +231,7 @@ class LangGraphReader:
         whole = _complete(step.id, {**step.checkpoint, "channel_values": {}})
         loaded = Loaded(thread, step.ns, step.id, step.parent, whole, _mapping(step.metadata), [])
         found = arguments.checkpoint_tuple(loaded)
-        names = step.names or {}
+        names = _by_text(step.names or {})
         values: Any = StepValues(self, found, names, {}, awaited=awaited, lengths=names)
         values.bytes, values.is_unknown = step.size, step.names is None
         listed: Any = found._replace(pending_writes=[(*one, None) for one in step.written])
@@ -270,11 +271,17 @@ def _complete(id: str, checkpoint: Any) -> dict[str, Any]:
     found: dict[str, Any] = checkpoint if is_whole else {"channel_values": {_WHOLE: checkpoint}}
     parts = "channel_versions", "versions_seen"
     empty = {"v": 1, "id": id, "ts": _time(id).isoformat(), **{name: {} for name in parts}}
-    return empty | {
+    whole = empty | {
         name: value
         for name, value in found.items()
         if isinstance(value, type(empty.get(name, value)))
     }
+    return whole | {name: _by_text(whole[name]) for name in _CHANNELS}
+
+
+def _by_text(channels: Mapping[Any, T]) -> dict[str, T]:
+    """Return channels by name; any key may be stored as one."""
+    return {str(name): value for name, value in channels.items()}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -425,9 +432,6 @@ def _state_diff(a: Loaded, b: Loaded, wanted: Sequence[str] | None) -> StateDiff
         pair = Pair(before, after, is_delta=False)
         channels[name] = channel_diff(name, pair, (versions[0], versions[1]), encode, effort)
     return StateDiff(_side(a), _side(b), channels)
-
-
-_CHANNELS = ("channel_values", "channel_versions")
 
 
 def _value(one: Loaded, name: str) -> Any:

@@ -56,4 +56,4 @@ async def _find(request: Asked, query: str, order: Any) -> ThreadPage:
 async def count(request: Asked) -> Response:
     """Return the number of threads that match a query, which may take longer than a page."""
     filters = queries.filters_of(request.query_params.get("q", "").strip())
-    return HTMLResponse(f"{await request.page.saver.threads.acount(**filters):,}")
+    return HTMLResponse(f"{await request.own.saver.threads.acount(**filters):,}")
