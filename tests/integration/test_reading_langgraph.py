@@ -428,6 +428,17 @@ def test_a_file_may_come_back(tmp_path):
         assert [one.id for one in reader.threads.search()] == ["t"]
 
 
+def test_a_store_that_rests_fills_no_memory(tmp_path):
+    path = tmp_path / "a.db"
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
+    with LangGraphReader(str(path)) as reader:
+        for number in range(200):
+            assert reader.threads.get(f"t{number}") is None
+            assert reader.threads.get("t")
+        assert len(reader._source._pages) <= 64
+
+
 def test_a_question_has_an_end(tmp_path, monkeypatch):
     path = tmp_path / "a.db"
     with SqliteSaver.from_conn_string(str(path)) as saver:

@@ -169,6 +169,7 @@ class SourceWindow(NamedTuple):
         return " AND ".join([f"{column} {mark}" for column in given]), [*given.values()]
 
 
+_PAGES = 64  # of threads, kept until the store changes
 _KEYS = {
     "thread": "thread_id",
     "created_at": "min(checkpoint_id)",
@@ -237,7 +238,8 @@ class DatabaseSource(LangGraphSource):
             key=_KEYS[key] or self.size, where=where, after=after, **parts
         )
         version, asked = self.version(), (text, *parameters)
-        if version is None or version != self._version:
+        is_full = len(self._pages) >= _PAGES and asked not in self._pages
+        if version is None or version != self._version or is_full:
             self._version, self._pages = version, {}
         if asked not in self._pages:
             self._pages[asked] = [SourceThread(*row) for row in self.rows(text, parameters)]
