@@ -271,7 +271,7 @@ def _complete(id: str, checkpoint: Any) -> dict[str, Any]:
     found: dict[str, Any] = checkpoint if is_whole else {"channel_values": {_WHOLE: checkpoint}}
     parts = "channel_versions", "versions_seen"
     empty = {"v": 1, "id": id, "ts": _time(id).isoformat(), **{name: {} for name in parts}}
-    whole = empty | {
+    whole: dict[str, Any] = empty | {
         name: value
         for name, value in found.items()
         if isinstance(value, type(empty.get(name, value)))
