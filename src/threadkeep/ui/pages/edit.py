@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any
 
+from anyio import to_thread
 from langchain_core.messages import BaseMessage
 from starlette.responses import Response
 
@@ -17,6 +19,7 @@ from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
 _LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
+_ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
 
 
 @route("/edit")
@@ -27,6 +30,7 @@ async def editor(request: Asked) -> Response:
     names = found.checkpoint["channel_versions"]
     value = found.checkpoint["channel_values"].get(channel)
     at = request.number("at", -1) if _is_messages(value) else -1
+    is_shown = channel and (at >= 0 or not _is_messages(value))
     return request.render(
         "edit.html",
         thread=thread,
@@ -35,7 +39,7 @@ async def editor(request: Asked) -> Response:
         names=sorted([one for one in names if not is_internal(one) and not one.startswith(JOIN)]),
         channel=channel,
         at=at,
-        shown=None if not channel or (at < 0 and _is_messages(value)) else editable(value, at),
+        shown=await to_thread.run_sync(editable, value, at) if is_shown else None,
     )
 
 
@@ -47,7 +51,8 @@ async def edit(request: Asked) -> Response:
     with audited(request, "edit", thread, id, channel=channel):
         found, _ = await _checkpoint(request, thread, channel)
         old = found.checkpoint["channel_values"].get(channel)
-        new = replaced(old, request.number("at", -1), given.get("value", ""))
+        at, text = request.number("at", -1), given.get("value", "")
+        new = await to_thread.run_sync(replaced, old, at, text)
         stored = await request.page.writer.threads.aedit(
             thread, {channel: new}, checkpoint_id=id, if_head="head" in given
         )
@@ -79,7 +84,7 @@ def editable(value: Any, at: int = -1) -> tuple[str, bool]:
     """Return a value, or the content of its message number `at`, as text; True if it is JSON."""
     if at >= 0:
         value = _message(value, at).content
-    text = _exact(value)
+    text = _exact(value, _LONGEST)
     is_json = at < 0 or type(value) is not str or "\r" in value  # (browsers change line breaks)
     if len(text) > _LONGEST:
         raise InvalidArgumentError("This value is too long to be edited here.")
@@ -105,10 +110,14 @@ def _message(value: Any, at: int) -> BaseMessage:
     return found
 
 
-def _exact(value: Any) -> str:
-    """Return a value as JSON that keeps it exactly."""
+def _exact(value: Any, most: float = inf) -> str:
+    """Return a value as JSON that keeps it exactly, or more than `most` characters of it."""
+    text = ""
     try:
-        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+        for part in _ENCODER.iterencode(value):
+            text += part
+            if len(text) > most:
+                return text
         if same(json.loads(text.encode()), value):
             return text
     except (TypeError, ValueError, RecursionError):

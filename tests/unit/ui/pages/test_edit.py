@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from datetime import UTC, datetime
 
 import pytest
+from kit.asgi import Client
+from kit.places import THREAD
+from kit.rows import place, put, value_at
 from langchain_core.messages import AIMessage, HumanMessage
 
+from threadkeep import MemorySaver
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.ui import app
+from threadkeep.ui.pages import edit
 from threadkeep.ui.pages.edit import editable, replaced
 
 EXACT = [None, True, 1, 10**30, 1.0, 1e300, "", "订单\r\n\0", [1, [{}]], {"a": {"b": "ä"}}, []]
@@ -39,6 +46,40 @@ def test_a_value_that_is_too_deep_or_too_long_is_refused():
     for value in (deep, "x" * 300_000):
         with pytest.raises(InvalidArgumentError):
             editable(value)
+
+
+def test_a_value_that_is_too_long_is_not_encoded_to_its_end():
+    class Counted(list):
+        read = 0
+
+        def __iter__(self):
+            for one in super().__iter__():
+                self.read += 1
+                yield one
+
+    value = Counted(["x" * 1000] * 10_000)
+    with pytest.raises(InvalidArgumentError, match="too long"):
+        editable(value)
+    assert value.read < 300
+
+
+def test_values_are_encoded_beside_the_event_loop(monkeypatch):
+    encode, used = edit._exact, []
+
+    def called(*given):
+        used.append(threading.current_thread())
+        return encode(*given)
+
+    monkeypatch.setattr(edit, "_exact", called)
+    with MemorySaver() as saver:
+        id = put(saver, place(), {"a": 1})["configurable"]["checkpoint_id"]
+        client = Client(app(saver, authorize=lambda _: "ann", write=True))
+        path = f"/edit?thread={THREAD}&channel=a&id={id}"
+        csrf = client.get(path).text.partition('"x-threadkeep": "')[2].partition('"')[0]
+        client("POST", path, content="value=2", x_threadkeep=csrf)
+        assert value_at(saver, place(), "a") == 2
+    assert len(used) == 3  # (shown, the old value again, the new one)
+    assert threading.current_thread() not in used
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", "1e999", '"\\ud800"', "[" * 100_000, "1 2"])
