@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from anyio import to_thread
@@ -13,7 +14,7 @@ from starlette.responses import Response
 from threadkeep._core.engine.model import LAYERS_NS
 from threadkeep._core.engine.thread_summary import own
 from threadkeep._stores.message_index import ScanIndex
-from threadkeep.errors import CheckpointNotFoundError
+from threadkeep.errors import CheckpointNotFoundError, ThreadkeepError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
@@ -88,7 +89,11 @@ async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conver
         return None
     values: Any = found.checkpoint["channel_values"]
     named = request.query_params.get("channel", CHANNEL)
-    for name in sorted(own(values), key=lambda one: (one != named, not _LIKELY.search(one))):
+    names = sorted(own(values), key=lambda one: (one != named, not _LIKELY.search(one)))
+    for at, name in enumerate(names):
+        if at.bit_count() == 1:  # as many as before: each read takes all names of the checkpoint
+            with suppress(ThreadkeepError):
+                await values.aload(*names[at : at * 2])
         await values.aload(name)
         live = values[name]
         if are_messages(live) or (name == named and isinstance(live, list | tuple)):
