@@ -26,6 +26,9 @@ def test_growth_is_plotted_and_told_in_a_table(site, filled):
     data = tab.evaluate("JSON.parse(document.querySelector('#whole').dataset.plot)")
     assert data["series"][0]["values"][-1] == found.bytes - found.other_bytes
     assert data["series"][1]["values"][-1] == sum(one.full_copy_bytes for one in found.steps)
+    parts = tab.evaluate("JSON.parse(document.querySelector('#channels').dataset.plot)")["series"]
+    assert [one["name"] for one in parts] == [*found.steps[0].channels, "notes", "other"]
+    assert sum([one["values"][-1] for one in parts]) == data["series"][0]["values"][-1]
 
 
 def test_the_pointer_shows_values_and_a_button_changes_the_scale(site):

@@ -24,10 +24,12 @@ async def growth(request: Asked) -> Response:
         grown = await page.saver.threads.agrowth(name, progress=doing.progress)
         points = grown.points()
         largest = points[-1].channels.most_common(_CHANNELS)
-        return points, [
+        rest = [one.stored - sum([one.channels[name] for name, _ in largest]) for one in points]
+        channels = [
             {"name": cut(channel, 60), "values": [one.channels[channel] for one in points]}
             for channel, _ in largest
         ]
+        return points, rest, channels
 
     found = await work(request, f"growth {name}", read)
     return request.render("growth.html", name=name, work=found)
