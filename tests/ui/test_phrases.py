@@ -9,6 +9,7 @@ from importlib import resources
 import pytest
 
 from threadkeep.threads import ThreadStatus
+from threadkeep.threads.statistics import _PARTS
 from threadkeep.ui.page import LANGUAGES, _environment
 
 HERE = resources.files("threadkeep.ui")
@@ -17,6 +18,7 @@ VARIABLES = {
     *map(str, ThreadStatus),
     *("input", "start", "update", "fork"),  # kinds of steps
     *("channel", "retention", "tiering", "items", "cache", "index", "batch", "adopt"),  # of advice
+    *(part.replace("_", " ") for part in (*_PARTS, "unread")),  # of statistics
 }
 PLACE = re.compile(r"%\((\w+)\)s")
 
@@ -30,7 +32,8 @@ def phrases():
     found = set()
     for file in HERE.joinpath("templates").iterdir():
         for _, _, phrase in _environment("en").extract_translations(file.read_text("utf-8")):
-            found.add(phrase[1] if isinstance(phrase, tuple) else phrase)
+            one, *plural = phrase if isinstance(phrase, tuple) else [phrase]
+            found.add(plural[0] if plural and plural[0] else one)
     return found - {None} | VARIABLES
 
 
