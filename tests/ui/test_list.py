@@ -119,6 +119,9 @@ def test_names_of_any_kind_fit(serve):
 
 def test_an_empty_store_says_how_to_begin(serve):
     with MemorySaver() as saver:
-        tab = serve(saver).open()
+        tab = serve(saver).open(permissions=["clipboard-read", "clipboard-write"])
         assert "thread_id" in tab.get_by_text("open_saver").inner_text()
         check_accessible(tab)
+        tab.get_by_role("button", name="Copy the command").click()
+        expect(tab.get_by_text("Copied", exact=True)).to_be_visible()
+        assert "threadkeep adopt" in tab.evaluate("navigator.clipboard.readText()")

@@ -1,7 +1,7 @@
 "use strict";
 // Plots: <figure data-plot='{"kind": "lines" or "bars", "x": [...], "series": [{"name", "values"}]}'>.
 // Values are bytes if "bytes" is true. "log": a logarithmic scale, which a button with
-// data-scale="ID" switches. Copies commands, too.
+// data-scale="ID" switches.
 
 const drawn = new Map();
 
@@ -43,7 +43,7 @@ function draw(figure) {
     height: figure.clientWidth < 500 ? 220 : 280,
     cursor: { drag: { x: true, y: false } },
     scales: {
-      x: { time: false },
+      x: { time: false, range: data.kind === "bars" ? (_, low, high) => [low - 0.5, high + 0.5] : undefined },
       y: isLog ? { distr: 3 } : { range: (_, low, high) => [0, Math.max(high, 1) * 1.05] },
     },
     axes: [
@@ -72,18 +72,11 @@ addEventListener("resize", () => {
   timer = setTimeout(() => drawn.forEach((_, figure) => draw(figure)), 100);
 });
 
-document.addEventListener("click", async (event) => {
+document.addEventListener("click", (event) => {
   const scale = event.target.closest("[data-scale]");
   if (scale) {
     const figure = document.getElementById(scale.dataset.scale);
     scale.setAttribute("aria-pressed", String(figure.toggleAttribute("data-log")));
     draw(figure);
-  }
-  const copy = event.target.closest("[data-copy]");
-  if (copy) {
-    const text = copy.parentElement.querySelector("code");
-    try { await navigator.clipboard.writeText(text.textContent); }
-    catch { getSelection().selectAllChildren(text); return; }
-    copy.classList.add("copied");
   }
 });

@@ -51,6 +51,16 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// Copies the text beside a button, whose data-copy then says so.
+document.addEventListener("click", async ({ target }) => {
+  const button = target.closest("[data-copy]");
+  if (!button) return;
+  const text = button.parentElement.querySelector("code, .id");
+  try { await navigator.clipboard.writeText(text.textContent); }
+  catch { getSelection().selectAllChildren(text); return; }
+  button.textContent = button.dataset.copy;
+});
+
 document.addEventListener("click", (event) => {
   if (event.target.closest("[data-help]")) document.getElementById("help").showModal();
   const chosen = event.target.closest("[data-language]");
@@ -86,6 +96,7 @@ function live() {
 document.addEventListener("visibilitychange", live);
 document.addEventListener("DOMContentLoaded", () => {
   showTimes(document);
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest" });
   live();
 });
 document.addEventListener("htmx:after:process", (event) => showTimes(event.target));
