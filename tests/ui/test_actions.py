@@ -9,8 +9,9 @@ import re
 import pytest
 from kit.browser import PHONE, check_accessible, check_fits
 from kit.graphs_to_look_at import asks, desk, named
+from playwright.sync_api import expect
 
-from threadkeep import SqliteSaver
+from threadkeep import MemorySaver, SqliteSaver
 
 
 @pytest.fixture
@@ -102,6 +103,18 @@ def test_an_archive_and_back(saver, writing, tab):
     assert "Restored." in tab.request.post(address, headers=secret).text()
     assert tab.request.post(address, headers=secret).status == 409
     assert saver.threads.get("order-17").state == "active"
+
+
+def test_the_menu_does_not_cover_a_refusal(serve):
+    with MemorySaver() as saver:
+        desk(saver).invoke(asks("Hello"), named("order-17"))
+        page = serve(saver, write=True)
+        tab = page.open("/thread?id=order-17")
+        acts(tab).get_by_text("More").click()
+        acts(tab).get_by_role("button", name="Archive").click()
+        expect(acts(tab).get_by_text("A cold store is needed")).to_be_visible()
+        expect(acts(tab).get_by_role("button", name="Archive")).to_be_hidden()
+        page.problems.clear()  # (the browser reports the refusal)
 
 
 def test_a_thread_is_deleted_after_its_name_is_typed(saver, tab):

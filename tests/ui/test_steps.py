@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -61,13 +62,15 @@ def test_failed_and_waiting_steps(site):
 
 
 def test_two_steps_are_compared(site):
-    tab = site.open("/thread?id=order-18")
+    tab = site.open("/thread?id=order-17")
     boxes = tab.get_by_role("checkbox")
     for n in (0, 2, 1):  # (the first one chosen gives way)
         boxes.nth(n).check()
-    url = tab.get_by_role("link", name="Compare the two").get_attribute("href")
+    link = tab.get_by_role("link", name="Compare the two")
+    expect(link).to_be_in_viewport()
+    url = link.get_attribute("href")
     ids = [boxes.nth(n).get_attribute("data-id") for n in (2, 1)]
-    assert url == f"/compare?a_thread=order-18&a={ids[0]}&a_ns=&b_thread=order-18&b={ids[1]}&b_ns="
+    assert url == f"/compare?a_thread=order-17&a={ids[0]}&a_ns=&b_thread=order-17&b={ids[1]}&b_ns="
     assert not boxes.nth(0).is_checked()
 
 
@@ -193,6 +196,7 @@ def test_a_timeline(site):
     tab = site.open("/timeline?id=order-17", width=PHONE)
     assert len(bars(tab)) == 21
     assert bars(tab)[2].startswith("look_up")
+    expect(tab.locator(".axis time").first).to_have_text(re.compile(r"^[-\d]{10} [:\d]{8}$"))
     assert tab.locator(".gap-row").count() >= 1, "the pause before the fork is compressed"
     check_accessible(tab)
     check_fits(tab)

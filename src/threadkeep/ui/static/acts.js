@@ -4,7 +4,7 @@
 document.addEventListener("click", (event) => {
   const opens = event.target.closest("[data-opens]");
   if (opens) document.getElementById(opens.dataset.opens).showModal();
-  for (const menu of document.querySelectorAll(".menu[open]")) if (opens || !menu.contains(event.target)) menu.open = false;
+  for (const menu of document.querySelectorAll(".menu[open]")) if (event.target.closest("button") || !menu.contains(event.target)) menu.open = false;
   if (event.target.closest("[data-closes]")) event.target.closest("dialog").close();
 });
 
