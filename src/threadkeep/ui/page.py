@@ -140,8 +140,8 @@ class Asked(Request):
 
     def address(self, path: str, **query: object) -> str:
         """Return the address of a page with a query, without parts that are empty (but ids)."""
-        ids = {name: query[name] for name in ("id", "thread") if query.get(name) is not None}
-        given = {**ids, **{name: value for name, value in query.items() if value}}
+        ids = {"id", "thread"}
+        given = {k: v for k, v in query.items() if v or (k in ids and v is not None)}
         query_text = urlencode(given, errors="replace")
         return f"{self.scope.get('root_path', '')}{path}{'?' if given else ''}{query_text}"
 
