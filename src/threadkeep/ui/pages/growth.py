@@ -23,13 +23,10 @@ async def growth(request: Asked) -> Response:
     async def read(doing: Work) -> Any:
         grown = await page.saver.threads.agrowth(name, progress=doing.progress)
         points = grown.points()
-        largest = points[-1].channels.most_common(_CHANNELS)
-        rest = [one.stored - sum([one.channels[name] for name, _ in largest]) for one in points]
-        channels = [
-            {"name": cut(channel, 60), "values": [one.channels[channel] for one in points]}
-            for channel, _ in largest
-        ]
-        return points, rest, channels
+        names = [name for name, _ in points[-1].channels.most_common(_CHANNELS)]
+        rest = [one.stored - sum([one.channels[name] for name in names]) for one in points]
+        each = [{"name": cut(x, 60), "values": [at.channels[x] for at in points]} for x in names]
+        return points, rest, each
 
     found = await work(request, f"growth {name}", read)
     return request.render("growth.html", name=name, work=found)
