@@ -56,7 +56,7 @@ class Bubble(NamedTuple):
     calls: list[ShownCall]
 
 
-class _Room:
+class Room:
     """Characters that an answer may still hold, render, and hold as pictures; and parts."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class _Room:
 
 def bubbles(messages: Sequence[Any], first: int | None = None) -> list[Bubble]:
     """Draw messages; `first` is the position of the first of them, None outside a checkpoint."""
-    room, found, callers = _Room(), list[Bubble](), dict[str, ShownCall]()
+    room, found, callers = Room(), list[Bubble](), dict[str, ShownCall]()
     newest_first = [
         _bubble(message(messages[n]), None if first is None else first + n, room)
         for n in reversed(range(len(messages)))
@@ -90,7 +90,7 @@ def bubbles(messages: Sequence[Any], first: int | None = None) -> list[Bubble]:
     return found
 
 
-def _bubble(one: Message, place: int | None, room: _Room) -> Bubble:
+def _bubble(one: Message, place: int | None, room: Room) -> Bubble:
     side = _SIDES.get(one.role, one.role)
     side = side if side in _SIDES.values() else "other"
     blocks = [block for block in one.blocks if block.text != ""]
@@ -101,12 +101,12 @@ def _bubble(one: Message, place: int | None, room: _Room) -> Bubble:
     return Bubble(one, side, place, parts, calls)
 
 
-def _call(call: ToolCall, room: _Room) -> ShownCall:
+def _call(call: ToolCall, room: Room) -> ShownCall:
     args = parsed(call.args) or call.args
     return ShownCall(call, one_line(args), _json(args, room))
 
 
-def _part(block: Block, side: str, room: _Room) -> Shown:
+def _part(block: Block, side: str, room: Room) -> Shown:
     if block.text is None:
         return _medium(block.medium, room) if block.medium else _json(block.value, room, block.kind)
     if block.kind not in ("text", "refusal"):
@@ -118,13 +118,13 @@ def _part(block: Block, side: str, room: _Room) -> Shown:
     return _text(block.text, room, rendered=side != "tool")
 
 
-def _text(text: str, room: _Room, *, rendered: bool = True) -> Shown:
+def _text(text: str, room: Room, *, rendered: bool = True) -> Shown:
     if rendered and (count := weight(text)) <= RENDERED and room.takes("html", count):
         return Shown("html", markdown(text))
     return room.cut("text", text)
 
 
-def _json(value: Any, room: _Room, title: str = "") -> Shown:
+def _json(value: Any, room: Room, title: str = "") -> Shown:
     """Return a value as JSON, with the type and size in place of long base64."""
 
     def named(found: re.Match[str]) -> str:
@@ -135,7 +135,7 @@ def _json(value: Any, room: _Room, title: str = "") -> Shown:
     return room.cut("json", text, title)
 
 
-def _medium(found: Medium, room: _Room) -> Shown:
+def _medium(found: Medium, room: Room) -> Shown:
     if found.bitmap and found.is_sound and room.takes("image", len(found.base64)):
         return Shown("image", f"data:{found.bitmap};base64,{found.base64}", found.title)
     if web := _WEB.fullmatch(found.url):

@@ -14,8 +14,6 @@ from threadkeep.ui.audit import audited
 from threadkeep.ui.page import Asked, PagePlace, route
 
 Sent: TypeAlias = Mapping[str, str]
-
-
 Action: TypeAlias = Callable[[Any, PagePlace, Sent], Awaitable[Any]]
 
 

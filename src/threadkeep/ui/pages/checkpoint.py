@@ -34,12 +34,10 @@ async def checkpoint(request: Asked) -> Response:
     found = await listed(request, at)
     id, marks = found.checkpoint["id"], getattr(await request.entry(name), "marks", ())
     channels = await _channels(found)
+    values: dict[str, Any] = {"name": name, "ns": ns, "id": id, "found": found}
     return request.render(
         "checkpoint.html",
-        name=name,
-        ns=ns,
-        id=id,
-        found=found,
+        **values,
         mark=next((one for one in marks if one[:2] == (ns, id)), None),
         parent=found.parent_config and found.parent_config["configurable"]["checkpoint_id"],
         channels=[one for one in channels.items() if not is_internal(one[0])],

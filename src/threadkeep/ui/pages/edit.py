@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -27,20 +28,14 @@ async def editor(request: Asked) -> Response:
     """Show the channels of a checkpoint, and the value to edit."""
     thread, channel = request.needed("thread"), request.query_params.get("channel", "")
     found, is_head = await _checkpoint(request, thread, channel)
-    names = found.checkpoint["channel_versions"]
+    versions = found.checkpoint["channel_versions"]
+    names = sorted([one for one in versions if not (is_internal(one) or one.startswith(JOIN))])
     value = found.checkpoint["channel_values"].get(channel)
     at = request.number("at", -1) if _is_messages(value) else -1
     is_shown = channel and (at >= 0 or not _is_messages(value))
-    return request.render(
-        "edit.html",
-        thread=thread,
-        found=found,
-        is_head=is_head,
-        names=sorted([one for one in names if not is_internal(one) and not one.startswith(JOIN)]),
-        channel=channel,
-        at=at,
-        shown=await to_thread.run_sync(editable, value, at) if is_shown else None,
-    )
+    shown = await to_thread.run_sync(editable, value, at) if is_shown else None
+    values = {"found": found, "is_head": is_head, "names": names, "channel": channel, "at": at}
+    return request.render("edit.html", thread=thread, shown=shown, **values)
 
 
 @route("/edit", "POST")
@@ -113,14 +108,12 @@ def _message(value: Any, at: int) -> BaseMessage:
 def _exact(value: Any, most: float = inf) -> str:
     """Return a value as JSON that keeps it exactly, or more than `most` characters of it."""
     text = ""
-    try:
+    with suppress(TypeError, ValueError, RecursionError):
         for part in _ENCODER.iterencode(value):
             text += part
             if len(text) > most:
                 return text
         if same(json.loads(text.encode()), value):
             return text
-    except (TypeError, ValueError, RecursionError):
-        pass
     hint = "Set it with graph.update_state."
     raise InvalidArgumentError("JSON cannot keep this value exactly.", hint=hint)

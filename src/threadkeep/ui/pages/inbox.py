@@ -10,9 +10,10 @@ from threadkeep.errors import StateError, ThreadkeepError
 from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage
 from threadkeep.ui.answers import actions_of, answer_of
 from threadkeep.ui.audit import audited
+from threadkeep.ui.messages import Room
 from threadkeep.ui.page import Asked, StorePage, route
 
-_PAGE = 20  # threads
+_PAGE, _QUESTIONS = 20, 20  # threads, and questions of each
 # (reading an archived thread would restore it)
 _WAITING: Any = {"state": ["suspended", "forked"], "has_interrupt": True}
 
@@ -28,8 +29,8 @@ async def inbox(request: Asked) -> Response:
         found = await page.saver.threads.asearch(
             order="updated_at", limit=_PAGE, cursor=asked.get("cursor"), **_WAITING
         )
-    cards = [await _card(page, info) for info in found]
-    return request.render("inbox.html", cards=cards, cursor=found.cursor, done=False)
+    cards, room = [await _card(page, info) for info in found], Room()
+    return request.render("inbox.html", cards=cards, cursor=found.cursor, done=False, room=room)
 
 
 async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
@@ -39,7 +40,9 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
         found = [] if info.waits_at is None else await page.saver.threads.ainterrupts(info.id)
     except ThreadkeepError as unread:
         error = unread
-    return {"info": info, "error": error, "asked": [(one, actions_of(one)) for one in found]}
+    first = sorted(found, key=lambda one: one.answered)[:_QUESTIONS]
+    asked = [(one, actions_of(one)) for one in first]
+    return {"info": info, "error": error, "asked": asked, "more": len(found) - len(first)}
 
 
 @route("/inbox/answer", "POST")
@@ -54,10 +57,9 @@ async def answer(request: Asked) -> Response:
             raise StateError("The thread has moved on.", hint="Reload the page.")
         answers = {id: answer_of(found[id], given)}
         if page.on_answer is None:
-            await page.writer.threads.aanswer(
-                thread, answers, checkpoint, replace="replace" in given
-            )
+            again = "replace" in given
+            await page.writer.threads.aanswer(thread, answers, checkpoint, replace=again)
         else:
             await page.on_answer(thread, answers)
     card = await _card(page, await request.thread(thread))
-    return request.render("answer.html", card=card, done=True)
+    return request.render("answer.html", card=card, done=True, room=Room())

@@ -60,14 +60,13 @@ async def chat(request: Asked) -> Response:
 
 async def _found(request: Asked) -> tuple[Any, CheckpointTuple | None]:
     """Return a thread's entry and the checkpoint that is asked for, or None if there is no head."""
-    asked, name = request.query_params, request.needed("id")
-    info = await request.thread(name)
+    info, at = await request.thread(request.needed("id")), request.place("id", "ns", "at")
     if info.state in AWAY:
         return info, None
     try:
-        return info, await listed(request, request.place("id", "ns", "at"))
+        return info, await listed(request, at)
     except CheckpointNotFoundError:
-        if asked.get("at"):
+        if at.id:
             raise
         return info, None
 
@@ -120,7 +119,8 @@ async def _window(request: Asked, said: Conversation) -> dict[str, Any]:
         every = await layered.afull_messages(config)
     stop = max(len(every) - skip, 0)
     first, part = max(stop - _WINDOW, 0), "earlier" if skip else "all"
-    if start < stop <= start + MOST and _is_first(every[start], request):
+    begin = request.query_params.get("first", "")  # (none before it was removed since)
+    if start < stop <= start + MOST and (message(every[start]).id or "").startswith(begin):
         first, part = start, "newest"
     is_live, memory = every is said.live, None
     if layered is not None and is_live and not first:
@@ -135,11 +135,6 @@ async def _window(request: Asked, said: Conversation) -> dict[str, Any]:
         "channel": said.channel,
         "at": said.found.checkpoint["id"],
     }
-
-
-def _is_first(found: Any, request: Asked) -> bool:
-    """Return True if the page begins with this message: none were removed before it."""
-    return (message(found).id or "").startswith(request.query_params.get("first", ""))
 
 
 async def _streams(

@@ -23,14 +23,9 @@ async def threads(request: Asked) -> Response:
         found = await _find(request, query, order)
     except InvalidArgumentError as refused:
         error = refused
-    return request.render(
-        "threads.html",
-        query=query,
-        order=order,
-        found=found,
-        error=error,
-        largest=max([one.archived_bytes or one.bytes for one in found], default=0),
-    )
+    largest = max([one.archived_bytes or one.bytes for one in found], default=0)
+    values: dict[str, Any] = {"query": query, "order": order, "found": found, "error": error}
+    return request.render("threads.html", largest=largest, **values)
 
 
 async def _find(request: Asked, query: str, order: Any) -> ThreadPage:
