@@ -57,9 +57,9 @@ def test_a_check_runs_on_demand_and_names_the_damage_and_its_repair(own, serve, 
     head = own.get(named("order-1"))["id"]
     damaging("sqlite", own, tmp_path).manifest("order-1", head)
     tab = serve(own).open("/store/check")
-    assert not tab.get_by_text("threads checked").is_visible()
+    assert not tab.get_by_text("checked").is_visible()
     tab.get_by_role("link", name="Check now").click()
-    expect(tab.get_by_text("1 threads checked")).to_be_visible()
+    expect(tab.get_by_text("1 thread checked")).to_be_visible()
     findings = tab.locator("section", has=tab.get_by_role("heading", name="Findings"))
     expect(findings.locator("tbody tr").first).to_contain_text("order-1")
     expect(tab.get_by_text('threadkeep repair --url "$THREADKEEP_URL" --dry-run')).to_be_visible()
