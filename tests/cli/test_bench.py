@@ -298,6 +298,7 @@ def test_the_short_suite_measures_every_part(data, tmp_path, monkeypatch, capsys
     assert [path.name for path in out.iterdir()] == ["short.json"]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("backend", "kinds"),
     [

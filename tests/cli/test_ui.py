@@ -51,6 +51,7 @@ def start(tmp_path):
         process.communicate()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_page_answers_until_a_signal(start, ending):
     process, link = start()
@@ -255,6 +256,7 @@ def test_a_port_in_use_is_refused(start, tmp_path, refused, monkeypatch):
     assert refused("ui", "threads.db", "--port", port)[1] == "OpenError"
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("keys", [None, base64.b64encode(b"k" * 32).decode()])
 def test_a_missing_or_wrong_key_is_shown_as_an_error(start, tmp_path, monkeypatch, keys):
     (tmp_path / "threads.db").unlink()

@@ -162,6 +162,7 @@ def test_the_first_call_after_a_restart_works(own_server, statement_timeout):
 # -- connections that the server drops -------------------------------------------------
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("face", FACES.values(), ids=FACES)
 async def test_idle_connections_that_were_dropped_are_not_noticed(face):
     options = {"schema": empty_schema(), "application_name": OURS, "min_size": 2}
