@@ -60,7 +60,7 @@ test-all: test ## Run every case, LangGraph's own tests on every store, and `lan
 screenshots: ## Take the pictures of the page in docs/images again
 	@scripts/setup test
 	@scripts/chromium >/dev/null
-	@THREADKEEP_SCREENSHOTS=1 $(python) -m pytest -q tests/ui/test_screenshots.py
+	@THREADKEEP_TESTS=full THREADKEEP_SCREENSHOTS=1 $(python) -m pytest -q tests/ui/test_screenshots.py
 
 lint: ## Check style (ruff, mdformat), spelling (codespell) and types (mypy --strict)
 	@scripts/setup lint

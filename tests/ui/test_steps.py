@@ -13,6 +13,7 @@ from langgraph.checkpoint.serde.types import ERROR
 from playwright.sync_api import expect
 
 from threadkeep import MemorySaver
+from threadkeep._core.texts import size
 from threadkeep.ui.pages import live
 
 
@@ -223,3 +224,10 @@ def test_a_timeline_without_subgraphs_and_in_a_range(site):
         expect(tab.locator(".bar-row")).to_have_count(count)
     site.go(tab, "/timeline?id=nested&to=2001-01-01T00:00")
     expect(tab.get_by_text("No steps.")).to_be_visible()
+
+
+def test_a_timeline_says_what_each_step_added(site, filled):
+    steps = filled.threads.growth("order-17").steps
+    tab = site.open("/timeline?id=order-17")
+    expect(tab.locator(".bar-row text").first).to_contain_text(f"+{size(steps[0].bytes)}")
+    assert sum("+" in text for text in bars(tab)) == len(steps)

@@ -16,17 +16,23 @@ _CHANNELS = 6  # lines of a plot
 @route("/growth")
 async def growth(request: Asked) -> Response:
     """Show the growth of a thread."""
-    page, name = request.own, request.needed("id")
+    name = request.needed("id")
     await request.thread(name)
+    return request.render("growth.html", name=name, work=await growth_of(request, name))
+
+
+async def growth_of(request: Asked, name: str) -> Work | None:
+    """Return work whose result has the bytes of a thread's steps, and what the plots show."""
+    page = request.own
     await request.check_is_here(name)
 
     async def read(doing: Work) -> Any:
         grown = await page.saver.threads.agrowth(name, progress=doing.progress)
+        added = {(one.namespace, one.checkpoint): one.bytes for one in grown.steps}
         points = grown.points()
         names = [name for name, _ in points[-1].channels.most_common(_CHANNELS)]
         rest = [one.stored - sum([one.channels[name] for name in names]) for one in points]
         each = [{"name": cut(x, 60), "values": [at.channels[x] for at in points]} for x in names]
-        return points, rest, each
+        return added, points, rest, each
 
-    found = await work(request, f"growth {name}", read)
-    return request.render("growth.html", name=name, work=found)
+    return await work(request, f"growth {name}", read)

@@ -6,18 +6,20 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from threadkeep.threads.steps import moment_of
 from threadkeep.ui.page import MOST, Asked, route
+from threadkeep.ui.pages.growth import growth_of
 from threadkeep.ui.pages.steps import StepRow, window
 
 _BARS = MOST // 2  # checkpoints of a timeline: a row for each, and for what runs next
 _PAUSE = 0.1  # a gap is compressed if it is longer than this part of the time in which steps ran
 _PART = 3.0  # percent of the axis that a compressed gap takes
 _PARTS = 40.0  # percent that all of them may take
+_SMALL = 2_000_000  # bytes of a thread whose steps are measured
 
 
 class Pause(NamedTuple):
@@ -82,7 +84,11 @@ async def _timeline(request: Asked) -> Response:
         rows = [row for row in rows if row.step.failed or row.step.retried]
     elif only == "waits":
         rows = [row for row in rows if row.step.waiting or row.step.waited]
-    return request.render("timeline.html", steps=steps, bars=_bars(rows))
+    is_small = request.page.is_own and 0 < steps.info.bytes < _SMALL
+    growth = await growth_of(request, steps.info.id) if is_small and rows else None
+    measures = is_small and rows and not (growth and growth.task.done())
+    shown: Any = {"bars": _bars(rows), "growth": growth, "measures": measures}
+    return request.render("timeline.html", steps=steps, **shown)
 
 
 def _id_after(moment: float) -> str:
