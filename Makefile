@@ -11,7 +11,7 @@ python := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-c fuzz test-all test-lowest coverage screenshots lint format bench lock clean
+.PHONY: help demo test test-unit test-c fuzz test-all test-lowest coverage screenshots docs lint format bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
@@ -61,6 +61,11 @@ screenshots: ## Take the pictures of the page in docs/images again
 	@scripts/setup test
 	@scripts/chromium >/dev/null
 	@THREADKEEP_TESTS=full THREADKEEP_SCREENSHOTS=1 $(python) -m pytest -q tests/ui/test_screenshots.py
+
+docs: ## Build the documentation as a site in build/docs; a dead link fails
+	@scripts/setup docs
+	@$(python) -m sphinx -q -W --keep-going -j 2 -d build/docs-cache docs build/docs
+	@echo build/docs/index.html
 
 lint: ## Check style (ruff, mdformat), spelling (codespell) and types (mypy --strict)
 	@scripts/setup lint

@@ -1,0 +1,70 @@
+"""How Sphinx builds these pages as a site: `make docs`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+
+import threadkeep
+
+project = "threadkeep"
+author = copyright = "the authors of threadkeep"
+version = release = threadkeep.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+default_role = "code"  # docstrings write names as Markdown does
+myst_heading_anchors = 4
+
+html_theme = "furo"
+html_title = "threadkeep"
+html_copy_source = html_show_sphinx = False
+html_theme_options = {"footer_icons": []}
+
+autoclass_content = "both"
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_typehints_format = "short"
+toc_object_entries = False
+python_maximum_signature_line_length = 88
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Options", "params_style")]
+suppress_warnings = ["ref.python"]  # a class in two packages, under each name
+
+FEW = 12  # parameters: a longer signature is shown with **options, as the options are listed below
+CODE = re.compile(r"`[^`]+`(?=(\w?))")
+
+
+def shorter(_app: Any, _what: str, _name: str, obj: Any, *_: Any) -> tuple[str, str] | None:
+    """Show a signature of many options as `(conn, **options)`."""
+    try:
+        signature = inspect.signature(obj)
+    except (TypeError, ValueError):
+        return None
+    parameters = signature.parameters.values()
+    if len(parameters) <= FEW:
+        return None
+    plain = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "cls"]
+    returned = "" if inspect.isclass(obj) else "Self"
+    return f"({', '.join([*plain, '**options'])})", returned
+
+
+def plain(_app: Any, _what: str, name: str, _obj: Any, _: Any, lines: list[str]) -> None:
+    """Let reStructuredText read plurals of code, and list options once, at the class."""
+    if name.endswith(".from_conn_string") and "Options:" in lines:
+        del lines[lines.index("Options:") :]
+    lines[:] = [CODE.sub(lambda code: code[0] + "\\ " * bool(code[1]), line) for line in lines]
+
+
+def others(_app: Any, _what: str, _name: str, obj: Any, *_: Any) -> bool | None:
+    """Leave out LangGraph's own methods, and fields that their class lists."""
+    foreign = str(getattr(obj, "__module__", "")).startswith("lang")
+    return foreign or type(obj).__name__ == "_tuplegetter" or None
+
+
+def setup(app: Sphinx) -> None:
+    """Register the functions above."""
+    app.connect("autodoc-process-signature", shorter)
+    app.connect("autodoc-process-docstring", plain, priority=0)
+    app.connect("autodoc-skip-member", others)
