@@ -94,7 +94,7 @@ def reading(name: str, file: Path, *more: str) -> str:
     """Return a command of threadkeep on the demo's file, to be run from here."""
     program = Path(sys.executable).with_name("threadkeep")
     command, url = (min(os.path.relpath(p), str(p.absolute()), key=len) for p in (program, file))
-    return shlex.join([command, name, *more, "--url", url])
+    return shlex.join([command, name, url, *more])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -57,7 +57,7 @@ def test_there_and_back(tmp_path, name, as_url, here):
         [f"Backed up 2 threads to {file} ({kind}, {file.stat().st_size:,} bytes)"],
         [],
     )
-    assert here("restore", file, named(target)) == (0, [f"Restored 2 threads from {file}"], [])
+    assert here("restore", named(target), file) == (0, [f"Restored 2 threads from {file}"], [])
     with SqliteSaver(target) as saver:
         assert everything(saver) == want
         assert saver.check().ok
@@ -72,8 +72,8 @@ def test_threads_without_checkpoints_count(tmp_path, name, here):
         saver.threads.create("gone")
         saver.delete_thread("gone")
     assert here("backup", source, file)[1][0].startswith("Backed up 1 thread to")
-    assert here("restore", file, f"sqlite:///{target}")[1] == [f"Restored 1 thread from {file}"]
-    assert here("threads", "--url", target, "--count")[1] == ["1"]
+    assert here("restore", f"sqlite:///{target}", file)[1] == [f"Restored 1 thread from {file}"]
+    assert here("threads", target, "--count")[1] == ["1"]
 
 
 def test_the_copy_is_a_database_that_needs_no_other_file(tmp_path, path, here):
@@ -109,7 +109,7 @@ def test_while_another_process_writes(tmp_path, name):
             ended.set()
             writer.join(SECONDS)
     assert (code, wrong) == (0, [])
-    assert main(["restore", str(file), str(tmp_path / "new.db")]) == 0
+    assert main(["restore", str(tmp_path / "new.db"), str(file)]) == 0
     with SqliteSaver(tmp_path / "new.db") as saver:
         assert saver.check().ok
         states = [found.checkpoint["channel_values"] for found in saver.list(None)]
@@ -142,14 +142,14 @@ def test_a_file_of_the_name_of_a_scheme(tmp_path, name, here):
     fill(tmp_path / name)
     for given in ("backup.db", "backup.tkb"):
         assert here("backup", name, given)[0] == 0
-        assert here("restore", "--replace", given, name)[0] == 0
+        assert here("restore", "--replace", name, given)[0] == 0
 
 
 @pytest.mark.parametrize("name", ["a=1.db", "my host.db", "localhost=.db"])
 def test_a_file_of_a_name_with_an_equals_sign(path, name, here):
     for given in ("backup.db", "backup.tkb"):
         assert here("backup", path, given)[0] == 0
-        assert here("restore", "--replace", given, name)[0] == 0
+        assert here("restore", "--replace", name, given)[0] == 0
         assert here("backup", name, given)[0] == 0
 
 
@@ -169,8 +169,7 @@ def test_a_connection_string_is_no_file(tmp_path, path, command, store, here):
     before = names(tmp_path)
     for given in ("backup.db", "backup.tkb"):
         file = [given] if command != "migrate" else []
-        order = [store, *file] if command == "backup" else [*file, store]
-        code, said, (line,) = here(*command.split(), *order)
+        code, said, (line,) = here(*command.split(), store, *file)
         assert (code, said, names(tmp_path)) == (2, [], before)
         assert "Write postgresql://" in line
         assert "hunter2" not in line
@@ -208,15 +207,15 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
             "backup postgresql://127.0.0.1/x?nonsense=1 new.dump",
             "no option 'nonsense'",
         ),
-        ("restore absent.db new.db", "There is no file"),
-        ("restore text.txt new.db", "no backup"),
+        ("restore new.db absent.db", "There is no file"),
+        ("restore new.db text.txt", "no backup"),
         ("restore threads.db threads.db", "the backup itself"),
-        ("restore threads.db redis://127.0.0.1:1/0", "another kind of store"),
-        ("restore threads.db memory://", "only in its own process"),
-        ("restore cut.tkb new.db", "cut short"),
-        ("restore damaged.db new.db", "damaged"),
-        ("restore backup.db other.db", "holds threads already"),
-        ("restore backup.tkb other.db", "in another state"),
+        ("restore redis://127.0.0.1:1/0 threads.db", "another kind of store"),
+        ("restore memory:// threads.db", "only in its own process"),
+        ("restore new.db cut.tkb", "cut short"),
+        ("restore new.db damaged.db", "damaged"),
+        ("restore other.db backup.db", "holds threads already"),
+        ("restore other.db backup.tkb", "in another state"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -249,7 +248,7 @@ def test_replacing(tmp_path, name, here):
         Chain(saver, "a", start=100).put(n=1)
         Chain(saver, "c", start=100).put(n=1)
         only_there = {place: one for place, one in everything(saver).items() if place[0] == "c"}
-        assert here("restore", "--replace", file, target)[0] == 0
+        assert here("restore", "--replace", target, file)[0] == 0
         # A bundle leaves other threads alone; a database takes the whole place.
         kept = only_there if name.endswith(".tkb") else {}
         assert everything(saver) == want | kept
@@ -259,5 +258,5 @@ def test_replacing(tmp_path, name, here):
 def test_a_restore_is_done_again_without_harm(tmp_path, path, here):
     file, target = tmp_path / "backup.tkb", tmp_path / "new.db"
     assert main(["backup", str(path), str(file)]) == 0
-    assert here("restore", file, target)[1] == [f"Restored 2 threads from {file}"]
-    assert here("restore", file, target)[1] == [f"Restored 0 threads from {file}; 2 unchanged"]
+    assert here("restore", target, file)[1] == [f"Restored 2 threads from {file}"]
+    assert here("restore", target, file)[1] == [f"Restored 0 threads from {file}; 2 unchanged"]

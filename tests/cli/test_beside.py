@@ -21,7 +21,7 @@ from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.sessions import CheckpointManager
 from threadkeep.store import InMemoryStore, Store
 
-URL = ("--url", "threads.db")
+URL = "threads.db"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def told(here):
             cache.set({(("node",), "key"): (1, None)})
 
     def run(*arguments, code=0) -> Any:
-        found, out, err = here(*arguments, *URL)
+        found, out, err = here(arguments[0], URL, *arguments[1:])
         assert (found, err == []) == (code, code == 0), err
         if code:
             return err[0]
@@ -135,9 +135,9 @@ def test_an_item_of_an_unknown_class_is_shown_raw(told, monkeypatch):
 def test_a_file_without_items_is_left_as_it_is(here):
     with SqliteSaver("threads.db"):
         pass
-    assert here("items", *URL) == (0, ["No items"], [])
+    assert here("items", URL) == (0, ["No items"], [])
     exported = ["Exported 0 items to items.jsonl"]
-    assert here("items", "--export", "items.jsonl", *URL) == (0, exported, [])
+    assert here("items", URL, "--export", "items.jsonl") == (0, exported, [])
     with InMemoryStore() as store:
         assert store.import_items("items.jsonl") == 0
     with SqliteSaver("threads.db") as saver, saver.backend._connections.reading() as db:
@@ -194,8 +194,8 @@ def test_hints_speak_of_commands_and_options(told, here):
     assert told("show", "long", "--checkpoint", str(uuid4()), code=1).endswith(
         "It may have been pruned. threadkeep history lists the others."
     )
-    assert here("create", "long", *URL)[2][0].endswith("Use another id.")
-    said = here("export", "absent", "some.tkb", *URL)[2][0]
+    assert here("create", URL, "long")[2][0].endswith("Use another id.")
+    said = here("export", URL, "absent", "some.tkb")[2][0]
     assert said.endswith("Find its id: threadkeep threads.")
     SqliteSaver("backup.db").close()
-    assert here("import", "backup.db", *URL)[2][0].count("threadkeep export") == 1
+    assert here("import", URL, "backup.db")[2][0].count("threadkeep export") == 1

@@ -22,10 +22,10 @@ def test_grants_for_a_tenant_for_all_and_none():
     ):
         done = threadkeep("grant", store, "--role", role, *given)
         assert done == (0, [f"{role} can use {said}"], [])
-        _, listed, _ = threadkeep("threads", "--url", url_as(store, role), "--json")
+        _, listed, _ = threadkeep("threads", url_as(store, role), "--json")
         assert len(json.loads(listed[0])["threads"]) == threads
     assert threadkeep("grant", store, "--role", role, "--revoke")[1] == [f"{role} can use no rows"]
-    code, _, (refused,) = threadkeep("threads", "--url", url_as(store, role))
+    code, _, (refused,) = threadkeep("threads", url_as(store, role))
     assert code == 2
     assert "permission denied" in refused
 

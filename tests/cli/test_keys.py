@@ -34,13 +34,13 @@ def found():
 def test_a_backup_is_encrypted_with_the_keys_of_the_store(before, told, refused, monkeypatch):
     told("backup", "backup.tkb")
     told("export", "--all", "threads.tkb")
-    told("restore", "backup.tkb", "sqlite:///one.db")
-    told("import", "threads.tkb", "--url", "sqlite:///two.db")
+    told("restore", "sqlite:///one.db", "backup.tkb")
+    told("import", "sqlite:///two.db", "threads.tkb")
     assert held("one.db") == held("two.db") == before
     assert not found()
     monkeypatch.delenv("TK_KEYS")
-    assert refused("restore", "backup.tkb", "sqlite:///three.db")[1] == "WrongKeyError"
-    assert refused("import", "threads.tkb", "--url", "sqlite:///three.db")[1] == "WrongKeyError"
+    assert refused("restore", "sqlite:///three.db", "backup.tkb")[1] == "WrongKeyError"
+    assert refused("import", "sqlite:///three.db", "threads.tkb")[1] == "WrongKeyError"
 
 
 def test_plain_files(before, told, refused, monkeypatch):
@@ -49,8 +49,8 @@ def test_plain_files(before, told, refused, monkeypatch):
     assert found() == {"backup.tkb", "threads.tkb"}
     assert refused("backup", "backup.db", "--plain") == (2, "InvalidArgumentError")
     monkeypatch.delenv("TK_KEYS")
-    told("restore", "backup.tkb", "sqlite:///one.db")
-    told("import", "threads.tkb", "--url", "sqlite:///two.db")
+    told("restore", "sqlite:///one.db", "backup.tkb")
+    told("import", "sqlite:///two.db", "threads.tkb")
     assert found() == {"backup.tkb", "threads.tkb", "one.db", "two.db"}
 
 

@@ -100,10 +100,10 @@ def test_into_a_file_and_out_of_it(here):
     size = Path("some.tkb").stat().st_size
     assert (code, wrong) == (0, [])
     assert said == [f"Exported 2 threads to some.tkb (10 checkpoints, {size:,} bytes)"]
-    url = ("--url", "sqlite:///new.db")
-    assert here("import", "some.tkb", *url) == (0, ["Imported 2 threads"], [])
+    store = "sqlite:///new.db"
+    assert here("import", store, "some.tkb") == (0, ["Imported 2 threads"], [])
     again = ["Imported 0 threads; 2 unchanged"]
-    assert here("import", "some.tkb", *url) == (0, again, [])
+    assert here("import", store, "some.tkb") == (0, again, [])
     assert held("new.db") == of("a", "b")
 
 
@@ -121,7 +121,7 @@ def test_which_threads_are_exported(told, options, want):
     size = Path("some.tkb").stat().st_size
     counts = {"threads": len(want), "checkpoints": 5 * len(want)}
     assert done == {"file": "some.tkb", **counts, "bytes": size, "archived": [], "skipped": {}}
-    assert told("import", "some.tkb", "--url", "sqlite:///new.db", "--json")["added"] == list(want)
+    assert told("import", "sqlite:///new.db", "some.tkb", "--json")["added"] == list(want)
     assert held("new.db") == of(*want)
 
 
@@ -153,24 +153,24 @@ def test_an_import_under_another_name_and_over_another_thread(told, refused):
     assert {place[0] for place in held("threads.db")} == {*THREADS, "twin"}
     put("new.db", "a", 900, n=1)
     before = held("new.db")
-    assert refused("import", "a.tkb", "--url", "new.db") == (2, "ThreadExistsError")
+    assert refused("import", "new.db", "a.tkb") == (2, "ThreadExistsError")
     assert held("new.db") == before
     planned = ["Would replace a", "Would import 1 thread"]
-    assert told("import", "a.tkb", "--url", "new.db", "--replace", "--dry-run") == planned
-    assert refused("import", "a.tkb", "--url", "new.db", "--dry-run") == (2, "ThreadExistsError")
+    assert told("import", "new.db", "a.tkb", "--replace", "--dry-run") == planned
+    assert refused("import", "new.db", "a.tkb", "--dry-run") == (2, "ThreadExistsError")
     assert held("new.db") == before
     done = ["Replaced a", "Imported 1 thread"]
-    assert told("import", "a.tkb", "--url", "new.db", "--replace") == done
+    assert told("import", "new.db", "a.tkb", "--replace") == done
     known = ["Imported 0 threads; 1 unchanged"]
-    assert told("import", "a.tkb", "--url", "new.db", "--replace") == known
-    assert told("import", "a.tkb", "--url", "sqlite:///no.db", "--dry-run") == [planned[1]]
+    assert told("import", "new.db", "a.tkb", "--replace") == known
+    assert told("import", "sqlite:///no.db", "a.tkb", "--dry-run") == [planned[1]]
     assert not Path("no.db").exists()
     assert held("new.db") == of("a")
 
 
 def test_an_import_goes_on_after_ctrl_c(told):
     told("export", "--all", "all.tkb")
-    made = ("import", "all.tkb", "--url", "sqlite:///new.db")
+    made = ("import", "sqlite:///new.db", "all.tkb")
     interrupted(2, *made)  # (while it is verified)
     assert held("new.db") == {}
     assert told(*made) == ["Imported 3 threads"]
@@ -267,7 +267,7 @@ def test_a_terminal_sees_how_far_it_is(told):
     fill_langgraph()
     assert "checkpoints read" in progress_of("adopt", "langgraph.db", "new.db")
     assert "threads read" in progress_of("export", "--all", "all.tkb")
-    assert "threads written" in progress_of("import", "all.tkb", "--url", "new.db")
+    assert "threads written" in progress_of("import", "new.db", "all.tkb")
 
 
 # -- adopt -------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_threads_of_langgraph_are_adopted(told):
     apart = {"conflicts": {}, "replaced": [], "forks": {}}
     assert first == {"from": "langgraph.db", "to": "new.db", **counts, **apart}
     line = "Adopted 10 checkpoints from 3 threads, 5 unchanged, 15 verified"
-    assert told("adopt", "langgraph.db", "--verify", "--url", "new.db") == [line]
+    assert told("adopt", "langgraph.db", "new.db", "--verify") == [line]
     assert Path("langgraph.db").read_bytes() == before
     assert {place[0] for place in held("new.db")} == {"l", "m", "n"}
     told("adopt", "langgraph.db")  # (into the store that THREADKEEP_URL names)
@@ -307,7 +307,7 @@ def test_threads_that_were_deleted_stay_so_unless_they_are_named(told):
     told("adopt", "langgraph.db")
     told("delete", "l", "--yes")
     assert told("adopt", "langgraph.db")[-1].startswith("Skipped l: it was deleted here")
-    assert told("adopt", "langgraph.db", "l", "--url", "threads.db") == [
+    assert told("adopt", "langgraph.db", "threads.db", "l") == [
         "Adopted 5 checkpoints from 1 thread"
     ]
 

@@ -35,46 +35,46 @@ ENDING = [name for name in COMMANDS if name != "ui"]  # (it runs until a signal:
 SUCCEEDS = {
     "advise": "advise threads.db",
     "adopt": "adopt langgraph.db threads.db",
-    "archive": "archive alpha --url threads.db",
+    "archive": "archive threads.db alpha",
     "backup": "backup threads.db new.tkb",
-    "cache": "cache --clear --yes --url threads.db",
+    "cache": "cache threads.db --clear --yes",
     "check": "check threads.db",
-    "copy": "copy alpha new --url threads.db",
-    "create": "create new --tag a --metadata n=1 --ttl 30d --url threads.db",
-    "delete": "delete alpha beta --yes --url threads.db",
-    "diff": "diff alpha --other beta --url threads.db",
-    "erase": "erase alpha --yes --url threads.db",
-    "export": "export alpha beta new.tkb --url threads.db",
-    "fork": "fork alpha --as new --url threads.db",
+    "copy": "copy threads.db alpha new",
+    "create": "create threads.db new --tag a --metadata n=1 --ttl 30d",
+    "delete": "delete threads.db alpha beta --yes",
+    "diff": "diff threads.db alpha --other beta",
+    "erase": "erase threads.db alpha --yes",
+    "export": "export threads.db alpha beta new.tkb",
+    "fork": "fork threads.db alpha --as new",
     "gc": "gc threads.db --keep-last 1",
     "grant": "grant --role ROLE --tenant acme",
-    "history": "history alpha --url threads.db",
-    "branches": "branches alpha --url threads.db",
-    "import": "import backup.tkb --url sqlite:///new.db",
-    "items": "items users.ann --url threads.db",
-    "merge": "merge branch alpha --url threads.db",
-    "messages": "messages alpha --url threads.db",
+    "history": "history threads.db alpha",
+    "branches": "branches threads.db alpha",
+    "import": "import sqlite:///new.db backup.tkb",
+    "items": "items threads.db users.ann",
+    "merge": "merge threads.db branch alpha",
+    "messages": "messages threads.db alpha",
     "migrate": "migrate threads.db",
     "views": "views",
     "monitor": "monitor threads.db --once",
-    "partial": "partial alpha --url threads.db",
-    "pin": "pin alpha --url threads.db",
-    "prune": "prune alpha beta --url threads.db",
-    "heads": "heads --url threads.db",
-    "repair": "repair --url threads.db",
-    "restore": "restore backup.tkb new.db",
+    "partial": "partial threads.db alpha",
+    "pin": "pin threads.db alpha",
+    "prune": "prune threads.db alpha beta",
+    "heads": "heads threads.db",
+    "repair": "repair threads.db",
+    "restore": "restore new.db backup.tkb",
     "rotate": "rotate encrypted.db",
-    "set": "set alpha n=1 --url threads.db",
-    "show": "show alpha --url threads.db",
-    "state": "state alpha --url threads.db",
+    "set": "set threads.db alpha n=1",
+    "show": "show threads.db alpha",
+    "state": "state threads.db alpha",
     "stats": "stats threads.db",
     "mirror": "mirror threads.db sqlite:///new.db",
-    "tag": "tag alpha a --url threads.db",
-    "threads": "threads --url threads.db",
-    "tier": "tier alpha --url threads.db",
+    "tag": "tag threads.db alpha a",
+    "threads": "threads threads.db",
+    "tier": "tier threads.db alpha",
     "ui": "ui threads.db --port 0",
     "upgrade": "upgrade threads.db --migrations changes:migrations",
-    "versions": "versions alpha n --url threads.db",
+    "versions": "versions threads.db alpha n",
 }
 
 
@@ -143,7 +143,7 @@ def test_help_has_an_example_and_names_what_all_have(name, capsys):
     assert main([name, "--help"]) == 0
     help = " ".join(capsys.readouterr().out.split())
     assert f"Example: threadkeep {name} " in help
-    named = {"--json"} if name in ("mirror", "views") else {"--url", "--json"}
+    named = {"--json"} if name in ("adopt", "mirror", "views") else {"[STORE]", "--json"}
     assert named <= set(help.split())
 
 
@@ -209,7 +209,7 @@ def test_on_a_terminal_there_are_colours_unless_they_are_not_wanted(folder):
 def test_on_a_terminal_a_difference_has_colours(folder):
     with SqliteSaver("threads.db") as saver:
         Chain(saver, "beta", start=5).put(n=2)
-    drawn = on_a_terminal("diff", "alpha", "--other", "beta", "--url", "threads.db")
+    drawn = on_a_terminal("diff", "threads.db", "alpha", "--other", "beta")
     assert re.search("\x1b\\[31m- alpha", drawn)
     assert re.search("\x1b\\[32m\\+ beta", drawn)
     assert re.search("\x1b\\[33m  ~ 1 -> 2", drawn)
@@ -225,21 +225,20 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("histry", "Did you mean 'history'?"),
         ("check --nonsense", "--nonsense"),
         ("check threads.db more", "See threadkeep check --help"),
-        ("check threads.db --url other.db", "given twice"),
         ("check", "No store is given"),
-        ("check --url", "--url"),
+        ("check --cold", "--cold"),
         ("check absent.db", "There is no file absent.db"),
         ("migrate nonsense", "There is no file nonsense"),
         ("migrate memory://", "only in its own process"),
-        ("backup a b c", "at most a store and a file"),
+        ("backup a b c", "See threadkeep backup --help"),
         ("history t --limit=a", "Invalid value for '--limit': Input should be"),
-        ("export alpha --url threads.db", "Say which threads"),
-        ("export alpha new.tkb --all --url threads.db", "Say which threads"),
-        ("export alpha threads.db --url threads.db", "is a live database: it is left as it is"),
-        ("import threads.db --url threads.db", "no bundle"),
-        ("import absent.tkb --url sqlite:///new.db", "absent.tkb"),
-        ("import backup.tkb --url new.db", "sqlite:///... creates one"),
-        ("import backup.tkb --as new --url threads.db", "cannot all get the id 'new'"),
+        ("export threads.db alpha", "Say which threads"),
+        ("export threads.db alpha new.tkb --all", "Say which threads"),
+        ("export threads.db alpha threads.db", "is a live database: it is left as it is"),
+        ("import threads.db threads.db", "no bundle"),
+        ("import sqlite:///new.db absent.tkb", "absent.tkb"),
+        ("import new.db backup.tkb", "sqlite:///... creates one"),
+        ("import threads.db backup.tkb --as new", "cannot all get the id 'new'"),
         ("mirror threads.db", "See threadkeep mirror --help"),
         ("mirror absent.db sqlite:///new.db", "There is no file absent.db"),
         ("mirror threads.db new.db", "There is no file new.db"),
@@ -249,21 +248,21 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("adopt langgraph.db", "No store is given"),
         ("adopt langgraph.db new.db", "sqlite:///... creates one"),
         ("adopt backup.tkb threads.db", "is not a SQLite database"),
-        ("adopt threads.db --url threads.db", "is a threadkeep store already"),
+        ("adopt threads.db threads.db", "is a threadkeep store already"),
         ("adopt langgraph.db threads.db --key-file absent", "absent cannot be opened"),
         ("adopt langgraph.db threads.db --key-file short.key", "16, 24 or 32 bytes"),
         ("backup --format tar threads.db new.db", "--format"),
-        ("archive --url threads.db", "Use either thread ids or --idle"),
-        ("archive alpha --idle 1d --url threads.db", "Use either thread ids or --idle"),
-        ("archive --idle soon --url threads.db", "--idle"),
-        ("restore --url threads.db", "Use either the file of a backup or --thread"),
-        ("restore --thread alpha --url threads.db", "not archived"),
-        ("tier --warm soon --url threads.db", "warm"),
-        ("tier --offload-over 7 --url threads.db", "over"),
-        ("tier --every never --url threads.db", "--every"),
-        ("erase --url threads.db", "in one way"),
-        ("erase alpha --metadata a=1 --yes --url threads.db", "in one way"),
-        ("erase --metadata user_id --yes --url threads.db", "KEY=VALUE"),
+        ("archive threads.db", "Use either thread ids or --idle"),
+        ("archive threads.db alpha --idle 1d", "Use either thread ids or --idle"),
+        ("archive threads.db --idle soon", "--idle"),
+        ("restore", "Use either the file of a backup or --thread"),
+        ("restore threads.db --thread alpha", "not archived"),
+        ("tier threads.db --warm soon", "warm"),
+        ("tier threads.db --offload-over 7", "over"),
+        ("tier threads.db --every never", "--every"),
+        ("erase threads.db", "in one way"),
+        ("erase threads.db alpha --metadata a=1 --yes", "in one way"),
+        ("erase threads.db --metadata user_id --yes", "KEY=VALUE"),
     ],
 )
 def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
@@ -293,12 +292,12 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
         ["check", "postgresql://u:hunter2@127.0.0.1:1/db"],  # (the driver says why it failed)
         ["mirror", "threads.db", "postgresql://u:hunter2@127.0.0.1:1/x"],
         ["stats", "redis://u:hunter2@127.0.0.1:1/0"],
-        ["check", "a.db", "--url=postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["check", "a.db", "--cold=postgresql://u:hunter 2@127.0.0.1:1/x"],
         ["check", "--urll=postgresql://u:hunter 2@h/x"],
-        ["show", "t", "--url", "postgresql://u:hunter 2@127.0.0.1:1/x"],
-        ["show", "t", "--url", "psql://u:hunter 2@h/x"],
-        ["show", "t", "--url", "u:hunter 2@h/x"],
-        ["show", "t", "--url", "host=h password=hunter 2"],
+        ["show", "postgresql://u:hunter 2@127.0.0.1:1/x", "t"],
+        ["show", "psql://u:hunter 2@h/x", "t"],
+        ["show", "u:hunter 2@h/x", "t"],
+        ["show", "host=h password=hunter 2", "t"],
         ["stats", "redis://u:hunter 2@127.0.0.1:1/0"],
         ["mirror", "threads.db", "u:hunter 2@h/x"],
         ["mirror", "u:hunter 2@h/x", "threads.db"],
@@ -308,7 +307,7 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
         ["adopt", "postgresql://u:hunter 2@127.0.0.1:1/x", "threads.db"],
         ["adopt", "mysql://u:hunter 2@h/x", "threads.db"],
         ["adopt", "langgraph.db", "u:hunter 2@h/x"],
-        ["import", "backup.tkb", "--url", "u:hunter 2@h/x"],
+        ["import", "u:hunter 2@h/x", "backup.tkb"],
     ],
 )
 def test_no_password_is_repeated(folder, capsys, arguments):
@@ -414,7 +413,6 @@ def test_the_option_goes_before_the_environment_and_that_before_the_file(
     assert store() == "named.db"
     monkeypatch.setenv("THREADKEEP_URL", "environment.db")
     assert store() == "environment.db"
-    assert store("--url", "option.db") == "option.db"
     assert store("option.db") == "option.db"
 
 
@@ -450,6 +448,23 @@ def test_other_variables_of_the_environment_are_no_mistake(folder, monkeypatch):
     assert main(["check"]) == 0
     assert main(["backup", "new.db"]) == 0
     assert main(["restore", "backup.tkb"]) == 0
+
+
+def test_the_store_is_first_or_configured(folder, monkeypatch, capsys):
+    def shown(*words):
+        capsys.readouterr()
+        assert main([*words, "--json"]) == 0, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)["thread"]
+
+    Path("alto").write_text("a file that is no database")
+    Path("threads.db").rename("agents")  # (a database, by its first bytes)
+    assert shown("show", "agents", "alpha") == shown("show", "sqlite:///agents", "alpha") == "alpha"
+    assert main(["show", "alto"]) == 2
+    assert "No store is given" in capsys.readouterr().err
+    monkeypatch.setenv("THREADKEEP_URL", "agents")
+    assert (shown("show", "alpha"), shown("show", "alto")) == ("alpha", "alto")
+    assert main(["show", "absent.db", "alpha"]) == 2
+    assert "There is no file absent.db" in capsys.readouterr().err
 
 
 # -- signals and pipes -------------------------------------------------------------------
@@ -560,9 +575,9 @@ def test_completion_asks_no_server(folder, completed):
 
 
 def test_completion_looks_where_the_command_line_says(folder, completed):
-    assert completed("threadkeep show --url threads.db al") == ["alpha", "alto"]
+    assert completed("threadkeep show threads.db al") == ["alpha", "alto"]
     assert main(["migrate", "sqlite:///many.db"]) == 0
     with SqliteSaver("many.db") as saver:
         for number in range(60):
             Chain(saver, f"thread {number:02}").put(n=1)
-    assert len(completed("threadkeep show --url many.db thr")) == 50
+    assert len(completed("threadkeep show many.db thr")) == 50

@@ -30,7 +30,7 @@ def store(tmp_path, monkeypatch):
 
 def test_a_dry_run_and_then_for_real(store, here):
     before = store.read_bytes()
-    code, said, wrong = here("repair", "--url", "threads.db", "--dry-run")
+    code, said, wrong = here("repair", "threads.db", "--dry-run")
     assert (code, wrong) == (0, [])
     assert said == [
         "thread 'a': would remove 1 checkpoint",
@@ -39,7 +39,7 @@ def test_a_dry_run_and_then_for_real(store, here):
     ]
     assert store.read_bytes() == before
     assert here("check", "threads.db")[0] == 1
-    code, said, wrong = here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    code, said, wrong = here("repair", "threads.db", "--quarantine", "out.tkq")
     assert (code, wrong) == (0, [])
     assert said[-1] == "Checked 2 threads. Repaired 1 thread. The removed data is in out.tkq."
     assert here("check", "threads.db") == (0, ["Checked 2 threads. No problems found."], [])
@@ -55,13 +55,13 @@ def test_a_dry_run_and_then_for_real(store, here):
 def test_the_file_lies_beside_the_store(store, tmp_path_factory, monkeypatch, here):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
-    assert here("repair", "--url", str(store))[0] == 0
+    assert here("repair", str(store))[0] == 0
     assert len(list(store.parent.glob("quarantine-*.tkq"))) == 1
     assert list(elsewhere.iterdir()) == []
 
 
 def test_the_file_has_a_name_of_its_own(store, here):
-    code, said, _ = here("repair", "a", "--url", "threads.db", "--json")
+    code, said, _ = here("repair", "threads.db", "a", "--json")
     document = json.loads("\n".join(said))
     assert code == 0
     assert [file.name for file in store.parent.glob("quarantine-*.tkq")] == [document["file"]]
@@ -69,7 +69,7 @@ def test_the_file_has_a_name_of_its_own(store, here):
     assert one["checkpoints"] == [["", "00000003"]]
     assert one["heads"] == [{"namespace": "", "before": "00000003", "after": "00000002"}]
     assert {finding["kind"] for finding in one["findings"]} == {"checkpoint"}
-    code, said, _ = here("repair", "--url", "threads.db")
+    code, said, _ = here("repair", "threads.db")
     assert (code, said) == (0, ["Checked 2 threads. No problems found."])
     assert len(list(store.parent.glob("quarantine-*.tkq"))) == 1
 
@@ -77,7 +77,7 @@ def test_the_file_has_a_name_of_its_own(store, here):
 def test_what_is_left_is_exit_code_1(store, here):
     db = damaging("sqlite", None, store.parent)
     db.execute("DELETE FROM tk_threads WHERE thread = ?", "b")
-    code, said, _ = here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    code, said, _ = here("repair", "threads.db", "--quarantine", "out.tkq")
     assert code == 1
     assert any(line.startswith("not repaired: ") and "not exist" in line for line in said)
     assert any("restore a backup" in line for line in said)
@@ -93,7 +93,7 @@ def test_what_is_left_is_exit_code_1(store, here):
 )
 def test_what_cannot_be_done_changes_nothing(store, arguments, told, here):
     before = store.read_bytes()
-    code, said, wrong = here("repair", *arguments, "--url", "threads.db")
+    code, said, wrong = here("repair", "threads.db", *arguments)
     assert (code, said) == (1 if "absent" in arguments else 2, [])
     assert told in wrong[0]
     assert store.read_bytes() == before
@@ -101,8 +101,8 @@ def test_what_cannot_be_done_changes_nothing(store, arguments, told, here):
 
 
 def test_a_quarantine_file_is_no_backup(store, here):
-    here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
-    code, _, wrong = here("restore", "out.tkq", "new.db")
+    here("repair", "threads.db", "--quarantine", "out.tkq")
+    code, _, wrong = here("restore", "new.db", "out.tkq")
     assert code == 2
     assert "is no backup" in wrong[0]
     code, _, wrong = here("backup", "threads.db", "out.tkq")

@@ -45,14 +45,14 @@ def test_a_server_is_looked_into_as_a_file_is(url, told):
         0,
         {"store": f"{scheme}://...", "ok": True, "threads": 1, "findings": [], "notes": []},
     )
-    code, shown = told("show", "t", "--url", url)
+    code, shown = told("show", url, "t")
     assert (code, [one["text"] for one in shown["messages"]]) == (0, ["hi"] * 3)
-    code, listed = told("history", "t", "--url", url, "--limit", "2")
+    code, listed = told("history", url, "t", "--limit", "2")
     assert (code, len(listed["checkpoints"]), listed["more"]) == (0, 2, True)
-    assert told("state", "t", "--url", url)[1]["values"] == {"messages": ["hi"] * 3, "n": 2}
+    assert told("state", url, "t")[1]["values"] == {"messages": ["hi"] * 3, "n": 2}
     assert told("stats", url)[1]["checkpoints"] == 3
-    assert told("delete", "t", "--yes", "--url", url)[0] == 0
-    assert told("show", "t", "--url", url)[0] == 1
+    assert told("delete", url, "t", "--yes")[0] == 0
+    assert told("show", url, "t")[0] == 1
 
 
 def test_threads_of_a_server_are_found_and_changed(url, told):
@@ -60,38 +60,36 @@ def test_threads_of_a_server_are_found_and_changed(url, told):
         chain = Chain(saver, "t")
         first = chain.put(n=1)["configurable"]["checkpoint_id"]
         saver.put_writes(chain.put(n=2), [("__interrupt__", "?")], "task")
-    at = ("--url", url)
 
     def ids(*options):
-        return [one["id"] for one in told("threads", *options, *at)[1]["threads"]]
+        return [one["id"] for one in told("threads", url, *options)[1]["threads"]]
 
     assert ids("--has-interrupt", "--updated-after", "1h") == ["t"]
-    assert told("create", "u", "--tag", "a", *at)[1]["thread"]["state"] == "created"
-    assert told("tag", "u", "b", *at)[1]["thread"]["tags"] == ["a", "b"]
-    assert told("pin", "u", *at)[1]["thread"]["pinned"] is True
-    assert told("set", "u", "n=1", "--ttl", "1d", *at)[1]["thread"]["metadata"] == {"n": 1}
+    assert told("create", url, "u", "--tag", "a")[1]["thread"]["state"] == "created"
+    assert told("tag", url, "u", "b")[1]["thread"]["tags"] == ["a", "b"]
+    assert told("pin", url, "u")[1]["thread"]["pinned"] is True
+    assert told("set", url, "u", "n=1", "--ttl", "1d")[1]["thread"]["metadata"] == {"n": 1}
     assert ids("--pinned", "--metadata", "n=1", "--tag", "b") == ["u"]
-    assert told("threads", "--count", *at)[1] == {"count": 2}
-    assert told("copy", "t", "twin", *at)[0] == 0
-    assert told("history", "twin", *at)[1]["checkpoints"][0]["waiting"] == 1
-    assert len(told("versions", "twin", "n", *at)[1]["versions"]) == 2
-    assert told("diff", "t", first, "--other", "twin", *at)[1]["same"] is False
-    assert told("diff", "t", "--other", "twin", *at)[1]["same"] is True
-    assert told("threads", "absent", *at)[0] == 1
+    assert told("threads", url, "--count")[1] == {"count": 2}
+    assert told("copy", url, "t", "twin")[0] == 0
+    assert told("history", url, "twin")[1]["checkpoints"][0]["waiting"] == 1
+    assert len(told("versions", url, "twin", "n")[1]["versions"]) == 2
+    assert told("diff", url, "t", first, "--other", "twin")[1]["same"] is False
+    assert told("diff", url, "t", "--other", "twin")[1]["same"] is True
+    assert told("threads", url, "absent")[0] == 1
 
 
 def test_a_fork_on_a_server_is_merged(url, told):
     with open_saver(url) as saver:
         Chain(saver, "t").put(n=1)
-    at = ("--url", url)
-    assert told("fork", "t", "--as", "branch", *at)[1]["thread"]["state"] == "forked"
+    assert told("fork", url, "t", "--as", "branch")[1]["thread"]["state"] == "forked"
     with open_saver(url) as saver:
         chain = Chain(saver, "branch", start=1)
         chain.at = saver.get_tuple(config("branch")).config
         chain.versions = {"n": 1}
         chain.put(n=2)
-    assert told("merge", "branch", "t", *at)[1]["channels"] == ["n"]
-    assert told("state", "t", *at)[1]["values"] == {"n": 2}
+    assert told("merge", url, "branch", "t")[1]["channels"] == ["n"]
+    assert told("state", url, "t")[1]["values"] == {"n": 2}
 
 
 def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
@@ -104,11 +102,11 @@ def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
     assert (code, done["added"], done["to"]) == (0, ["a", "b"], f"{scheme}://...")
     with open_saver(url) as saver:
         assert everything(saver) == want
-    assert told("delete", "b", "--yes", "--url", url)[0] == 0
+    assert told("delete", url, "b", "--yes")[0] == 0
     assert told("mirror", url, file, "--delete", "--dry-run")[1]["deleted"] == ["b"]
     assert told("mirror", url, file, "--delete")[1]["deleted"] == ["b"]
-    assert told("export", "a", f"{tmp_path / 'a.tkb'}", "--url", url)[1]["threads"] == 1
-    imported = told("import", f"{tmp_path / 'a.tkb'}", "--as", "twin", "--url", url)
+    assert told("export", url, "a", f"{tmp_path / 'a.tkb'}")[1]["threads"] == 1
+    imported = told("import", url, f"{tmp_path / 'a.tkb'}", "--as", "twin")
     assert imported[1]["added"] == ["twin"]
 
 
@@ -119,7 +117,7 @@ def test_langgraphs_threads_are_adopted_into_a_server(url, told, tmp_path):
             Chain(saver, name).put(n=name)
     first = told("adopt", str(source), url, "a", "--verify")[1]
     assert (first["checkpoints"], first["verified"]) == (1, 1)
-    again = told("adopt", str(source), "--url", url)[1]
+    again = told("adopt", str(source), url)[1]
     assert (again["checkpoints"], again["unchanged"]) == (1, 1)
 
 
@@ -162,7 +160,7 @@ def test_damage_is_exit_code_1(told, tmp_path):
 def test_no_table_is_made_by_looking(told, arguments):
     name, *rest = arguments.split()
     url = f"{postgres_kit.url()}?schema=tk_never_made"
-    code, document = told(name, *rest, "--url", url)
+    code, document = told(name, url, *rest)
     assert (code, document["error"]["type"]) == (2, "NotSetUpError")
     with psycopg.connect(postgres_kit.url()) as db:
         found = db.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'tk_never_made'")

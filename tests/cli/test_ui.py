@@ -107,7 +107,7 @@ def test_a_file_of_langgraph_is_only_shown(tmp_path, here):
 
 
 def opened(url):
-    with _opened(Session(url=url, as_json=False), "URL", None, write=False) as saver:
+    with _opened(Session(store=url, as_json=False), "URL", None, write=False) as saver:
         return type(saver).__name__, [one.id for one in saver.threads.search()]
 
 

@@ -297,9 +297,9 @@ def test_the_command_line_takes_keys_from_the_environment_or_a_file(
     url, file = f"sqlite:///{tmp_path / 'threads.db'}", tmp_path / "keys"
     RING.save(file)
     for name, value in (("TK_KEYS", RING.as_text()), ("THREADKEEP_KEYS_FILE", str(file))):
-        code, out, _ = threadkeep("show", "t", "--url", url, env={**os.environ, name: value})
+        code, out, _ = threadkeep("show", url, "t", env={**os.environ, name: value})
         assert (code, "hello" in "".join(out)) == (0, True)
-    code, _, errors = threadkeep("show", "t", "--url", url)
+    code, _, errors = threadkeep("show", url, "t")
     assert (code, RING.current in "".join(errors)) == (2, True)
 
 

@@ -161,11 +161,11 @@ def test_the_command_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     url = url_of("sqlite", tmp_path)
     monkeypatch.delenv("TK_KEYS", raising=False)
     for command in (
-        ["tag", "t", "after", "--url", url],
-        ["tag", "t", "after", "--url", url, "--tenant", "acme"],
-        ["fork", "t", "--url", url],
-        ["delete", "t", "--url", url, "--yes"],
-        ["export", "t", f"{tmp_path / 'all.tkb'}", "--url", url],
+        ["tag", url, "t", "after"],
+        ["tag", url, "t", "after", "--tenant", "acme"],
+        ["fork", url, "t"],
+        ["delete", url, "t", "--yes"],
+        ["export", url, "t", f"{tmp_path / 'all.tkb'}"],
         ["backup", url, f"{tmp_path / 'all.tkb'}"],
     ):
         code, _, errors = threadkeep(*command)

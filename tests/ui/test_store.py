@@ -62,7 +62,7 @@ def test_a_check_runs_on_demand_and_names_the_damage_and_its_repair(own, serve, 
     expect(tab.get_by_text("1 thread checked")).to_be_visible()
     findings = tab.locator("section", has=tab.get_by_role("heading", name="Findings"))
     expect(findings.locator("tbody tr").first).to_contain_text("order-1")
-    expect(tab.get_by_text('threadkeep repair --url "$THREADKEEP_URL" --dry-run')).to_be_visible()
+    expect(tab.get_by_text('threadkeep repair "$THREADKEEP_URL" --dry-run')).to_be_visible()
 
 
 def test_advice_has_a_command_that_is_copied(own, serve, monkeypatch):

@@ -14,6 +14,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple, TypeVar
 
 import typer
+from typer.core import TyperCommand
 from typer.main import get_command
 
 from threadkeep._core.codec import Migrations
@@ -23,12 +24,11 @@ from threadkeep.cli.parameters import (
     IMPORTS,
     MIGRATIONS,
     RAW,
+    STORE_FIRST,
     TENANT,
-    URL,
-    URL_ARGUMENT,
     option,
 )
-from threadkeep.cli.stores import Session
+from threadkeep.cli.stores import LEFT_OUT, Session, names_store
 from threadkeep.cli.terminal import clean, write
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -66,8 +66,7 @@ _SHARED = {
         ("raw", RAW, bool),
         ("cold", COLD, str | None),
         ("tenant", TENANT, str | None),
-        ("store", URL_ARGUMENT, str | None),
-        ("url", URL, str | None),
+        ("store", STORE_FIRST, str | None),
         ("as_json", AS_JSON, bool),
     )
 }
@@ -76,22 +75,22 @@ _SHARED = {
 def command(
     example: str,
     *,
-    url: bool = True,
-    store: bool = False,
+    store: bool = True,
     cold: bool = False,
     imports: bool = False,
     migrations: bool = True,
     raw: bool = False,
-    tenant: bool = True,
+    tenant: bool | None = None,
     **groups: Callable[..., Any],
 ) -> Callable[[F], F]:
     """Add a command: a function of a session and of typer's parameters.
 
-    Its docstring is the help. It returns the exit code, or None for 0. The example names it.
-    Each of `groups` is a function of options; its result is the argument of that name.
+    With `store`, its first argument is the store. Its docstring is the help, and the example names
+    it. It returns the exit code, or None for 0. Each of `groups` is a function of options; its
+    result is the argument of that name.
     """
     wanted = {"imports": imports, "migrations": imports and migrations, "raw": raw}
-    wanted |= {"cold": cold, "tenant": tenant and url, "store": store, "url": url}
+    wanted |= {"cold": cold, "tenant": store if tenant is None else tenant, "store": store}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
     options["as_json"] = _SHARED["as_json"]
 
@@ -106,7 +105,8 @@ def build() -> Any:
     """Build the program of all commands. Only a terminal gets help with boxes."""
     drawn = "rich" if sys.stdout.isatty() else None
     app = typer.Typer(
-        epilog="Use threadkeep COMMAND --help for the options and an example of a command.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Use threadkeep COMMAND -h for the options and an example of a command.",
         rich_markup_mode=drawn,  # type: ignore[arg-type] # mypy widens the two texts to `str`
         pretty_exceptions_enable=False,
     )
@@ -114,9 +114,36 @@ def build() -> Any:
     for panel, names in _PANELS.items():
         for name in names.split():
             found = _commands[name]
-            add = app.command(name, epilog=f"Example: {found.example}", rich_help_panel=panel)
+            add = app.command(
+                name, cls=_StoreFirst, epilog=f"Example: {found.example}", rich_help_panel=panel
+            )
             add(_callback(found))
     return get_command(app)
+
+
+class _StoreFirst(TyperCommand):
+    """A command whose first argument, the store, may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `click.Command.parse_args`."""
+        found: list[Any] = [one for one in self.params if one.param_type_name == "argument"]
+        if found and found[0].name == "store":
+            others = found[1:]
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+            if not _begins_with_store(others, given):
+                args = [LEFT_OUT, *args]
+        return super().parse_args(ctx, args)
+
+
+def _begins_with_store(others: list[Any], given: Mapping[str, Any]) -> bool:
+    """True if the first word of a command line is the store, as it was parsed."""
+    word = given.get("store")
+    if not isinstance(word, str):
+        return False
+    missing = [one for one in others if one.nargs == -1 or not isinstance(given.get(one.name), str)]
+    if any(one.metavar == "FILE" and one.required for one in missing):
+        return False
+    return not missing or names_store(word)
 
 
 def _callback(found: _Command) -> Callable[..., int | None]:
@@ -154,12 +181,13 @@ def _callback(found: _Command) -> Callable[..., int | None]:
 
 
 def _callback_parameters(found: _Command) -> list[Parameter]:
-    """Return a command's own parameters, those of its groups, and the shared ones."""
+    """Return the store, a command's own parameters, those of its groups, and the shared ones."""
     parameters: list[Parameter] = []
     for one in _parameters(found.run)[1:]:
         make = found.groups.get(one.name)
         parameters += [one] if make is None else _parameters(make)
-    return [*parameters, *found.options.values()]
+    everything = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
+    return sorted([*everything, *found.options.values()], key=lambda one: one.name != "store")
 
 
 def _flag(parameter: Parameter) -> str:

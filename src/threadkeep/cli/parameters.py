@@ -29,10 +29,10 @@ def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Complete a thread id from a SQLite file. Servers are not asked, as they may be slow."""
     found: list[str] = []
     with suppress(Exception):  # completion shows no errors
-        url = url_of(context.params.get("url"))
+        url = url_of(context.params.get("store"))
         if file_of(url) is not None:
             tenant = context.params.get("tenant")
-            with Session(url=url, tenant=tenant, as_json=False).open(read_only=True) as saver:
+            with Session(store=url, tenant=tenant, as_json=False).open(read_only=True) as saver:
                 wanted = fetch(FindThreads(incomplete or None, _MAX_COMPLETIONS))
                 found = store_of(saver).run(wanted)
     return [name for name in found if name.startswith(incomplete)]
@@ -66,8 +66,11 @@ def thread_argument(help: str, default: Any = ..., name: str = "THREAD") -> Any:
 
 STORE = "a URL (sqlite:///, postgresql://, redis://), or the path of a SQLite file"
 
-URL = option("--url URL", f"Store: {STORE}. Default: THREADKEEP_URL, else url in threadkeep.toml.")
-URL_ARGUMENT = argument("URL", "Store, same as --url.", None)
+STORE_FIRST = argument(
+    "STORE",
+    f"{STORE[0].upper()}{STORE[1:]}. Default: THREADKEEP_URL, else url in threadkeep.toml.",
+    None,
+)
 COLD = option(
     "--cold URL",
     "Cold store: file:///folder, s3://bucket/path, gs:// or az://. Default: THREADKEEP_COLD,"

@@ -6,6 +6,7 @@ Errors show no value and no URL that may hold a password.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -101,15 +102,32 @@ def _invalid_setting(error: ValidationError) -> InvalidArgumentError:
     return InvalidArgumentError(f"{source}: {key!r}: {first['msg']}.")
 
 
-def url_of(option: str | None, argument: str | None = None) -> str:
-    """Return the URL or path of a command, else the configured one."""
-    if option and argument:
-        raise InvalidArgumentError("The store is given twice.", hint="Leave out --url.")
-    url = option or argument or settings().url
+LEFT_OUT = "\0"
+"""The argument STORE of a command line that does not name one."""
+_ENDINGS = (".db", ".sqlite", ".sqlite3")
+_CONNINFO = re.compile(r"(?:^|\s)(?:host|dbname|service|password)\s*=")  # (refused later)
+_SQLITE = b"SQLite format 3\0"  # the first bytes of a database
+
+
+def names_store(word: str) -> bool:
+    """True if an argument is a store: a URL, the name of a database, or an existing database."""
+    if "://" in word or word.endswith((*_ENDINGS, ":memory:")) or _CONNINFO.search(word):
+        return True
+    try:
+        with Path(word).open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except (OSError, ValueError):
+        return False
+
+
+def url_of(argument: str | None) -> str:
+    """Return the URL or path that a command names, else the configured one."""
+    url = settings().url if argument in (None, LEFT_OUT) else argument
     if not url:
         raise InvalidArgumentError(
             "No store is given.",
-            hint="Use --url, set THREADKEEP_URL, or write url = '...' into threadkeep.toml.",
+            hint="Name it first, as in `threadkeep threads threads.db`; or set THREADKEEP_URL, or"
+            " write url = '...' into threadkeep.toml.",
         )
     return url
 
@@ -196,8 +214,7 @@ def public_name(url: str) -> str:
 class Session(Output):
     """One run of a command: its store, and its output."""
 
-    url: str | None = None
-    store: str | None = None  # the argument of a command, which means the same as --url
+    store: str | None = None
     cold: str | None = None
     raw: bool = False
     migrations: Migrations | None = None
@@ -205,7 +222,7 @@ class Session(Output):
 
     def store_url(self) -> str:
         """Return the URL of the store; see `url_of`."""
-        return url_of(self.url, self.store)
+        return url_of(self.store)
 
     def open(self, *, read_only: bool | Literal["live"] = False, strict: bool = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""

@@ -127,7 +127,7 @@ def _of_old_checkpoints(stats: Stats, frees: int, url: str) -> Iterator[Advice]:
             f"{plural(stats.idle_threads, 'thread')} not written for {IDLE_DAYS} days."
             " Move them into a cold store; reading one restores it.",
             stats.idle_bytes,
-            command=f"threadkeep tier --url {url} --warm {IDLE_DAYS}d --cold file:///cold",
+            command=f"threadkeep tier {url} --warm {IDLE_DAYS}d --cold file:///cold",
         )
 
 

@@ -21,7 +21,7 @@ from threadkeep.threads.forks import BranchCheckpoint, Branches
 from threadkeep.threads.steps import seconds_between
 
 
-@command("threadkeep fork 42 --as 'what if' --url threads.db", cold=True)
+@command("threadkeep fork threads.db 42 --as 'what if'", cold=True)
 def fork(
     session: Session,
     thread: str = THREAD,
@@ -40,7 +40,7 @@ def fork(
 MergeSide = Literal["theirs", "ours"]
 
 
-@command("threadkeep merge 'what if' 42 --dry-run --url threads.db", cold=True, imports=True)
+@command("threadkeep merge threads.db 'what if' 42 --dry-run", cold=True, imports=True)
 def merge(
     session: Session,
     fork: str = thread_argument("Thread id of the fork.", name="FORK"),
@@ -95,7 +95,7 @@ def _merge_lines(found: MergeReport, *, dry_run: bool, is_conflict: bool) -> Ite
 # -- branches ----------------------------------------------------------------------------
 
 
-@command("threadkeep branches 42 --url threads.db", cold=True, imports=True, raw=True)
+@command("threadkeep branches threads.db 42", cold=True, imports=True, raw=True)
 def branches(
     session: Session,
     thread: str = THREAD,
@@ -169,7 +169,7 @@ Spot: TypeAlias = tuple[str, str]
 """A namespace, and a checkpoint's id."""
 
 
-@command("threadkeep history 42 --limit 20 --url threads.db", cold=True, imports=True, raw=True)
+@command("threadkeep history threads.db 42 --limit 20", cold=True, imports=True, raw=True)
 def history(
     session: Session,
     thread: str = THREAD,

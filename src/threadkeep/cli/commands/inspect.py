@@ -106,7 +106,7 @@ def _head_line(head: Mapping[str, Any], *, named: bool = True) -> Text:
 # -- show --------------------------------------------------------------------------------
 
 
-@command("threadkeep show 42 --url threads.db", cold=True, imports=True, raw=True)
+@command("threadkeep show threads.db 42", cold=True, imports=True, raw=True)
 def show(
     session: Session,
     thread: str = THREAD,
@@ -187,7 +187,7 @@ def _pending_lines(head: Mapping[str, Any]) -> Iterator[RenderableType]:
 # -- state -------------------------------------------------------------------------------
 
 
-@command("threadkeep state 42 --channel plan --url threads.db", cold=True, imports=True, raw=True)
+@command("threadkeep state threads.db 42 --channel plan", cold=True, imports=True, raw=True)
 def state(
     session: Session,
     thread: str = THREAD,
@@ -218,7 +218,7 @@ def state(
 # -- versions ----------------------------------------------------------------------------
 
 
-@command("threadkeep versions 42 messages --limit 5 --url threads.db", cold=True)
+@command("threadkeep versions threads.db 42 messages --limit 5", cold=True)
 def versions(
     session: Session,
     thread: str = THREAD,
@@ -275,7 +275,7 @@ _CHANGES = 20  # shown of a channel
 _UNLIMITED = 1 << 62
 
 
-@command("threadkeep diff 42 CHECKPOINT --url threads.db", cold=True, imports=True, raw=True)
+@command("threadkeep diff threads.db 42 CHECKPOINT", cold=True, imports=True, raw=True)
 def diff(
     session: Session,
     thread: str = THREAD,
@@ -331,7 +331,7 @@ def older_layers(saver: Saver, found: CheckpointTuple) -> list[Layer]:
 
 
 @command(
-    "threadkeep messages 42 --search 'refund order' --url threads.db",
+    "threadkeep messages threads.db 42 --search 'refund order'",
     cold=True,
     imports=True,
     raw=True,
@@ -367,7 +367,7 @@ def messages(
 # -- partial -----------------------------------------------------------------------------
 
 
-@command("threadkeep partial 42 --url threads.db", cold=True, imports=True, raw=True)
+@command("threadkeep partial threads.db 42", cold=True, imports=True, raw=True)
 def partial(
     session: Session,
     thread: str = THREAD,

@@ -46,7 +46,7 @@ def _opened(session: Session, *, read_only: bool) -> Iterator[Store]:
             yield store
 
 
-@command("threadkeep items users.ann drink --url threads.db", imports=True, raw=True, tenant=False)
+@command("threadkeep items threads.db users.ann drink", imports=True, raw=True, tenant=False)
 def items(  # noqa: PLR0913 - they are given by name
     session: Session,
     namespace: str | None = argument(
@@ -153,7 +153,7 @@ def _namespaces(session: Session, store: Store, limit: int) -> None:
     )
 
 
-@command("threadkeep cache --url threads.db", tenant=False)
+@command("threadkeep cache threads.db", tenant=False)
 def cache(
     session: Session,
     *,

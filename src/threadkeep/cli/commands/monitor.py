@@ -54,7 +54,7 @@ _NEW = timedelta(seconds=1)
 _SECONDS = 1  # between two looks for a signal
 
 
-@command("threadkeep stats threads.db --watch", store=True)
+@command("threadkeep stats threads.db --watch")
 def stats(
     session: Session,
     *,
@@ -198,7 +198,7 @@ def _sizes(
 # -- advise ------------------------------------------------------------------------------
 
 
-@command("threadkeep advise threads.db", store=True)
+@command("threadkeep advise threads.db")
 def advise(session: Session) -> None:
     """Propose settings and commands from the statistics."""
     url = session.store_url()
@@ -250,7 +250,6 @@ def _thresholds(
 
 @command(
     "threadkeep monitor threads.db --alert json://localhost:8080",
-    store=True,
     thresholds=_thresholds,
 )
 def monitor(

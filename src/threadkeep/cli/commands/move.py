@@ -27,6 +27,7 @@ from threadkeep.cli.stores import (
     Session,
     check_exists,
     is_same,
+    names_store,
     open_existing,
     open_target,
     public_name,
@@ -42,7 +43,7 @@ _SAVED = [
 ]
 
 
-@command("threadkeep export 42 43 refunds.tkb --url threads.db", cold=True)
+@command("threadkeep export threads.db 42 43 refunds.tkb", cold=True)
 def export(
     session: Session,
     places: list[str] = argument(
@@ -92,7 +93,7 @@ def export(
     return 1 if done.skipped else 0
 
 
-@command("threadkeep import refunds.tkb --url redis://localhost:6379/0")
+@command("threadkeep import redis://localhost:6379/0 refunds.tkb")
 def import_bundle(
     session: Session,
     file: Path = argument("FILE", "Bundle."),
@@ -127,7 +128,11 @@ KEY_FILE = option(
 
 
 @command(
-    "threadkeep adopt langgraph.db sqlite:///threads.db --verify", imports=True, migrations=False
+    "threadkeep adopt langgraph.db sqlite:///threads.db --verify",
+    store=False,
+    imports=True,
+    migrations=False,
+    tenant=True,
 )
 def adopt(
     session: Session,
@@ -137,8 +142,9 @@ def adopt(
         " or postgresql://... (?schema=NAME). It is only read.",
     ),
     places: list[str] | None = argument(
-        "TO THREAD",
-        "TO: store, same as --url; leave it out with --url. THREAD: only these threads.",
+        "[TO] [THREAD]",
+        "TO: the store. Default: THREADKEEP_URL, else url in threadkeep.toml."
+        " THREAD: only these threads.",
         None,
     ),
     *,
@@ -153,7 +159,7 @@ def adopt(
     Run it again to adopt new checkpoints, or to finish an interrupted run.
     """
     threads = places or []
-    if not session.url and threads:
+    if threads and names_store(threads[0]):
         session.store, *threads = threads
     url = session.store_url()
     check_exists(source)
@@ -207,7 +213,7 @@ def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
 _ROWS = 20  # shown, besides conflicts
 
 
-@command("threadkeep mirror threads.db postgresql://agent@db/app --dry-run", url=False)
+@command("threadkeep mirror threads.db postgresql://agent@db/app --dry-run", store=False)
 def mirror(
     session: Session,
     a: str = argument("A", f"Source: {STORE}. It is only read."),

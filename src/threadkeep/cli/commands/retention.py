@@ -71,7 +71,7 @@ def _configured(table: str, options: Mapping[str, Any], known: Collection[str]) 
 # -- archive -----------------------------------------------------------------------------
 
 
-@command("threadkeep archive --idle 30d --cold s3://bucket/agents --url threads.db", cold=True)
+@command("threadkeep archive threads.db --idle 30d --cold s3://bucket/agents", cold=True)
 def archive(
     session: Session,
     threads: list[str] | None = thread_argument("Thread ids.", None),
@@ -162,7 +162,6 @@ def policy_of(options: Mapping[str, Any]) -> Retention:
 
 @command(
     "threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run",
-    store=True,
     cold=True,
     limits=_limits,
 )
@@ -180,7 +179,7 @@ def gc(
     return _repeat(session, lambda: _collect(session, limits, None, dry_run=dry_run), every)
 
 
-@command("threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db")
+@command("threadkeep prune threads.db 42 43 --keep-last 10 --dry-run")
 def prune(
     session: Session,
     threads: list[str] = THREAD_IDS,

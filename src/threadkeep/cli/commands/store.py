@@ -9,8 +9,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import typer
-
 from threadkeep._core import texts
 from threadkeep._core.engine.operation import Progress
 from threadkeep._stores.open import file_of
@@ -26,7 +24,7 @@ from threadkeep.cli.parameters import (
     option,
     thread_ids,
 )
-from threadkeep.cli.stores import Session, keys, open_target, public_name
+from threadkeep.cli.stores import LEFT_OUT, Session, keys, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
 from threadkeep.roles import grant_role, revoke_role
@@ -38,7 +36,7 @@ from threadkeep.threads.repair.repair import HINTS
 # -- check -------------------------------------------------------------------------------
 
 
-@command("threadkeep check threads.db", store=True, cold=True)
+@command("threadkeep check threads.db", cold=True)
 def check(
     session: Session,
     *,
@@ -86,7 +84,7 @@ def _stamps(url: str) -> list[tuple[int, int] | None]:
 # -- repair ------------------------------------------------------------------------------
 
 
-@command("threadkeep repair --url threads.db --dry-run", cold=True)
+@command("threadkeep repair threads.db --dry-run", cold=True)
 def repair(
     session: Session,
     threads: list[str] | None = OPTIONAL_THREAD_IDS,
@@ -159,7 +157,7 @@ def _repair_summary(report: RepairReport, *, dry_run: bool) -> str:
 _NAMES = 5  # shown of the threads in the cold store
 
 
-@command("threadkeep rotate threads.db --dry-run", store=True, cold=True, tenant=False)
+@command("threadkeep rotate threads.db --dry-run", cold=True, tenant=False)
 def rotate(
     session: Session,
     *,
@@ -188,7 +186,7 @@ def rotate(
     session.print(document, *rows)
 
 
-@command("threadkeep heads threads.db --json > heads.json", store=True)
+@command("threadkeep heads threads.db --json > heads.json")
 def heads(
     session: Session,
     *,
@@ -223,18 +221,15 @@ def _recorded(file: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
             f"{file} holds no heads: {error!r:.100}",
-            hint="Write it by `threadkeep heads URL --json > FILE`.",
+            hint="Write it by `threadkeep heads STORE --json > FILE`.",
         ) from None
     return dict(found)
 
 
-@command("threadkeep backup sqlite:///threads.db backup.db", tenant=False)
+@command("threadkeep backup threads.db backup.db", tenant=False)
 def backup(
     session: Session,
-    places: list[str] = argument(
-        "[STORE] FILE",
-        "STORE: same as --url. FILE: backup to write. An existing backup is replaced.",
-    ),
+    file: str = argument("FILE", "Backup to write. An existing backup is replaced."),
     *,
     form: backups.Format | None = option(
         "--format native|bundle",
@@ -248,10 +243,6 @@ def backup(
 
     Exit code 1: values in the cold store, or damaged threads, are not included.
     """
-    *store, file = places
-    if len(store) > 1:
-        raise typer.BadParameter("Use at most a store and a file")
-    session.store = next(iter(store), None)
     url = session.store_url()
     with session.progress() as progress:
         taken = backups.back_up(
@@ -281,9 +272,7 @@ def _missing_lines(taken: backups.BackupReport) -> Iterator[str]:
         yield f"  threadkeep restore --thread {taken.away[0]} --cold URL"
 
 
-@command(
-    "threadkeep restore backup.tkb redis://localhost:6379/0", store=True, cold=True, tenant=False
-)
+@command("threadkeep restore redis://localhost:6379/0 backup.tkb", cold=True, tenant=False)
 def restore(
     session: Session,
     file: Path | None = argument("FILE", "Backup.", None),
@@ -297,6 +286,8 @@ def restore(
     pg_bin: str = PROGRAMS,
 ) -> None:
     """Restore a store from a backup, or a thread from the cold store."""
+    if file is None and thread is None and session.store not in (None, LEFT_OUT):
+        file, session.store = Path(session.store), None
     if file is not None and thread is None:
         url = session.store_url()
         with session.progress() as progress:
@@ -315,9 +306,7 @@ def restore(
         raise InvalidArgumentError("Use either the file of a backup or --thread.")
 
 
-@command(
-    "threadkeep migrate postgresql://owner@localhost/app?schema=agents", store=True, tenant=False
-)
+@command("threadkeep migrate postgresql://owner@localhost/app?schema=agents", tenant=False)
 def migrate(session: Session) -> None:
     """Create or update the tables of a database."""
     url = session.store_url()
@@ -334,9 +323,7 @@ def migrate(session: Session) -> None:
     session.print(document, f"Created {path}" if is_new else summary)
 
 
-@command(
-    "threadkeep grant postgresql://owner@localhost/app --role acme_app --tenant acme", store=True
-)
+@command("threadkeep grant postgresql://owner@localhost/app --role acme_app --tenant acme")
 def grant(
     session: Session,
     *,
@@ -362,7 +349,7 @@ def grant(
     session.print(document, f"{role} can use {rows}")
 
 
-@command("threadkeep views | sqlite3 threads.db", url=False)
+@command("threadkeep views | sqlite3 threads.db", store=False)
 def views(session: Session) -> None:
     """Print SQL that adds views of threads, checkpoints, writes and segments to a SQLite file."""
     sql = script()

@@ -80,9 +80,7 @@ def _filters(  # noqa: PLR0913 - they are given by name
     return {**found, **given}
 
 
-@command(
-    "threadkeep threads --has-interrupt --updated-before 1h --url threads.db", filters=_filters
-)
+@command("threadkeep threads threads.db --has-interrupt --updated-before 1h", filters=_filters)
 def threads(
     session: Session,
     thread: str | None = thread_argument("Show only this thread.", None),
@@ -131,7 +129,7 @@ def _existing(saver: Saver, thread: str, *states: ThreadStatus) -> ThreadInfo:
     return found
 
 
-@command("threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
+@command("threadkeep create threads.db 42 --metadata user_id=u1 --ttl 30d")
 def create(
     session: Session,
     thread: str = argument("THREAD", "Thread id."),
@@ -150,7 +148,7 @@ def create(
     print_thread(session, info)
 
 
-@command("threadkeep set 42 plan=pro trial=null --ttl 30d --url threads.db")
+@command("threadkeep set threads.db 42 plan=pro trial=null --ttl 30d")
 def set_metadata(
     session: Session,
     thread: str = THREAD,
@@ -169,7 +167,7 @@ def set_metadata(
     print_thread(session, info)
 
 
-@command("threadkeep tag 42 escalated vip --url threads.db")
+@command("threadkeep tag threads.db 42 escalated vip")
 def tag(
     session: Session,
     thread: str = THREAD,
@@ -183,7 +181,7 @@ def tag(
     print_thread(session, info)
 
 
-@command("threadkeep pin 42 --url threads.db")
+@command("threadkeep pin threads.db 42")
 def pin(
     session: Session,
     thread: str = THREAD,
@@ -196,7 +194,7 @@ def pin(
     print_thread(session, info)
 
 
-@command("threadkeep copy 42 experiment --url threads.db", cold=True)
+@command("threadkeep copy threads.db 42 experiment", cold=True)
 def copy(
     session: Session,
     source: str = thread_argument("Thread id."),
@@ -210,7 +208,7 @@ def copy(
     session.print(document, f"Copied thread {source} to {target}")
 
 
-@command("threadkeep delete 42 43 --dry-run --url threads.db", cold=True)
+@command("threadkeep delete threads.db 42 43 --dry-run", cold=True)
 def delete(
     session: Session, threads: list[str] = THREAD_IDS, *, yes: bool = YES, dry_run: bool = DRY_RUN
 ) -> None:
@@ -229,7 +227,7 @@ def delete(
     session.print(document, thread_table(found) if dry_run else None, summary)
 
 
-@command("threadkeep erase --metadata user_id=u1 --dry-run --url threads.db", cold=True)
+@command("threadkeep erase threads.db --metadata user_id=u1 --dry-run", cold=True)
 def erase(
     session: Session,
     thread: str | None = thread_argument("Thread id.", None),

@@ -32,7 +32,7 @@ from threadkeep.savers.showing import as_stored
 from threadkeep.threads.transfer.reading import LangGraphReader
 
 
-@command("threadkeep ui threads.db", store=True, cold=True)
+@command("threadkeep ui threads.db", cold=True)
 def ui(
     session: Session,
     *,

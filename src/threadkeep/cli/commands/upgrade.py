@@ -14,7 +14,6 @@ from threadkeep.threads import UpgradeReport
 
 @command(
     "threadkeep upgrade threads.db --migrations shop.state:migrations --dry-run",
-    store=True,
     cold=True,
     imports=True,
 )

@@ -398,7 +398,7 @@ def _checked_digests(whole: WholeThread) -> Digests:
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
             "This bundle is a backup, and values of this thread are in the cold store.",
-            hint="Restore the backup: threadkeep restore FILE STORE. To copy threads, export them.",
+            hint="Restore the backup: threadkeep restore STORE FILE. To copy threads, export them.",
             thread=whole.thread,
         )
     digests = digest.of_checkpoints(whole)
