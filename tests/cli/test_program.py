@@ -42,6 +42,7 @@ SUCCEEDS = {
     "copy": "copy threads.db alpha new",
     "create": "create threads.db new --tag a --metadata n=1 --ttl 30d",
     "delete": "delete threads.db alpha beta --yes",
+    "delete-account": "delete-account threads.db --metadata n=1 --namespace users.ann --yes",
     "diff": "diff threads.db alpha --other beta",
     "erase": "erase threads.db alpha --yes",
     "export": "export threads.db alpha beta new.tkb",

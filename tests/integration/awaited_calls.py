@@ -163,6 +163,7 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     await threads.arepair(dry_run=True)
     await threads.arepair(file=folder / "quarantine")
     await threads.aerase("c", rewrite=True)
+    await threads.adelete_account({"k": 1}, namespaces=[("users", "u1")])
     await saver.aclose()
     await other.aclose()
     assert threads.missing() == {"aarchive", "arestore", "aoffload", "atier"}

@@ -104,7 +104,7 @@ def thread_in(value: object) -> object:
 
 def threads_in(values: object) -> list[object]:
     """Return the ids of several threads as they are given. See `thread_in`."""
-    return [thread_in(each) for each in _several("thread_ids", values)]
+    return [thread_in(each) for each in several("thread_ids", values)]
 
 
 def thread_id(value: object) -> str:
@@ -144,17 +144,17 @@ def limit(value: object) -> int | None:
 
 def ids(what: str, values: object) -> list[str]:
     """Return several ids, except of threads, as text."""
-    return [text(what, str(each)) for each in _several(what, values)]
+    return [text(what, str(each)) for each in several(what, values)]
 
 
 def channels(values: object) -> frozenset[str]:
     """Return the names of channels to read."""
-    return frozenset([text("channels", each) for each in _several("channels", values)])
+    return frozenset([text("channels", each) for each in several("channels", values)])
 
 
 def each_thread(thread_ids: object) -> list[str]:
     """Return the ids of several threads. See `thread_id`."""
-    return [thread_id(each) for each in _several("thread_ids", thread_ids)]
+    return [thread_id(each) for each in several("thread_ids", thread_ids)]
 
 
 def thread_ids(threads: object) -> list[str] | None:
@@ -166,7 +166,8 @@ def thread_ids(threads: object) -> list[str] | None:
     return list(dict.fromkeys(each_thread(threads)))
 
 
-def _several(what: str, values: object) -> Iterable[object]:
+def several(what: str, values: object) -> Iterable[object]:
+    """Return a list of values; raise for a single text or a mapping."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise invalid(what, values, "Use a list, even for a single one.")
     return values

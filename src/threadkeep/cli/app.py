@@ -42,7 +42,8 @@ F = TypeVar("F", bound=Callable[..., int | None])
 
 _PANELS = {
     "Inspect threads": "ui threads show state history branches versions diff messages partial",
-    "Change threads": "create set tag pin copy fork merge prune archive delete erase",
+    "Change threads": "create set tag pin copy fork merge prune archive delete erase"
+    " delete-account",
     "Items and caches": "items cache",
     "Move threads between stores": "export import adopt mirror",
     "Maintain a store": "stats advise monitor check repair gc tier upgrade backup restore migrate"

@@ -13,7 +13,7 @@ if _CHECKING:
     from threadkeep.threads.archives.tiering import ArchivedThread, TierReport
     from threadkeep.threads.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
     from threadkeep.threads.diff.checkpoints import ChannelVersion
-    from threadkeep.threads.erasure import ErasedThread, EraseReport
+    from threadkeep.threads.erasure_report import AccountReport, ErasedThread, EraseReport
     from threadkeep.threads.facade import Threads
     from threadkeep.threads.forks import BranchCheckpoint, Branches
     from threadkeep.threads.growth import GrowthPoint, GrowthStep, ThreadGrowth
@@ -32,6 +32,7 @@ if _CHECKING:
     from threadkeep.threads.upgrading import UpgradedThread, UpgradeReport
 
 __all__ = [
+    "AccountReport",
     "AdoptReport",
     "ArchivedThread",
     "BranchCheckpoint",
@@ -88,7 +89,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.archives.tiering": ("ArchivedThread", "TierReport"),
     "threadkeep.threads.diff": ("Change", "ChannelDiff", "DiffSide", "StateDiff", "TextEdit"),
     "threadkeep.threads.diff.checkpoints": ("ChannelVersion",),
-    "threadkeep.threads.erasure": ("EraseReport", "ErasedThread"),
+    "threadkeep.threads.erasure_report": ("AccountReport", "EraseReport", "ErasedThread"),
     "threadkeep.threads.facade": ("Threads",),
     "threadkeep.threads.forks": ("BranchCheckpoint", "Branches"),
     "threadkeep.threads.growth": ("GrowthPoint", "GrowthStep", "ThreadGrowth"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -60,6 +60,8 @@ from threadkeep.errors import (
 )
 from threadkeep.threads import last_statistics
 from threadkeep.threads.archives.seals import names_of
+from threadkeep.threads.erasure_plan import ErasurePlan
+from threadkeep.threads.erasure_report import ErasedThread, EraseReport
 from threadkeep.threads.registry import metadata_labels
 from threadkeep.threads.retention.apply import all_writes, shortened, thinning
 
@@ -79,60 +81,6 @@ _ELSEWHERE = (
     "{} in the cold store belongs to the store that this one is a copy of: erase the thread"
     " in that store. If that store doesn't exist any more, remove the folder."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ErasedThread:
-    """Rows and bytes removed from one thread (in a dry run: to be removed).
-
-    Args:
-        thread: its id.
-        checkpoints, writes, segments: number of rows; a row of writes holds one task's. Shared
-            segments count if they were removed or shortened.
-        bytes: bytes removed from the store.
-        archived_bytes: size of its archive in the cold store.
-    """
-
-    thread: str
-    checkpoints: int = 0
-    writes: int = 0
-    segments: int = 0
-    bytes: int = 0
-    archived_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class EraseReport:
-    """Result of an erasure, or of a dry run.
-
-    Args:
-        threads: removed rows and bytes by thread.
-        forks: direct and indirect forks of the erased threads, which keep their copies. Empty if
-            they were erased too.
-        shared_with: origins of the erased threads, and other forks of these. They hold
-            checkpoints from before the fork, but nothing that the erased thread added.
-        cleared: places that hold nothing of the threads any more.
-        remains: places that threadkeep cannot clear, each with what to do.
-        unfinished: errors, each with what to do before you erase again.
-        dry_run: True if nothing was done.
-    """
-
-    threads: tuple[ErasedThread, ...]
-    forks: tuple[str, ...] = ()
-    shared_with: tuple[str, ...] = ()
-    cleared: tuple[str, ...] = ()
-    remains: tuple[str, ...] = ()
-    unfinished: tuple[str, ...] = ()
-    dry_run: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """True if everything was erased."""
-        return not self.unfinished
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same as JSON values."""
-        return {**asdict(self), "ok": self.ok}
 
 
 # -- the whole of it -------------------------------------------------------------------
@@ -157,12 +105,27 @@ def erase(
             "Name the threads to erase in one way.",
             hint='Use a thread id, or metadata={"user_id": ...}.',
         )
-    names = yield from on(store.beneath(), _names(thread, metadata))
+    plan = None if metadata is None else plan_of(store, engine, metadata, forks=forks)
+    names = [] if thread is None else (yield from on(store.beneath(), named(thread)))
     return (
         yield from erase_all(
-            store, engine, names, progress, forks=forks, rewrite=rewrite, dry_run=dry_run
+            store, engine, names, progress, forks=forks, rewrite=rewrite, dry_run=dry_run, plan=plan
         )
     )
+
+
+def plan_of(
+    store: LayeredBackend,
+    engine: Engine,
+    metadata: Mapping[str, Any],
+    threads: Sequence[str] = (),
+    *,
+    forks: bool,
+) -> ErasurePlan:
+    """Return the plan to erase all threads with this metadata, and some more threads."""
+    if not metadata or not isinstance(metadata, Mapping):
+        raise invalid("metadata", metadata, 'Use a dict such as {"user_id": "u1"}.')
+    return ErasurePlan(store, engine, metadata_labels(metadata), tuple(threads), forks)
 
 
 def erase_all(
@@ -174,74 +137,104 @@ def erase_all(
     forks: bool,
     rewrite: bool,
     dry_run: bool,
+    plan: ErasurePlan | None = None,
 ) -> Operation[EraseReport]:
-    """Erase these threads; see `Threads.erase`."""
+    """Erase these threads, and those of the plan; see `Threads.erase`."""
     beneath, progress = store.beneath(), progress or no_progress
-    found = yield from on(beneath, forks_of(names))
-    # Origins come last: an interrupted erasure finds the forks by them.
-    all_names = [*reversed(found), *names] if forks else names
+    if plan is not None:
+        found = [*names, *(yield from plan.recorded()), *(yield from plan.found())]
+        names = list(dict.fromkeys(found))
     cold = yield from store.own_cold()
-    elsewhere = yield from _elsewhere(beneath, cold, all_names)
-    shared = set[str]()
-    for name in all_names:
-        shared |= yield from on(beneath, sharing_with(name))
-    shared -= {*found, *names}
-    done, failures = yield from _erase_each(
-        beneath, engine, all_names, elsewhere, progress, dry_run=dry_run
-    )
-    left = () if forks else tuple(sorted(found))
-    report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
+    run = _Erasing(beneath, engine, cold, progress, dry_run=dry_run)
+    yield from run.look(names, forks=forks)
+    if plan is not None and run.names and not dry_run:
+        yield from plan.record(run.names)
+    yield from run.remove(run.names)
+    if plan is not None and not dry_run:  # (runs under way may have made more)
+        failed = {*run.names} - {one.thread for one in run.done}
+        late = [one for one in (yield from plan.found()) if one not in failed]
+        if late:
+            yield from run.remove((yield from run.look(late, forks=forks)))
+    left = () if forks else tuple(sorted(run.forks - {*run.names}))
+    report = EraseReport(tuple(run.done), left, tuple(sorted(run.shared)), dry_run=dry_run)
     if dry_run:
-        return replace(report, unfinished=_lines(failures))
+        return replace(report, unfinished=_lines(run.failures))
     # (Without rows this may complete an interrupted erasure, so all caches are cleared.)
-    is_new = any(one.checkpoints or one.writes or one.segments for one in done)
+    is_new = any(one.checkpoints or one.writes or one.segments for one in run.done)
+    cached = sorted({*run.names, *run.forks, *run.shared}) if is_new else (None,)
     places = (
-        _clear_caches(store, sorted({*names, *found, *shared}) if is_new else (None,)),
-        _clear_archives(cold, all_names, elsewhere.values()),
+        *(() if plan is None else plan.others),
+        _clear_caches(store, cached),
+        _clear_archives(cold, run.names, run.elsewhere.values()),
         on(store, store.scrub(rewrite=rewrite)),
     )
-    return (yield from _clear(places, report, failures, progress))
+    report = yield from _clear(places, report, run.failures, progress)
+    if plan is not None and run.names:
+        yield from plan.end()
+    return report
+
+
+@dataclass(slots=True)
+class _Erasing:
+    """The threads of one erasure."""
+
+    store: LayeredBackend
+    engine: Engine
+    cold: ColdStore | None
+    progress: Progress
+    dry_run: bool
+    names: list[str] = field(default_factory=list)
+    forks: set[str] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    done: list[ErasedThread] = field(default_factory=list)
+    failures: list[ThreadkeepError] = field(default_factory=list)
+
+    def look(self, names: Sequence[str], *, forks: bool) -> Operation[list[str]]:
+        """Look at threads before they are removed; return their names, with their forks."""
+        found = yield from on(self.store, forks_of(names))
+        # Origins come last: an interrupted erasure finds the forks by them.
+        new = [*reversed(found), *names] if forks else [*names]
+        self.elsewhere |= yield from _elsewhere(self.store, self.cold, new)
+        for name in new:
+            self.shared |= yield from on(self.store, sharing_with(name))
+        self.names += [one for one in new if one not in self.names]
+        self.forks |= {*found}
+        self.shared -= {*self.forks, *self.names}
+        return new
+
+    def remove(self, names: Sequence[str]) -> Operation[None]:
+        """Remove each thread; raise only if none could be removed."""
+        rehearsal = _Rehearsal(set(), {}) if self.dry_run else None
+        for number, name in enumerate(names, 1):
+            try:
+                gone = yield from on(self.store, _erase_thread(self.engine, name, rehearsal))
+                gone = replace(gone, archived_bytes=0) if name in self.elsewhere else gone
+                self.done.append(gone)
+            except (ConflictError, CorruptionError) as error:
+                self.failures.append(error)
+            self.progress("threads erased", number, len(names))
+        if self.failures and not self.done:
+            raise self.failures[0]
 
 
 def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
     return tuple([" ".join(str(error).split()) for error in failures])
 
 
-def _erase_each(
-    store: Runner,
-    engine: Engine,
-    names: Sequence[str],
-    elsewhere: Mapping[str, str],
-    progress: Progress,
-    *,
-    dry_run: bool,
-) -> Operation[tuple[list[ErasedThread], list[ThreadkeepError]]]:
-    """Remove each thread; raise only if none could be removed."""
-    done, failures = list[ErasedThread](), list[ThreadkeepError]()
-    rehearsal = _Rehearsal(set(), {}) if dry_run else None
-    for number, name in enumerate(names, 1):
-        try:
-            gone = yield from on(store, _erase_thread(engine, name, rehearsal))
-            done.append(replace(gone, archived_bytes=0) if name in elsewhere else gone)
-        except (ConflictError, CorruptionError) as error:
-            failures.append(error)
-        progress("threads erased", number, len(names))
-    if failures and not done:
-        raise failures[0]
-    return done, failures
-
-
-def _names(thread: str | None, metadata: Mapping[str, Any] | None) -> Operation[list[str]]:
-    if thread is None:
-        if not metadata or not isinstance(metadata, Mapping):
-            raise invalid("metadata", metadata, 'Use a dict such as {"user_id": "u1"}.')
-        return (yield from registration.all_names(ThreadQuery(labels=metadata_labels(metadata))))
+def named(thread: str) -> Operation[list[str]]:
+    """Return the name of a thread as a list; raise if it never existed."""
     name = validation.thread_id(thread)
-    entry, rows = yield from _look_at(name)
-    # (a tombstone or rows without an entry may be left of an interrupted erasure)
-    if entry is None and not (rows.generation or rows.deleted_at) and not _holds_rows(rows):
+    if not (yield from is_known(name)):
         raise ThreadNotFoundError(hint="Nothing was erased.", thread=name)
     return [name]
+
+
+def is_known(thread: str) -> Operation[bool]:
+    """Return True if a thread exists, or anything is left of one."""
+    entry, rows = yield from _look_at(thread)
+    # (a tombstone or rows without an entry may be left of an interrupted erasure)
+    return bool(entry or rows.generation or rows.deleted_at) or _holds_rows(rows)
 
 
 def _elsewhere(

@@ -19,6 +19,7 @@ from threadkeep._run.driver import on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
+from threadkeep.threads.erasure_report import Account
 
 if TYPE_CHECKING:
     from threadkeep._core.policies import Retention, Tiering
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.archives.tiering import TierReport
     from threadkeep.threads.diff import StateDiff
     from threadkeep.threads.diff.checkpoints import ChannelVersion, ConfigOrPair
-    from threadkeep.threads.erasure import EraseReport
+    from threadkeep.threads.erasure_report import AccountReport, EraseReport
     from threadkeep.threads.forks import Branches
     from threadkeep.threads.growth import ThreadGrowth
     from threadkeep.threads.merging import MergeReport, MergeStrategy
@@ -511,3 +512,53 @@ class Threads(ThreadEntries, ThreadTransfers):
         )
 
     erase, aerase = sync_and_async(_erase)
+
+    def _delete_account(
+        self,
+        metadata: Mapping[str, Any],
+        *,
+        thread_ids: Iterable[str] = (),
+        namespaces: Iterable[Sequence[str]] = (),
+        results: bool = True,
+        forks: bool = True,
+        rewrite: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Operation[AccountReport]:
+        """Erase all that this store holds of a user: threads, items, and cached results.
+
+        Threads are removed first, with their archives, partial output and layers, so runs under way
+        end at their next save. Threads that runs make meanwhile are found too. Then the items and
+        results are removed, and the store's files are scrubbed once, as by `erase`. Repeat an
+        interrupted call with the same arguments: the store records the threads until the end.
+
+        Args:
+            metadata: erase all threads with this metadata, such as {"user_id": "u1"}, compared as
+                in `search`.
+            thread_ids: more threads, and ids of sessions; ids that do not exist are ignored.
+            namespaces: erase all items of stores whose namespaces begin with one of these, such as
+                [("users", "u1")].
+            results: also remove all cached results of nodes, as a cache does not know whose they
+                are. Nodes compute them again.
+            forks: also erase the forks of these threads, which contain the same values.
+            rewrite: as in `erase`.
+            dry_run: change nothing; report what would be erased.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+
+        Raises:
+            InvalidArgumentError, InvalidNamespaceError: an argument is invalid, or the metadata is
+                empty.
+            UnfinishedErasureError: a place was not cleared. `report` lists the completed steps. Do
+                what the message says, then call this again.
+            ConflictError, CorruptionError, BackendError: as `erase`.
+        """
+        return lazy.accounts.delete_account(
+            self._store,
+            self._engine,
+            Account(metadata, thread_ids, namespaces, results, forks),
+            progress,
+            rewrite=rewrite,
+            dry_run=dry_run,
+        )
+
+    delete_account, adelete_account = sync_and_async(_delete_account)

@@ -1,38 +1,23 @@
-"""The last statistics of a store, stored in it, for callers that accept older ones.
-
-They are the body of one pending write of a separate thread without checkpoints, which nothing
-lists or counts. One change replaces it. Every store can hold it, and no save reads it.
-"""
+"""The last statistics of a store, stored in it, for callers that accept older ones."""
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from threadkeep._core.engine.context import Engine
-from threadkeep._core.engine.model import (
-    OWN_NS,
-    Batch,
-    DropThread,
-    ReadThread,
-    ThreadRows,
-    WriteRow,
-)
-from threadkeep._core.engine.operation import Operation, commit, fetch
-from threadkeep._core.engine.refs import Inline
-from threadkeep._core.engine.rows import pack_writes, unpack_writes, with_body
+from threadkeep._core.engine.model import DropThread
+from threadkeep._core.engine.operation import Operation, commit
 from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
 from threadkeep._core.engine.usage import Hour, ThreadUsage
 from threadkeep._core.validation import MICROSECOND
-from threadkeep.errors import CodecError, CorruptionError, ThreadkeepError
-from threadkeep.threads import statistics
+from threadkeep.errors import ThreadkeepError
+from threadkeep.threads import documents, statistics
 from threadkeep.threads.registry import EPOCH
 from threadkeep.threads.statistics import Stats
 
-THREAD = f"{OWN_NS}statistics"
-_UNREADABLE = (CodecError, CorruptionError, ValueError, TypeError, LookupError, AttributeError)
+THREAD = documents.thread_of("statistics")
 
 
 def stats(engine: Engine, max_age: timedelta, *, counts_usage: bool) -> Operation[Stats]:
@@ -51,28 +36,20 @@ def stats(engine: Engine, max_age: timedelta, *, counts_usage: bool) -> Operatio
 
 
 def _change(engine: Engine, counted: Stats, generation: int | None) -> DropThread:
-    value = Inline(engine.codec.encode(json.dumps(counted.as_json())))
-    row = WriteRow(THREAD, THREAD, 0, 0, THREAD, "", b"")
-    row = with_body(row, pack_writes([(0, THREAD, value)]))
-    return DropThread(THREAD, 0, generation, rows=Batch(THREAD, engine.now(), writes=(row,)))
+    return documents.replaced(engine, THREAD, counted.as_json(), generation)
 
 
 def _stored(engine: Engine) -> Operation[tuple[Stats | None, int | None]]:
     """Return the stored statistics and their thread's generation, each None if unreadable."""
-    generation = None
-    with suppress(*_UNREADABLE):
-        rows = cast("ThreadRows", (yield from fetch(ReadThread(THREAD, stub=True))))
-        generation = rows.generation
-        for row in rows.orphans:
-            ref = unpack_writes(row)[0].ref
-            found = of_json(json.loads(engine.codec.decode(cast("Inline", ref).data)))
-            return found, generation
+    found, generation = yield from documents.read(engine, THREAD)
+    with suppress(*documents.UNREADABLE):
+        return of_json(found), generation
     return None, generation
 
 
 def forget() -> Operation[None]:
     """Remove the stored statistics, which name threads, and refuse those being counted."""
-    yield from commit(DropThread(THREAD, 0))  # (also if there are none: it raises the generation)
+    yield from commit(documents.removed(THREAD))
 
 
 def of_json(document: dict[str, Any]) -> Stats:

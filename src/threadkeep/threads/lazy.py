@@ -13,6 +13,7 @@ from threadkeep._core.engine.operation import Operation, external
 
 if TYPE_CHECKING:
     from threadkeep.threads import (
+        accounts,
         answering,
         editing,
         erasure,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.transfer import adopt, bundles, mirror
 
 _PATHS = {
+    "accounts": "threads.accounts",
     "adopt": "threads.transfer.adopt",
     "answering": "threads.answering",
     "archive": "threads.archives.archive",
@@ -61,6 +63,7 @@ _PATHS = {
     "upgrading": "threads.upgrading",
 }
 __all__ = [
+    "accounts",
     "adopt",
     "answering",
     "archive",

@@ -15,7 +15,8 @@ from threadkeep._stores.caches import CacheCommit, ClearEntries, of_tenant
 from threadkeep._stores.destroying import forks_left
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads.erasure import EraseReport, erase, erase_all
+from threadkeep.threads.erasure import erase, erase_all
+from threadkeep.threads.erasure_report import EraseReport
 from threadkeep.threads.transfer.whole_thread import all_threads
 
 REMAINS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from threadkeep._core.engine.thread_entry import ThreadStatus
@@ -27,7 +29,7 @@ from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.savers.saver import Saver
-from threadkeep.threads import EraseReport, ThreadInfo, filters_of
+from threadkeep.threads import AccountReport, EraseReport, ThreadInfo, filters_of
 from threadkeep.threads.registry import MOST
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
@@ -247,20 +249,69 @@ def erase(
     pairs = None if metadata is None else parse_metadata("--metadata", metadata)
     options: dict[str, Any] = {"metadata": pairs, "forks": forks}
     with session.open(read_only=dry_run) as saver:
-        if dry_run or not yes:
-            report = saver.threads.erase(thread, **options, dry_run=True)
-        if not dry_run:
-            if not yes:
-                question = f"Erase {plural(len(report.threads), 'thread')}? This cannot be undone."
-                session.confirm("erase", question, *_erase_lines(report))
-            options |= {"rewrite": rewrite}
-            with session.progress() as progress:
-                try:
-                    report = saver.threads.erase(thread, **options, progress=progress)
-                except UnfinishedErasureError as error:
-                    report = error.report
-    session.print(report.as_json(), *_erase_lines(report))
+        run = partial(saver.threads.erase, thread, **options)
+        report = _erased(session, run, rewrite=rewrite, yes=yes, dry_run=dry_run)
     return 0 if report.ok else 1
+
+
+@command(
+    "threadkeep delete-account threads.db --metadata user_id=u1 --namespace users.u1 --dry-run",
+    cold=True,
+)
+def delete_account(  # noqa: PLR0913 - they are given by name
+    session: Session,
+    *,
+    metadata: list[str] = WITH_METADATA,
+    thread: list[str] | None = option("--thread ID", "Also this thread or session. Repeatable."),
+    namespace: list[str] | None = option(
+        "--namespace LABELS",
+        "Erase the items of stores below these labels, joined by dots: users.u1. Repeatable.",
+    ),
+    keep_results: bool = flag("--keep-results", "Do not clear the cache of node results."),
+    keep_forks: bool = flag("--keep-forks", "Do not erase forks, which hold the same data."),
+    rewrite: bool = flag("--rewrite", "PostgreSQL: rewrite the tables, which locks them."),
+    yes: bool = YES,
+    dry_run: bool = DRY_RUN,
+) -> int:
+    """Erase a user: threads, archives, items of stores, sessions, cached results.
+
+    Exit code 1: the erasure is incomplete. Follow the output, and call it again.
+    """
+    with session.open(read_only=dry_run) as saver:
+        run = partial(
+            saver.threads.delete_account,
+            parse_metadata("--metadata", metadata),
+            thread_ids=thread or (),
+            namespaces=[tuple(one.split(".")) for one in namespace or ()],
+            results=not keep_results,
+            forks=not keep_forks,
+        )
+        report = _erased(session, run, rewrite=rewrite, yes=yes, dry_run=dry_run)
+    return 0 if report.ok else 1
+
+
+def _erased(
+    session: Session,
+    run: Callable[..., EraseReport],
+    *,
+    rewrite: bool,
+    yes: bool,
+    dry_run: bool,
+) -> EraseReport:
+    """Ask, erase and print the report."""
+    if dry_run or not yes:
+        report = run(dry_run=True)
+    if not dry_run:
+        if not yes:
+            question = f"Erase {plural(len(report.threads), 'thread')}? This cannot be undone."
+            session.confirm("erase", question, *_erase_lines(report))
+        with session.progress() as progress:
+            try:
+                report = run(rewrite=rewrite, progress=progress)
+            except UnfinishedErasureError as error:
+                report = error.report
+    session.print(report.as_json(), *_erase_lines(report))
+    return report
 
 
 def _erase_lines(report: EraseReport) -> list[Drawn]:
@@ -273,6 +324,13 @@ def _erase_lines(report: EraseReport) -> list[Drawn]:
     verb = "Would erase" if report.dry_run else "Erased"
     total = plural(sum([one.bytes for one in report.threads]), "byte")
     lines = [f"{verb} {plural(len(rows), 'thread')} ({total})"]
+    if isinstance(report, AccountReport):
+        lines += [
+            f"{verb} {plural(number, 'item')} below {'.'.join(namespace)}"
+            for namespace, number in report.items
+        ]
+        if report.results:
+            lines.append(f"{verb} {plural(report.results, 'cached result')}")
     if report.forks:
         lines.append(f"Forks still hold the data: {', '.join(report.forks)} (--forks erases them)")
     if report.shared_with:
