@@ -146,6 +146,7 @@ def test_help_has_an_example_and_names_what_all_have(name, capsys):
     assert f"Example: threadkeep {name} " in help
     named = {"--json"} if name in ("adopt", "mirror", "views") else {"[STORE]", "--json"}
     assert named <= set(help.split())
+    assert not re.search(r"<\w+>", help)  # (a type of Python)
 
 
 @pytest.mark.parametrize("name", ENDING)
@@ -172,6 +173,8 @@ def test_the_help_of_the_program_names_the_commands():
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=SECONDS)
     assert done.stderr == ""
     assert set(COMMANDS) <= set(done.stdout.split())
+    assert "\nKeep a store:\n  check " in done.stdout
+    assert "..." not in done.stdout.partition("Look at")[2]  # (each fits the line)
     assert done.stdout.isascii()
 
 
@@ -195,7 +198,9 @@ def on_a_terminal(*arguments, **environment):
 
 
 def test_on_a_terminal_help_is_drawn():
-    assert "╭" in on_a_terminal("check", "--help")
+    drawn = on_a_terminal("check", "-h")
+    assert "╭" in drawn
+    assert "bool" not in drawn
 
 
 def test_on_a_terminal_there_are_colours_unless_they_are_not_wanted(folder):

@@ -8,13 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from threadkeep._core.codec import Migrations
@@ -41,13 +41,13 @@ from threadkeep.errors import (
 F = TypeVar("F", bound=Callable[..., int | None])
 
 _PANELS = {
-    "Inspect threads": "ui threads show state history branches versions diff messages partial",
-    "Change threads": "create set tag pin copy fork merge prune archive delete erase"
+    "Look at threads and stores": "threads show state history branches versions diff messages"
+    " partial items cache stats advise",
+    "Change threads": "create set tag pin copy fork merge archive prune delete erase"
     " delete-account",
-    "Items and caches": "items cache",
     "Move threads between stores": "export import adopt mirror",
-    "Maintain a store": "stats advise monitor check repair gc tier upgrade backup restore migrate"
-    " grant rotate heads views",
+    "Keep a store": "check repair backup restore gc tier heads rotate upgrade",
+    "Set up and run": "ui monitor migrate grant views",
 }
 
 
@@ -106,6 +106,7 @@ def build() -> Any:
     """Build the program of all commands. Only a terminal gets help with boxes."""
     drawn = "rich" if sys.stdout.isatty() else None
     app = typer.Typer(
+        cls=_Program,
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog="Use threadkeep COMMAND -h for the options and an example of a command.",
         rich_markup_mode=drawn,  # type: ignore[arg-type] # mypy widens the two texts to `str`
@@ -122,7 +123,40 @@ def build() -> Any:
     return get_command(app)
 
 
-class _StoreFirst(TyperCommand):
+class _WithoutTypes:
+    """A command whose help names values, such as FILE, and no types of Python."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See `click.Command.get_params`."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc] # of typer's class
+        for one in found:
+            is_option = one.param_type_name == "option"
+            shown = one.metavar if is_option and not one.is_flag else None
+            vars(one)["display_type_rich"] = partial(_shown, shown)
+        return found
+
+
+def _shown(name: str | None, **_: Any) -> str | None:
+    return name
+
+
+class _Program(_WithoutTypes, TyperGroup):
+    """The program. Its help lists the commands by panel, also if it is not drawn."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as there
+        """See `click.Group.format_commands`."""
+        for panel, names in _PANELS.items():
+            rows = [(name, _first_sentence(self.commands[name].help)) for name in names.split()]
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+
+def _first_sentence(help: str | None) -> str:
+    words = " ".join((help or "").partition("\n\n")[0].split())
+    return words.partition(". ")[0].removesuffix(".") + "."
+
+
+class _StoreFirst(_WithoutTypes, TyperCommand):
     """A command whose first argument, the store, may be left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -256,7 +290,10 @@ def _options(
         callback=_print_version,
     ),
 ) -> None:
-    """Inspect, change, move and maintain LangGraph threads in a threadkeep store."""
+    """Look at, change, move and keep LangGraph threads.
+
+    The first argument of a command is the store; without it, THREADKEEP_URL.
+    """
 
 
 # -- errors ------------------------------------------------------------------------------

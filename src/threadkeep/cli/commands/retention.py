@@ -161,7 +161,7 @@ def policy_of(options: Mapping[str, Any]) -> Retention:
 
 
 @command(
-    "threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run",
+    "threadkeep gc threads.db --keep turn_ends --keep-last 10 --ttl 90d --dry-run",
     cold=True,
     limits=_limits,
 )
@@ -241,7 +241,7 @@ def _gc_note(one: CollectedThread) -> str:
 # -- tier --------------------------------------------------------------------------------
 
 
-@command("threadkeep tier --warm 7d --cold s3://bucket/agents --dry-run", cold=True)
+@command("threadkeep tier threads.db --warm 7d --cold s3://bucket/agents --dry-run", cold=True)
 def tier(
     session: Session,
     threads: list[str] | None = OPTIONAL_THREAD_IDS,

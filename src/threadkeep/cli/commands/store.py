@@ -331,9 +331,9 @@ def grant(
     all_tenants: bool = flag("--all-tenants", "Give it the rows of all tenants instead."),
     is_revoked: bool = flag("--revoke", "Take all of its rights instead."),
 ) -> None:
-    """Let a PostgreSQL role use the rows of one tenant only, by row-level security.
+    """Limit a PostgreSQL role to the rows of one tenant.
 
-    Run it again after an upgrade of threadkeep.
+    Row-level security does it. Run the command again after an upgrade of threadkeep.
     """
     if (session.tenant is not None) + all_tenants + is_revoked != 1:
         raise InvalidArgumentError(
@@ -351,6 +351,9 @@ def grant(
 
 @command("threadkeep views | sqlite3 threads.db", store=False)
 def views(session: Session) -> None:
-    """Print SQL that adds views of threads, checkpoints, writes and segments to a SQLite file."""
+    """Print SQL of views of threads, checkpoints, writes and segments.
+
+    Run it on a SQLite file.
+    """
     sql = script()
     session.print({"sql": sql}, sql)

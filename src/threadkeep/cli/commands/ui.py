@@ -50,7 +50,7 @@ def ui(
     ),
     key_file: Path | None = KEY_FILE,
 ) -> None:
-    """Open a page on this machine that shows threads and stores, also LangGraph's own."""
+    """Open a page in the browser on a store, also on LangGraph's own."""
     with extra("The page", "ui"):
         from threadkeep.ui.page import StorePage  # noqa: PLC0415 - an extra
         from threadkeep.ui.serve import local_app, server_of  # noqa: PLC0415 - likewise
