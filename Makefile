@@ -11,7 +11,7 @@ python := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-c fuzz test-all test-lowest coverage screenshots docs lint format bench lock clean
+.PHONY: help demo test test-unit test-c fuzz test-all test-lowest coverage package screenshots docs lint format bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
@@ -51,6 +51,9 @@ coverage: ## Measure which lines and branches of src the tests reach: TESTS=test
 
 test-lowest: ## Run a part of the tests on the lowest versions that pyproject.toml allows
 	@scripts/lowest $(ARGS)
+
+package: ## Build the packages of a release in dist, check them, and run the README's examples on them
+	@scripts/package
 
 test-all: export THREADKEEP_TESTS := full
 test-all: test ## Run every case, LangGraph's own tests on every store, and `langgraph dev`

@@ -3,17 +3,25 @@
 If they cannot be compiled (no compiler, or an interpreter without a global lock), the
 installation continues without them: `threadkeep/_core` has the same in Python
 (`engine/shadow.py`, `records.py` and `refs.py`, `validation.py`).
+
+THREADKEEP_COMPILE=always  fail if they cannot be compiled (wheels of a release)
+THREADKEEP_COMPILE=never   leave them out: a wheel for every platform
 """
 
+import os
 import sysconfig
 
 from setuptools import Extension, setup
 
+COMPILE = os.environ.get("THREADKEEP_COMPILE", "if possible")
 PARTS = [
     Extension(
-        f"threadkeep._core.engine.{name}", [f"src/threadkeep/_core/engine/{name}.c"], optional=True
+        f"threadkeep._core.engine.{name}",
+        [f"src/threadkeep/_core/engine/{name}.c"],
+        optional=COMPILE != "always",
     )
     for name in ("_identity", "_records", "_wire")
 ]
 
-setup(ext_modules=[] if sysconfig.get_config_var("Py_GIL_DISABLED") else PARTS)
+pure = COMPILE == "never" or sysconfig.get_config_var("Py_GIL_DISABLED")
+setup(ext_modules=[] if pure else PARTS)

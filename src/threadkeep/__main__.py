@@ -17,9 +17,11 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _LIBRARIES:
             raise
+        from threadkeep._stores.external import how_to_install  # noqa: PLC0415 - seldom needed
+
         sys.stderr.write(
             f"threadkeep: the command line needs {error.name}, which is not installed."
-            " Use pip install 'threadkeep[cli]'\n"
+            f" {how_to_install('cli')}\n"
         )
         return 2
     except KeyboardInterrupt:

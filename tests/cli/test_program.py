@@ -340,7 +340,7 @@ def test_without_the_libraries_a_line_says_what_to_install():
         timeout=SECONDS,
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "pip install 'threadkeep[cli]'" in done.stderr
+    assert "Install the extra cli: pip install 'pydantic-settings>=2.7' 'rich" in done.stderr
 
 
 def test_the_package_itself_needs_none_of_them():

@@ -19,7 +19,7 @@ def test_its_examples_run_in_an_empty_folder(name, tmp_path):
     program = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     command = [*python(), "-W", "error", "-c", program]
     subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
-    for line in re.findall(r"`threadkeep ([^`]* threads\.db)`", text):
+    for line in re.findall(r"`threadkeep ([^`]* threads\.db\b[^`]*)`", text):
         shell = [*python(), "-m", "threadkeep", *line.split()]
         subprocess.run(shell, check=True, cwd=tmp_path, capture_output=True)
 

@@ -124,4 +124,4 @@ def test_packages_can_be_looked_at_without_the_extras():
     of_import, of_name, of_sessions = done.stdout.splitlines()
     assert of_import == "ImportError"
     assert "pip install langchain" in of_name
-    assert "threadkeep[sessions]" in of_sessions
+    assert "Install the extra sessions: pip install 'pydantic-settings>=2.7'" in of_sessions

@@ -154,7 +154,7 @@ def opened_file(file: BinaryIO, kind: FileKind, sealer: Sealer | None, about: st
     if version and version[0] > VERSION:
         raise NewerFormatError(
             f"The encrypted file has format version {version[0]}; this release reads {VERSION}.",
-            hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+            hint="Upgrade threadkeep.",
         )
     if len(name) != 1 + _ID:
         raise _cut()

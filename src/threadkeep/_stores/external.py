@@ -78,5 +78,24 @@ def extra(user: str, name: str) -> Iterator[None]:
     except ImportError as error:
         raise OpenError(
             f"{user} needs a library that is not installed: {error}.",
-            hint=f"pip install 'threadkeep[{name}]'",
+            hint=how_to_install(name),
         ) from error
+
+
+def how_to_install(extra: str) -> str:
+    """Return the line that installs an extra's libraries.
+
+    It names the libraries, not threadkeep: so it works in a checkout, and beside any release.
+    """
+    from importlib import metadata  # noqa: PLC0415 - only errors need it
+
+    try:
+        needed = metadata.requires("threadkeep") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        needed = []
+    parts = [each.partition(";") for each in needed]
+    libraries = [
+        f"'{library.strip()}'" for library, _, marker in parts if f'extra == "{extra}"' in marker
+    ]
+    line = f": pip install {' '.join(libraries)}" if libraries else ""
+    return f"Install the extra {extra}{line}"

@@ -3,7 +3,9 @@
 try:
     from threadkeep.sessions.checkpoint import EVENTS, Checkpoint, CheckpointConfig
 except ImportError as error:
-    raise ImportError(f"{error}: use pip install 'threadkeep[sessions]'") from error
+    from threadkeep._stores.external import how_to_install
+
+    raise ImportError(f"{error}. {how_to_install('sessions')}") from error
 from threadkeep.sessions.manager import AutoSaver, CheckpointManager, checkpointed
 from threadkeep.sessions.stores import (
     CheckpointStore,

@@ -242,7 +242,7 @@ def malformed(error: Exception) -> CorruptionError:
 
 def newer(message: str) -> NewerFormatError:
     """Return the error for data that only a later release can read."""
-    return NewerFormatError(message, hint="Upgrade threadkeep: pip install --upgrade threadkeep")
+    return NewerFormatError(message, hint="Upgrade threadkeep.")
 
 
 def dotted(cls: type) -> str:

@@ -50,7 +50,7 @@ def is_ours(db: sqlite3.Connection, path: str) -> bool:
     if version > VERSION:
         raise errors.NewerDatabaseError(
             f"{path} has tables of version {version}; this release knows version {VERSION}.",
-            hint="Upgrade threadkeep: pip install --upgrade threadkeep.",
+            hint="Upgrade threadkeep.",
         )
     return True
 

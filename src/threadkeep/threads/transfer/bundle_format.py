@@ -175,7 +175,7 @@ def _check_start(start: bytes, form: Form) -> None:
         raise NewerFormatError(
             f"The {form.noun} has format version {start[-1]};"
             f" this release reads version {VERSION}.",
-            hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+            hint="Upgrade threadkeep.",
         )
 
 
@@ -290,7 +290,7 @@ def _check_names(more: dict[str, Any], form: Form) -> None:
         if name not in form.names:
             raise NewerFormatError(
                 f"A thread of the {form.noun} has an unknown part, {name!r}.",
-                hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+                hint="Upgrade threadkeep.",
             )
 
 

@@ -107,7 +107,7 @@ def plan(schema: str) -> Plan:
         raise NewerDatabaseError(
             f"The tables in {schema} are of version {newest}; this release knows"
             f" version {known[-1].version}.",
-            hint="Upgrade threadkeep: pip install --upgrade threadkeep.",
+            hint="Upgrade threadkeep.",
         )
     for migration in known:
         if migration.version not in done:

@@ -1,0 +1,159 @@
+"""Build and check the packages of a release.
+
+    scripts/packages.py build FOLDER
+    scripts/packages.py try compiled|pure
+    scripts/packages.py link URL REF
+
+`build` makes the source distribution and, from it, this platform's wheel and the wheel without
+compiled modules, and checks what each contains. `try` runs the README's examples on the threadkeep
+that is installed here, `compiled` or `pure`. `link` writes the URL of a
+repository into pyproject.toml and makes the README's links absolute, to its files of a tag: a
+registry shows the page without the files beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = "src/threadkeep/"
+ENGINE = "threadkeep/_core/engine"
+MODULES = ("_identity", "_records", "_wire")
+ABOUT = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
+LOOK = """
+import importlib.util, sys, threadkeep
+print(threadkeep.__file__)
+for name in sys.argv[1:]:
+    if importlib.util.find_spec(f"threadkeep._core.engine.{name}"):
+        print(name)
+"""
+SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["build", folder]:
+            build(Path(folder).resolve())
+        case ["try", "compiled" | "pure" as kind]:
+            try_readme(kind)
+        case ["link", url, ref]:
+            for name in ("README.md", "pyproject.toml"):
+                text = (ROOT / name).read_text(encoding="utf-8")
+                (ROOT / name).write_text(linked(name, text, url, ref), encoding="utf-8")
+        case _:
+            sys.exit(__doc__)
+
+
+def build(folder: Path) -> None:
+    """Build in a copy of the tracked files, so that nothing else gets into the packages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("threadkeep-*"):
+        old.unlink()
+    tracked = run("git", "ls-files", "-z", "--", "src", ":(glob)*").split("\0")
+    with tempfile.TemporaryDirectory() as copy:
+        for name in filter(None, tracked):
+            target = Path(copy, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)
+        run(sys.executable, "-c", SDIST, str(folder), cwd=Path(copy))
+    (source,) = folder.glob("*.tar.gz")
+    parts = {name.removeprefix("src/") for name in tracked if name.startswith(SOURCES)}
+    check_source(source, parts)
+    for compile_ in ("never", "if possible"):
+        wheel = build_wheel(source, folder, compile_)
+        compiled = check_wheel(wheel, parts)
+        print(f"{wheel.name}: {wheel.stat().st_size:,} bytes, {len(compiled)} compiled modules")
+    print(f"{source.name}: {source.stat().st_size:,} bytes")
+
+
+def build_wheel(source: Path, folder: Path, compile_: str) -> Path:
+    before = set(folder.glob("*.whl"))
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    options = ("--no-deps", "--no-build-isolation", "--no-cache-dir", "--no-index")
+    environment = os.environ | {"THREADKEEP_COMPILE": compile_}
+    run(*pip, "wheel", *options, "--wheel-dir", str(folder), str(source), env=environment)
+    new = set(folder.glob("*.whl")) - before
+    if not new:
+        sys.exit("No compiler was found: there is no wheel with compiled modules to check.")
+    return new.pop()
+
+
+def check_source(source: Path, parts: set[str]) -> None:
+    with tarfile.open(source) as archive:
+        files = [each.name.partition("/")[2] for each in archive if each.isfile()]
+    found = {name for name in files if not name.startswith("src/threadkeep.egg-info/")}
+    compare(source, found, ABOUT | {f"src/{part}" for part in parts})
+
+
+def check_wheel(wheel: Path, parts: set[str]) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name for name in archive.namelist() if ".dist-info/" not in name}
+    compiled = sorted(name for name in files if name.endswith((".so", ".pyd")))
+    compare(wheel, files - {*compiled}, {part for part in parts if not part.endswith(".c")})
+    if wheel.name.endswith("-py3-none-any.whl"):
+        compare(wheel, {*compiled}, set())
+    else:
+        names = {name.partition(".")[0] for name in compiled}
+        compare(wheel, names, {f"{ENGINE}/{name}" for name in MODULES})
+    return compiled
+
+
+def compare(package: Path, found: set[str], wanted: set[str]) -> None:
+    """Fail if a package lacks files, or holds others."""
+    if missing := sorted(wanted - found):
+        sys.exit(f"{package.name} lacks {', '.join(missing)}")
+    if more := sorted(found - wanted):
+        sys.exit(f"{package.name} holds {', '.join(more)}, which it does not need")
+
+
+def try_readme(kind: str) -> None:
+    """Run the README's examples in an empty folder, as a reader does."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    lines = re.findall(r"`threadkeep ([^`]* threads\.db\b[^`]*)`", text)
+    if not (program and lines):
+        sys.exit("README.md has no examples to run.")
+    python = (sys.executable, "-I", "-W", "error")  # (-I: without PYTHONPATH)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file, *compiled = run(*python, "-c", LOOK, *MODULES, cwd=folder).split("\n")
+        if Path(file).is_relative_to(ROOT / "src"):
+            sys.exit(f"{file} is the checkout, not an installed package.")
+        wanted = [*MODULES] if kind == "compiled" else []
+        if list(filter(None, compiled)) != wanted:
+            sys.exit(f"{file} has the compiled modules {compiled}, not {wanted}.")
+        run(*python, "-c", program, cwd=folder)
+        for line in lines:
+            run(*python, "-m", "threadkeep", *line.split(), cwd=folder)
+    print(f"The examples of README.md run on the {kind} package.")
+
+
+def linked(name: str, text: str, url: str, ref: str) -> str:
+    """Return README.md or pyproject.toml as packages of this repository hold them."""
+    if name == "pyproject.toml":
+        urls = f'[project.urls]\nRepository = "{url}"\nChangelog = "{url}/blob/{ref}/CHANGELOG.md"'
+        return text.replace("[project.scripts]", f"{urls}\n\n[project.scripts]", 1)
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\g<1>{url}/raw/{ref}/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\g<1>{url}/blob/{ref}/", text)
+
+
+def run(*command: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
+    """Return the output of a command; if it fails, print it and exit."""
+    done = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
