@@ -54,3 +54,8 @@ HAS_TASK_PATH = "_has_task_path"
 def is_internal(channel: str) -> bool:
     """Return True for a channel that LangGraph creates itself. None of them is a DeltaChannel."""
     return channel in (START, TASKS) or channel.startswith(BRANCH)
+
+
+NO_VERSION = f"{0:032}.{0:016}"
+"""Comes before the first version of a channel, as LangGraph's savers write versions.
+(`langgraph.checkpoint.memory.InMemorySaver.get_next_version`)"""

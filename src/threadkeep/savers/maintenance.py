@@ -47,7 +47,9 @@ class Maintenance(ForTenants, Closing):
             InvalidArgumentError: `thread_id` is neither.
         """
         name = validation.thread_id(thread_id)
-        return on(self._store, apply.delete_thread(self._engine, name))
+        yield from on(self._store, apply.delete_thread(self._engine, name))
+        if self._rolling is not None:
+            yield from self._rolling.mirror(name, "delete_thread", name)
 
     delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
@@ -329,6 +331,8 @@ class Maintenance(ForTenants, Closing):
         """Close the saver and its store. Idempotent; later calls raise `ClosedError`."""
         if self._collector is not None:
             yield from external(self._collector.close)
+        if self._rolling is not None:
+            yield from external(self._rolling.close)
         yield from self._store.closing()
 
     close, aclose = sync_and_async(_close)

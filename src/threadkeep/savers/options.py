@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Compression, Migrations, SerdeCodec, check_migrations
@@ -18,7 +19,7 @@ from threadkeep._stores.options import Option, check, described, flag, optional
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.sqlite import SqliteOptions
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.keys import SaverKeyOptions
 
 
@@ -127,6 +128,29 @@ class CommonOptions(SaverKeyOptions, total=False):
             "WriteBehind()",
             "Saves return before they are durable, and are stored soon after. Not with"
             ' `conflicts="raise"`, nor with an async pool or client.',
+        ),
+    ]
+    migrate_from: Annotated[
+        str | BaseCheckpointSaver[Any] | None,
+        Option(
+            None,
+            "A database of LangGraph's own SqliteSaver or PostgresSaver (its URL or path, or the"
+            " saver). Threads are copied from there when they are used, and what LangGraph's saver"
+            " adds to them later, too: both may run beside each other.",
+            lambda value: isinstance(value, str | BaseCheckpointSaver | None),
+            "Use the URL or path of a database of LangGraph's, or its saver.",
+            str,
+        ),
+    ]
+    mirror_back: Annotated[
+        bool,
+        Option(
+            False,  # noqa: FBT003 - the default
+            "With `migrate_from`, also write what is saved into LangGraph's tables, so that"
+            " programs on LangGraph's saver continue from it.",
+            lambda value: type(value) is bool,
+            "Use True or False.",
+            flag,
         ),
     ]
     hot: Annotated[
@@ -254,4 +278,8 @@ def check_options(given: Mapping[str, Any]) -> None:
             'write_behind= cannot be combined with conflicts="raise": a save that has returned'
             " cannot raise a conflict.",
             hint="Remove one of the two.",
+        )
+    if given.get("mirror_back") and given.get("migrate_from") is None:
+        raise invalid(
+            "mirror_back", given["mirror_back"], "Name LangGraph's database: migrate_from=."
         )

@@ -30,7 +30,8 @@ from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.put import Put, SaveCall
 from threadkeep._core.engine.shapes import AS_STORED, ChannelShapes
-from threadkeep._run.driver import each_and_aeach, on, sync_and_async, together
+from threadkeep._core.langgraph_internals import NO_VERSION
+from threadkeep._run.driver import arun, each_and_aeach, on, run, sync_and_async, together
 from threadkeep._run.layered_backend import RANDOM, LayeredBackend
 from threadkeep._run.lazy_values import each_lazily, is_lazy
 from threadkeep._stores.base import AsyncBackend, Backend
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from threadkeep._core.engine.usage import Counters
     from threadkeep._stores.store_keys import StoreKeys
     from threadkeep.threads.stream import Stream
+    from threadkeep.threads.transfer.rolling import Rolling
 
 
 class Serializing:
@@ -167,6 +169,13 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._views = {}
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
+        self._rolling: Rolling | None = None
+        if given["migrate_from"] is not None:
+            from threadkeep.threads.transfer.rolling import Rolling  # noqa: PLC0415 - seldom needed
+
+            ring = None if (keys := getattr(backend, "keys", None)) is None else keys.ring
+            mirrors = given["mirror_back"]
+            self._rolling = Rolling(given["migrate_from"], codec, ring, mirrors=mirrors)
         self._collector: Collector | None = None
         if gc_every is not None:
             every = validation.duration("gc_every", gc_every)
@@ -219,13 +228,18 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             CorruptionError, UnknownTypeError: the checkpoint, or one of these channels, cannot be
                 read back exactly.
         """
-        return self._store.run(self._get_tuple(arguments.load(config), config, channels))
+        call = arguments.load(config)
+        if self._rolling is not None:
+            run(self._rolling.take(self._store, self._engine, call.place.thread))
+        return self._store.run(self._get_tuple(call, config, channels))
 
     async def aget_tuple(
         self, config: RunnableConfig, *, channels: Sequence[str] | None = None
     ) -> CheckpointTuple | None:
         """Async variant of `get_tuple`."""
         call = arguments.load(config)
+        if self._rolling is not None:
+            await arun(self._rolling.take(self._store, self._engine, call.place.thread))
         # (decoding many values would block the event loop)
         is_quick = channels is None and load.is_hot(self._engine, call)
         run = self._store.arun_here if is_quick else self._store.arun
@@ -285,6 +299,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
         def page(start: listing.Listing) -> Operation[Iterable[CheckpointTuple]]:
             nonlocal at
+            if self._rolling is not None and start.thread is not None and start.after is None:
+                yield from self._rolling.take(self._store, self._engine, start.thread)
             loaded, at = yield from on(self._store, listing.page(self._engine, start))
             found = map(arguments.checkpoint_tuple, loaded)
             return (yield from each_lazily(self, found)) if start.lazy else found
@@ -299,8 +315,11 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     ) -> Operation[Mapping[str, DeltaChannelHistory]]:
         """Return the writes that DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
         place, names = arguments.place(config), [*channels]
+        if self._rolling is not None:
+            yield from self._rolling.take(self._store, self._engine, place.thread)
         history: Operation[Any] = load.delta_history(self._engine, place, names)
-        return on(self._store, history)
+        found: Mapping[str, DeltaChannelHistory] = yield from on(self._store, history)
+        return found
 
     get_delta_channel_history, aget_delta_channel_history = sync_and_async(
         _get_delta_channel_history
@@ -329,6 +348,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         if self._engine.strict:
             call = fields.strict(call)
         self._save(call)
+        if self._rolling is not None:
+            given = (config, checkpoint, metadata, new_versions)
+            run(self._rolling.mirror(call.place.thread, "put", *given))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             self._store.run(self._thinned(call.place.thread))
         return arguments.stored(call)
@@ -345,6 +367,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         if self._engine.strict:
             call = fields.strict(call)
         await self._asave(call)
+        if self._rolling is not None:
+            given = (config, checkpoint, metadata, new_versions)
+            await arun(self._rolling.mirror(call.place.thread, "put", *given))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             await self._store.arun(self._thinned(call.place.thread))
         return arguments.stored(call)
@@ -442,6 +467,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         """
         call = arguments.put_writes(config, writes, task_id, task_path)
         self._save(call)
+        if self._rolling is not None:
+            given = (config, writes, task_id, task_path)
+            run(self._rolling.mirror(call.place.thread, "put_writes", *given))
 
     async def aput_writes(
         self,
@@ -453,6 +481,9 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         """Async variant of `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
         await self._asave(call)
+        if self._rolling is not None:
+            given = (config, writes, task_id, task_path)
+            await arun(self._rolling.mirror(call.place.thread, "put_writes", *given))
 
     def streaming(
         self,
@@ -492,6 +523,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return the version after `current`, of the same type. Thread-safe."""
         del channel
+        if current is None and self._rolling is not None:
+            current = NO_VERSION  # (LangGraph's savers cannot compare theirs with numbers)
         return versions.next_version(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weakref import WeakSet
 
     from threadkeep.threads.retention.background import Collector, Gained
+    from threadkeep.threads.transfer.rolling import Rolling
 
 _VIEWS = 1000  # tenants' savers that are kept for the next call
 
@@ -51,6 +52,7 @@ class ForTenants:
     _collector: Collector | None
     _family: WeakSet[Any]
     _clones: dict[Any, Any]
+    _rolling: Rolling | None
     _views: dict[str, Self]
 
     @property
@@ -80,6 +82,9 @@ class ForTenants:
         view = self._views.get(tenant) if isinstance(tenant, str) else None
         if view is None:
             self._check_is_whole("for_tenant")
+            if self._rolling is not None:
+                hint = "Open another saver without migrate_from for tenants."
+                raise InvalidArgumentError("LangGraph's threads have no tenants.", hint=hint)
             view = self._view(Names(tenant))
             if len(self._views) >= _VIEWS:
                 self._views.clear()

@@ -136,6 +136,29 @@ def adopt(
     return run.result
 
 
+def take(
+    store: LayeredBackend, engine: Engine, source: LangGraphSource, thread: str, *, merges: bool
+) -> Operation[tuple[str | None, dict[str, str]]]:
+    """Copy what is missing here of a thread of an open source.
+
+    A thread that was deleted here stays deleted. With `merges`, what both have continued becomes
+    branches, and questions and answers of the source's heads take the place of those here: as in
+    one store of LangGraph's.
+
+    Returns:
+        The reason why it was not copied, or None, and the source's heads by namespace.
+    """
+    engine = engine._replace(conflicts="fork", shapes=None)
+    flags = dict.fromkeys(("verify", "replace", "as_fork", "dry_run"), False)
+    run = _Adoption(store, engine, source, no_progress, total=0, **flags)
+    run.merges = merges
+    existing = yield from run.existing(thread, revive=False)
+    if not existing.deleted_at or existing.stored:
+        yield from run.thread(thread, existing)
+    yield from store.flush()
+    return run.result.conflicts.get(thread), run.heads
+
+
 @dataclass(slots=True)
 class _Adoption:
     """One call of `adopt`."""
@@ -149,6 +172,8 @@ class _Adoption:
     replace: bool
     as_fork: bool
     dry_run: bool
+    merges: bool = field(init=False, default=False)  # see `take`
+    heads: dict[str, str] = field(init=False, default_factory=dict)  # of the thread in the source
     done: int = field(init=False, default=0)
     result: AdoptReport = field(init=False, default_factory=AdoptReport)
 
@@ -207,9 +232,10 @@ class _Adoption:
 
     def _copy(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Store the checkpoints and writes that are missing here."""
-        if existing.stored:
+        if existing.stored or self.merges:
             parents = yield from external(partial(self.source.parents, name))
-            if existing.diverged(parents):
+            self.heads = dict(sorted(parents))  # (the last of each namespace)
+            if existing.diverged(parents) and not self.merges:
                 self.count(len(parents))
                 raise existing.conflict()
         keys = yield from self._put_missing(name, existing)
@@ -277,7 +303,10 @@ class _Adoption:
             validation.checkpoint(one.checkpoint, place)
             yield Put(place, one.parent, one.checkpoint, one.metadata, complete=True)
         stored = existing.writes(one.ns, one.id)
-        missing = [w for w in one.writes if (w.task_id, w.idx) not in stored]
+        again = self.merges and self.heads.get(one.ns) == one.id
+        missing = [
+            w for w in one.writes if (w.task_id, w.idx) not in stored or (again and w.idx < 0)
+        ]
         yield from _write_calls(place, missing)
 
     def _store(self, calls: list[SaveCall], apart: Engine) -> Operation[Engine]:
@@ -408,7 +437,7 @@ class ExistingThread:
         return (
             row.parent == one.parent
             and unpack_time(row.ts) == one.checkpoint.get("ts", "")
-            and alike(self._engine.codec, own, one.metadata)
+            and alike(self._engine.codec, _ordered(own), _ordered(one.metadata))
             and _stored_shape(manifest) == _shape(one.checkpoint)
         )
 
@@ -417,6 +446,13 @@ class ExistingThread:
         stored = self.stored.get((ns, checkpoint))
         rows = stored.writes if stored is not None else ()
         return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
+
+
+def _ordered(value: Any) -> Any:
+    """Return metadata with sorted keys: PostgreSQL does not keep their order."""
+    if isinstance(value, Mapping):
+        return {key: _ordered(value[key]) for key in sorted(value)}
+    return [_ordered(one) for one in value] if isinstance(value, list) else value
 
 
 def _stored_shape(manifest: Manifest) -> tuple[Any, ...]:

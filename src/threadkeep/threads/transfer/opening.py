@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -23,6 +26,7 @@ from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     LangGraphSource,
     Payloads,
+    needs,
     open_memory,
     own_store,
 )
@@ -67,10 +71,56 @@ def open_named(name: str, payloads: Payloads) -> DatabaseSource:
     return open_sqlite(path_of(name), payloads)
 
 
+@contextmanager
+def open_writer(source: str | BaseCheckpointSaver[Any]) -> Iterator[BaseCheckpointSaver[Any]]:
+    """Open LangGraph's own saver on a database, to write into its tables. Its calls block.
+
+    A sync saver is used as it is.
+    """
+    if isinstance(source, InMemorySaver):
+        yield source
+        return
+    name = source if isinstance(source, str) else None
+    if name is None:
+        conn: Any = getattr(source, "conn", None)
+        if "sqlite" in _homes(source):
+            name = path_of(conn)
+        else:
+            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
+
+            name = source_postgres.conninfo_of(conn)
+    serde = None if isinstance(source, str) else source.serde
+    if named(name) == "postgres":
+        with needs("langgraph-checkpoint-postgres", "write into LangGraph's tables"):
+            from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - an extra
+            from psycopg.rows import dict_row  # noqa: PLC0415 - an extra
+            from psycopg_pool import ConnectionPool  # noqa: PLC0415 - an extra
+        conninfo, options = from_url(name, described(PostgresOptions))
+        given: dict[str, Any] = {
+            "autocommit": True,
+            "prepare_threshold": 0,
+            "row_factory": dict_row,
+        }
+        if (schema := options.get("schema")) is not None:
+            given["options"] = f"-c search_path={schema}"
+        with ConnectionPool(conninfo, kwargs=given, min_size=1, max_size=4) as pool:
+            yield PostgresSaver(pool, serde=serde)  # type: ignore[arg-type] # rows are dicts
+    else:
+        with needs("langgraph-checkpoint-sqlite", "write into LangGraph's tables"):
+            from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - an extra
+        file = path_in(name) if "://" in name else path_of(name)
+        with closing(sqlite3.connect(file, check_same_thread=False, timeout=30)) as db:
+            yield SqliteSaver(db, serde=serde)
+
+
+def _homes(saver: object) -> list[str]:
+    return [cls.__module__.removeprefix(_HOME).partition(".")[0] for cls in type(saver).__mro__]
+
+
 def _of_saver(saver: Any, payloads: Payloads) -> LangGraphSource:
     if isinstance(saver, InMemorySaver):
         return open_memory(saver, payloads)
-    homes = [cls.__module__.removeprefix(_HOME).partition(".")[0] for cls in type(saver).__mro__]
+    homes = _homes(saver)
     if "sqlite" in homes:
         return open_sqlite_saver(saver, payloads)
     if "postgres" in homes:

@@ -172,6 +172,7 @@ class _PostgresSource(DatabaseSource):
     mark = "%s"
     writes = "checkpoint_writes"
     size, between, total = _SIZE, _BETWEEN, _TOTAL
+    digest = "string_agg(task_id || idx || md5(blob), ',' ORDER BY task_id, idx)"
 
     def __init__(self, db: psycopg.Connection[_Row], server: str, payloads: Payloads) -> None:
         super().__init__(payloads)

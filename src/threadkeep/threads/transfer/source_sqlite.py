@@ -145,6 +145,7 @@ def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> DatabaseS
 class _SqliteSource(DatabaseSource):
     seconds = 10.0  # (others do not wait for it)
     size, between, total = _SIZE, _BETWEEN, _TOTAL
+    digest = "group_concat(task_id || idx || hex(value))"
 
     def __init__(self, db: sqlite3.Connection, path: str, payloads: Payloads) -> None:
         super().__init__(payloads)

@@ -65,6 +65,14 @@ class SourceCheckpoint:
     size: int = 0
 
 
+class SourceState(NamedTuple):
+    """A thread's numbers of checkpoints and of writes, and a text of writes that were replaced."""
+
+    checkpoints: int
+    writes: int
+    replaced: str | None
+
+
 class LangGraphSource:
     """A store of LangGraph's, for one reading thread at a time. Calls may block."""
 
@@ -82,6 +90,10 @@ class LangGraphSource:
 
     def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
         """Return the parent of each checkpoint of a thread, without reading values."""
+        raise NotImplementedError
+
+    def state(self, thread: str) -> SourceState:
+        """Return a value that changes with a thread."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -196,6 +208,18 @@ FROM (
 """
 
 
+# Writes are added, but for those of LangGraph itself, which replace earlier ones (idx below 0).
+_STATE = """
+SELECT
+    (SELECT count(*) FROM checkpoints WHERE thread_id = {mark}) AS checkpoints,
+    (SELECT count(*) FROM {writes} WHERE thread_id = {mark} AND idx >= 0) AS writes,
+    (SELECT {digest} FROM (
+        SELECT * FROM {writes} WHERE thread_id = {mark} AND idx < 0
+        ORDER BY checkpoint_id DESC, task_id, idx LIMIT 20
+    ) AS newest) AS replaced
+"""
+
+
 class DatabaseSource(LangGraphSource):
     """A LangGraph store in a database, which can also be read in windows."""
 
@@ -204,6 +228,7 @@ class DatabaseSource(LangGraphSource):
     writes = "writes"  # the table's name
     size: str  # the bytes of the thread c.thread_id, in SQL
     total: str  # the bytes of the tables, in SQL
+    digest: str  # a text that tells the values of writes apart, in SQL
     between: str  # the bytes of a thread's checkpoints from an id to another, in SQL
 
     def __init__(self, payloads: Payloads) -> None:
@@ -224,6 +249,13 @@ class DatabaseSource(LangGraphSource):
             past = f"(key {sign} {self.mark} OR (key = {self.mark} AND thread_id > {self.mark}))"
             parameters = [after[0], *after]
         return self._page(key, way, "1 = 1", past, [*parameters, limit])
+
+    def state(self, thread: str) -> SourceState:
+        """See `LangGraphSource.state`."""
+        text = _STATE.format(mark=self.mark, writes=self.writes, digest=self.digest)
+        (found,) = self.rows(text, (thread,) * text.count(self.mark))
+        self.end()
+        return SourceState(*found)
 
     def thread(self, name: str) -> SourceThread | None:
         """Return one thread, or None if it has no checkpoint."""
@@ -421,6 +453,15 @@ class _MemorySource(LangGraphSource):
         self._keys = {str(key): key for key in list(self._saver.storage)}
         counts = {name: self._count(key) for name, key in sorted(self._keys.items())}
         return {name: count for name, count in counts.items() if count}
+
+    def state(self, thread: str) -> SourceState:
+        self.threads()
+        key = self._keys.get(thread, thread)
+        writes = [one for place, one in list(self._saver.writes.items()) if place[0] == key]
+        rows = [(idx, task, row) for one in writes for (task, idx), row in list(one.items())]
+        replaced = sorted([f"{task} {idx} {row}" for idx, task, row in rows if idx < 0])
+        plain = sum([idx >= 0 for idx, _, _ in rows])
+        return SourceState(self._count(key), plain, "\n".join(replaced))
 
     def _count(self, key: Any) -> int:
         return sum(map(len, list(self._saver.storage.get(key, {}).values())))

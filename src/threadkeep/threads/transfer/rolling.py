@@ -1,0 +1,184 @@
+"""Threads of LangGraph's own saver that are taken over when they are used.
+
+Programs on LangGraph's saver and on threadkeep may run beside each other. A read of a thread first
+asks LangGraph's tables whether the thread has changed there, and copies what is missing here. Each
+process asks for itself: what a killed one has copied in part, the next one completes before it
+reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
+
+from threadkeep._core.codec import Codec
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.operation import Operation
+from threadkeep._core.lru import Lru
+from threadkeep._run.driver import external
+from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep.errors import BackendError, InvalidArgumentError, UnreachableError
+from threadkeep.keys import KeyRing
+from threadkeep.threads import lazy
+from threadkeep.threads.transfer.opening import open_source, open_writer
+from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
+
+_MOST = 10_000  # threads whose state there is remembered
+_log = logging.getLogger("threadkeep")
+
+
+@dataclass(slots=True)
+class _Known:
+    """A thread's state there as of the last look, and what this process has written since.
+
+    `heads` are the newest checkpoints that are known to be there, by namespace.
+    """
+
+    state: SourceState
+    heads: dict[str, str]
+    checkpoints: int = 0
+    writes: int = 0
+
+    def explains(self, now: SourceState) -> bool:
+        """True if nobody else has changed the thread there."""
+        checkpoints, writes, replaced = self.state
+        return now == (checkpoints + self.checkpoints, writes + self.writes, replaced)
+
+
+class Rolling:
+    """Takes threads over from a store of LangGraph's; see the option `migrate_from`.
+
+    With `mirrors`, LangGraph's own saver also writes there what is saved here.
+    """
+
+    def __init__(
+        self,
+        source: str | BaseCheckpointSaver[Any],
+        codec: Codec,
+        ring: KeyRing | None,
+        *,
+        mirrors: bool = False,
+    ) -> None:
+        self._source, self._codec, self._ring, self._mirrors = source, codec, ring, mirrors
+        self._lock = threading.Lock()
+        self._asked: LangGraphSource | None = None
+        self._writer: BaseCheckpointSaver[Any] | None = None
+        self._opened = ExitStack()
+        self._known: Lru[str, _Known] = Lru(_MOST)
+
+    def take(self, store: LayeredBackend, engine: Engine, thread: str) -> Operation[None]:
+        """Copy what LangGraph's store has of a thread, and this store has not.
+
+        A thread that both have continued stays as it is here; a warning names it.
+
+        Raises:
+            ThreadkeepError: a value there cannot be read, or one of the stores failed.
+        """
+        state = yield from external(partial(self._look, thread))
+        if state is None:
+            return
+        heads: dict[str, str] = {}
+        if state.checkpoints:
+            source = yield from external(partial(self._open, engine.codec))
+            with closing(source):
+                reason, heads = yield from lazy.adopt.take(
+                    store, engine, source, thread, merges=self._mirrors
+                )
+            if reason is not None:
+                _log.warning(
+                    "Thread %r was continued here and by LangGraph's saver. It stays as it is here;"
+                    " to resolve it, use threads.adopt with as_fork= or replace=.",
+                    thread,
+                )
+        with self._lock:
+            self._known.put(thread, _Known(state, heads))
+
+    def mirror(self, thread: str, method: str, *given: Any) -> Operation[None]:
+        """Call a method of LangGraph's saver on its store, if saves are written there, too.
+
+        A failure is logged, as the save is durable here.
+        """
+        if not self._mirrors:
+            return
+        try:
+            yield from external(partial(self._write, thread, method, given))
+        except Exception:  # noqa: BLE001 - whatever that saver raises
+            _log.exception(
+                "Thread %r could not be written into LangGraph's tables: threads.leave writes what"
+                " they lack.",
+                thread,
+            )
+
+    def _look(self, thread: str) -> SourceState | None:
+        """Return the state of a thread there; None if this process knows all of it."""
+        with self._lock:
+            try:
+                state = self._asking().state(thread)
+            except (UnreachableError, BackendError):  # (the server may have restarted)
+                self._forget()
+                state = self._asking().state(thread)
+            known = self._known.get(thread)
+            if known is None or not known.explains(state):
+                return state
+            self._known.put(thread, _Known(state, known.heads))
+            return None
+
+    def _write(self, thread: str, method: str, given: Sequence[Any]) -> None:
+        with self._lock:
+            if self._writer is None:
+                self._writer = self._opened.enter_context(open_writer(self._source))
+            known = self._known.get(thread)
+        if method == "put":
+            given = _complete(known, *given)
+        getattr(self._writer, method)(*given)
+        with self._lock:
+            if known is not None and method == "put":
+                known.checkpoints += 1
+                known.heads[given[0]["configurable"].get("checkpoint_ns", "")] = given[1]["id"]
+            elif known is not None and method == "put_writes":
+                plain = [name for name, _ in given[1] if name not in WRITES_IDX_MAP]
+                known.writes += len(plain)
+                if len(plain) < len(given[1]):
+                    replaced = self._asking().state(thread).replaced
+                    known.state = known.state._replace(replaced=replaced)
+
+    def _open(self, codec: Codec) -> LangGraphSource:
+        return open_source(self._source, codec, None, self._ring)
+
+    def _asking(self) -> LangGraphSource:
+        if self._asked is None:
+            self._asked = self._open(self._codec)
+        return self._asked
+
+    def _forget(self) -> None:
+        if self._asked is not None:
+            self._asked.close()
+        self._asked = None
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        with self._lock:
+            self._forget()
+            self._writer = None
+            self._opened.close()
+
+
+def _complete(known: _Known | None, config: Any, checkpoint: Any, metadata: Any, new: Any) -> Any:
+    """Return the arguments of a put, with all values if the parent may be missing there.
+
+    LangGraph stores values apart from checkpoints, and unchanged ones with an ancestor alone.
+    """
+    if not all(isinstance(one, str) for one in checkpoint["channel_versions"].values()):
+        hint = "Only threads that were begun with migrate_from= can be continued there."
+        raise InvalidArgumentError("LangGraph's savers do not compare numeric versions.", hint=hint)
+    place = config["configurable"]
+    parent = place.get("checkpoint_id")
+    is_there = known is not None and known.heads.get(place.get("checkpoint_ns", "")) == parent
+    return config, checkpoint, metadata, new if is_there else checkpoint["channel_versions"]

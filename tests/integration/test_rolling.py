@@ -1,0 +1,199 @@
+"""Programs on LangGraph's saver and on threadkeep beside each other, on the same threads."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+from contextlib import ExitStack
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from kit.backends import open_backend
+from kit.places import at
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+
+from threadkeep import SqliteSaver
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.threads.transfer import adopt
+
+from .test_adopt import official
+
+SOURCES = ("memory", "sqlite", "postgres")
+
+
+class State(TypedDict):
+    notes: Annotated[list[str], operator.add]
+
+
+def _ask(state: State) -> dict[str, Any]:
+    first = interrupt(f"first of {len(state['notes'])}?")
+    return {"notes": [first, interrupt(f"second after {first}?")]}
+
+
+def graph_on(saver: Any) -> Any:
+    """A node, then one that asks two questions."""
+    builder = StateGraph(State)
+    builder.add_node("think", lambda state: {"notes": [f"thought {len(state['notes'])}"]})
+    builder.add_node("ask", _ask)
+    builder.add_edge(START, "think").add_edge("think", "ask")
+    return builder.compile(checkpointer=saver)
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"notes": [text]}
+
+
+@pytest.fixture
+def pods(tmp_path: Any) -> Any:
+    """Start a program on LangGraph's saver, and programs on ours beside it."""
+    with ExitStack() as stack:
+
+        def start(source: str, backend: str = "sqlite", count: int = 1, **options: Any) -> Any:
+            made = official(source, tmp_path)
+            old, name = stack.enter_context(made)
+            name = name if source == "memory" else str(name)
+            given = {"migrate_from": name, **options}
+            ours = [open_backend(backend, tmp_path, **given) for _ in range(count)]
+            return old, *[stack.enter_context(one) for one in ours]
+
+        yield start
+
+
+def story(graph: Any, thread: str = "t") -> list[Any]:
+    """All that a thread shows to a program."""
+    return [
+        (one.config["configurable"]["checkpoint_id"], one.values, one.next, one.metadata["step"])
+        for one in graph.get_state_history(at(thread))
+    ]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_each_answers_the_others_questions(source: str, backend: str, pods: Any) -> None:
+    old, new = map(graph_on, pods(source, backend, mirror_back=True))
+    old.invoke(said("one"), at("t"))
+    assert new.get_state(at("t")).interrupts == old.get_state(at("t")).interrupts
+    new.invoke(Command(resume="by new"), at("t"))
+    old.invoke(Command(resume="by old"), at("t"))
+    assert new.invoke(said("two"), at("t"))["__interrupt__"][0].value == "first of 6?"
+    old.invoke(Command(resume="by old"), at("t"))
+    new.invoke(Command(resume="by new"), at("t"))
+    assert new.get_state(at("t")).values["notes"][-2:] == ["by old", "by new"]
+    assert story(new) == story(old)
+    new.invoke(said("begun here"), at("other"))
+    assert story(old, "other") == story(new, "other")
+    old.invoke(Command(resume="continued there"), at("other"))
+    assert story(old, "other") == story(new, "other")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_awaited(source: str, pods: Any) -> None:
+    old, new = map(graph_on, pods(source, mirror_back=True))
+    old.invoke(said("one"), at("t"))
+    await new.ainvoke(Command(resume="yes"), at("t"))
+    old.invoke(Command(resume="no"), at("t"))
+    history = [one.values async for one in new.aget_state_history(at("t"))]
+    assert history == [one.values for one in old.get_state_history(at("t"))]
+    assert (await new.aget_state(at("t"))).values["notes"][-2:] == ["yes", "no"]
+
+
+def test_later_turns_are_brought_and_nothing_is_read_twice(pods: Any, monkeypatch: Any) -> None:
+    old, new = map(graph_on, pods("sqlite", mirror_back=True))
+    taken, take = [], adopt.take
+
+    def spy(*given: Any, **options: Any) -> Any:
+        taken.append(given[-1])
+        return take(*given, **options)
+
+    monkeypatch.setattr(adopt, "take", spy)
+    for turn in range(3):
+        old.invoke(said(f"old {turn}"), at("t"))
+        for answer in ("first", "second"):
+            new.invoke(Command(resume=answer), at("t"))
+        assert new.get_state(at("t")).values["notes"][-2:] == ["first", "second"]
+    new.invoke(said("alone"), at("t"))
+    new.get_state(at("t"))
+    assert taken == ["t"] * 3, "once for each turn of the other program"
+
+
+def test_a_thread_that_both_have_continued_is_named(pods: Any, caplog: Any) -> None:
+    old_saver, saver = pods("sqlite")
+    old, new = graph_on(old_saver), graph_on(saver)
+    old.invoke(said("one"), at("t"))
+    for answer in ("first", "second"):
+        new.invoke(Command(resume=f"{answer} here"), at("t"))
+        old.invoke(Command(resume=f"{answer} there"), at("t"))
+    with caplog.at_level(logging.WARNING, "threadkeep"):
+        new.invoke(said("two"), at("t"))
+    assert "Thread 't' was continued here and by LangGraph's saver" in caplog.text
+    assert new.get_state(at("t")).values["notes"][-2:] == ["two", "thought 5"]
+    source = old_saver.conn.execute("PRAGMA database_list").fetchone()[2]
+    assert [*saver.threads.adopt(source, dry_run=True).conflicts] == ["t"]
+    assert saver.threads.adopt(source, as_fork=True).forks == {"t": "t-adopted"}
+
+
+def test_what_is_deleted_stays_deleted(pods: Any) -> None:
+    old_saver, saver = pods("sqlite")
+    graph_on(old_saver).invoke(said("one"), at("t"))
+    assert saver.get_tuple(at("t")) is not None
+    saver.delete_thread("t")
+    assert saver.get_tuple(at("t")) is None
+    assert old_saver.get_tuple(at("t")) is not None, "without mirror_back nothing is written there"
+
+
+def test_deleted_in_both(pods: Any) -> None:
+    old_saver, saver = pods("sqlite", mirror_back=True)
+    graph_on(old_saver).invoke(said("one"), at("t"))
+    saver.delete_thread("t")
+    assert old_saver.get_tuple(at("t")) is None
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_many_touch_a_thread_first(backend: str, pods: Any) -> None:
+    old, *savers = pods("sqlite", backend, count=3)
+    graph_on(old).invoke(said("one"), at("t"))
+    for answer in ("a", "b"):
+        graph_on(old).invoke(Command(resume=answer), at("t"))
+    wanted, found = story(graph_on(old)), []
+    go = threading.Barrier(6)
+
+    def look(saver: Any) -> None:
+        go.wait()
+        found.append(story(graph_on(saver)))
+
+    tasks = [threading.Thread(target=look, args=(saver,)) for saver in savers * 2]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+    assert found == [wanted] * 6
+    assert savers[0].check().ok
+
+
+@pytest.mark.parametrize("source", ["sqlite", "postgres"])
+def test_a_failure_there_loses_nothing(
+    source: str, pods: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    old_saver, saver = pods(source, mirror_back=True)
+    old, new = graph_on(old_saver), graph_on(saver)
+    old.invoke(said("one"), at("t"))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(old_saver), "put", lambda *_: 1 / 0)
+        new.invoke(Command(resume="a"), at("t"))
+        new.invoke(Command(resume="b"), at("t"))
+    assert "could not be written into LangGraph's tables" in caplog.text
+    new.invoke(said("two"), at("t"))
+    assert old.get_state(at("t")).values == new.get_state(at("t")).values
+    assert old.get_state(at("t")).interrupts == new.get_state(at("t")).interrupts
+
+
+def test_refused_options(tmp_path: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="mirror_back"):
+        SqliteSaver(tmp_path / "a.db", mirror_back=True)
+    with pytest.raises(InvalidArgumentError, match="migrate_from"):
+        SqliteSaver(tmp_path / "a.db", migrate_from=7)
+    saver = SqliteSaver(tmp_path / "a.db", migrate_from=str(tmp_path / "b.db"))
+    with saver, pytest.raises(InvalidArgumentError, match="tenants"):
+        saver.for_tenant("acme")
