@@ -104,7 +104,7 @@ def test_later_turns_are_brought_and_nothing_is_read_twice(pods: Any, monkeypatc
     taken, take = [], adopt.take
 
     def spy(*given: Any, **options: Any) -> Any:
-        taken.append(given[-1])
+        taken.append(given[3])
         return take(*given, **options)
 
     monkeypatch.setattr(adopt, "take", spy)

@@ -137,7 +137,13 @@ def adopt(
 
 
 def take(
-    store: LayeredBackend, engine: Engine, source: LangGraphSource, thread: str, *, merges: bool
+    store: LayeredBackend,
+    engine: Engine,
+    source: LangGraphSource,
+    thread: str,
+    since: Collection[str],
+    *,
+    merges: bool,
 ) -> Operation[tuple[str | None, dict[str, str]]]:
     """Copy what is missing here of a thread of an open source.
 
@@ -145,13 +151,15 @@ def take(
     branches, and questions and answers of the source's heads take the place of those here: as in
     one store of LangGraph's.
 
+    `since` are the heads as of the last call; if given, older checkpoints there are known here.
+
     Returns:
         The reason why it was not copied, or None, and the source's heads by namespace.
     """
     engine = engine._replace(conflicts="fork", shapes=None)
     flags = dict.fromkeys(("verify", "replace", "as_fork", "dry_run"), False)
     run = _Adoption(store, engine, source, no_progress, total=0, **flags)
-    run.merges = merges
+    run.merges, run.since = merges, since
     existing = yield from run.existing(thread, revive=False)
     if not existing.deleted_at or existing.stored:
         yield from run.thread(thread, existing)
@@ -173,6 +181,8 @@ class _Adoption:
     as_fork: bool
     dry_run: bool
     merges: bool = field(init=False, default=False)  # see `take`
+    since: Collection[str] = field(init=False, default=())
+    first: str = field(init=False, default="")  # the id from which on checkpoints are read
     heads: dict[str, str] = field(init=False, default_factory=dict)  # of the thread in the source
     done: int = field(init=False, default=0)
     result: AdoptReport = field(init=False, default_factory=AdoptReport)
@@ -235,6 +245,9 @@ class _Adoption:
         if existing.stored or self.merges:
             parents = yield from external(partial(self.source.parents, name))
             self.heads = dict(sorted(parents))  # (the last of each namespace)
+            if self.since:
+                missing = [id for ns, id in parents if (ns, id) not in existing.stored]
+                self.first = min((*missing, *self.heads.values(), *self.since))
             if existing.diverged(parents) and not self.merges:
                 self.count(len(parents))
                 raise existing.conflict()
@@ -283,7 +296,7 @@ class _Adoption:
 
     @contextmanager
     def _parts(self, name: str) -> Iterator[Iterator[list[SourceCheckpoint]]]:
-        with closing(self.source.checkpoints(name)) as found:
+        with closing(self.source.checkpoints(name, self.first)) as found:
             yield parts_of(found, lambda one: one.size, _MOST_CHECKPOINTS, _MOST_BYTES)
 
     def _calls(self, one: SourceCheckpoint, existing: ExistingThread) -> Iterator[SaveCall]:

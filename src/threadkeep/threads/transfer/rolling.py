@@ -81,15 +81,14 @@ class Rolling:
         Raises:
             ThreadkeepError: a value there cannot be read, or one of the stores failed.
         """
-        state = yield from external(partial(self._look, thread))
+        state, heads = yield from external(partial(self._look, thread))
         if state is None:
             return
-        heads: dict[str, str] = {}
         if state.checkpoints:
             source = yield from external(partial(self._open, engine.codec))
             with closing(source):
                 reason, heads = yield from lazy.adopt.take(
-                    store, engine, source, thread, merges=self._mirrors
+                    store, engine, source, thread, heads.values(), merges=self._mirrors
                 )
             if reason is not None:
                 _log.warning(
@@ -116,8 +115,11 @@ class Rolling:
                 thread,
             )
 
-    def _look(self, thread: str) -> SourceState | None:
-        """Return the state of a thread there; None if this process knows all of it."""
+    def _look(self, thread: str) -> tuple[SourceState | None, dict[str, str]]:
+        """Return the state of a thread there, or None if this process knows all of it.
+
+        Also its heads as of the last look.
+        """
         with self._lock:
             try:
                 state = self._asking().state(thread)
@@ -125,10 +127,11 @@ class Rolling:
                 self._forget()
                 state = self._asking().state(thread)
             known = self._known.get(thread)
+            heads = {} if known is None else known.heads
             if known is None or not known.explains(state):
-                return state
-            self._known.put(thread, _Known(state, known.heads))
-            return None
+                return state, heads
+            self._known.put(thread, _Known(state, heads))
+            return None, heads
 
     def _write(self, thread: str, method: str, given: Sequence[Any]) -> None:
         with self._lock:

@@ -57,7 +57,7 @@ _CHECKPOINTS = """
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata,
     (SELECT array_agg(ARRAY[key, value]) FROM jsonb_each_text(checkpoint -> 'channel_versions'))
         AS versions
-FROM checkpoints WHERE thread_id = %s
+FROM checkpoints WHERE thread_id = %s AND checkpoint_id COLLATE "C" >= %s
 ORDER BY checkpoint_ns COLLATE "C", checkpoint_id COLLATE "C"
 """
 _PARENTS = """
@@ -213,10 +213,10 @@ class _PostgresSource(DatabaseSource):
         with mapped_errors(self._server):
             self._db.rollback()
 
-    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
+    def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
         blobs: dict[_BlobKey, Any] = {}  # of the last checkpoint
         with mapped_errors(self._server), self._db.cursor(_CURSOR) as cursor:
-            cursor.execute(_CHECKPOINTS, (thread,))
+            cursor.execute(_CHECKPOINTS, (thread, first))
             while page := cursor.fetchmany(_PAGE):
                 writes = self._writes_of(thread, page)
                 for row in page:

@@ -41,7 +41,8 @@ _BUSY_SECONDS = 30.0
 _THREADS = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
 _CHECKPOINTS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata"
-    " FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id"
+    " FROM checkpoints WHERE thread_id = ? AND checkpoint_id >= ?"
+    " ORDER BY checkpoint_ns, checkpoint_id"
 )
 _PARENTS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?"
@@ -188,8 +189,8 @@ class _SqliteSource(DatabaseSource):
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
-    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
-        with mapped(self._path), closing(self._db.execute(_CHECKPOINTS, (thread,))) as rows:
+    def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
+        with mapped(self._path), closing(self._db.execute(_CHECKPOINTS, (thread, first))) as rows:
             for row in rows:
                 with naming(thread, row[0], row[1]):
                     found = self._found(thread, *row)

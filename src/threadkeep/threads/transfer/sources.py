@@ -102,8 +102,8 @@ class LangGraphSource:
     def end(self) -> None:
         """End the read that `begin` began. Idempotent."""
 
-    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
-        """Yield a thread's checkpoints, sorted by namespace and id.
+    def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
+        """Yield a thread's checkpoints from an id on, sorted by namespace and id.
 
         Raises:
             UnknownTypeError, CorruptionError, WrongKeyError: a value cannot be read; the
@@ -474,11 +474,13 @@ class _MemorySource(LangGraphSource):
             for checkpoint, (_, _, parent) in list(rows.items())
         }
 
-    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
+    def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
         key = self._keys.get(thread, thread)
         namespaces = {ns: dict(found) for ns, found in dict(self._saver.storage[key]).items()}
         for ns in sorted(namespaces):
             for checkpoint, row in sorted(namespaces[ns].items()):
+                if checkpoint < first:
+                    continue
                 with naming(thread, ns, checkpoint):
                     found = self._found(key, ns, checkpoint, *row)
                 yield found
