@@ -135,8 +135,8 @@ class CommonOptions(SaverKeyOptions, total=False):
         Option(
             None,
             "A database of LangGraph's own SqliteSaver or PostgresSaver (its URL or path, or the"
-            " saver). Threads are copied from there when they are used, and what LangGraph's saver"
-            " adds to them later, too: both may run beside each other.",
+            " saver). Threads are copied from there when they are used, and later turns of"
+            " LangGraph's saver, too: both may run beside each other.",
             lambda value: isinstance(value, str | BaseCheckpointSaver | None),
             "Use the URL or path of a database of LangGraph's, or its saver.",
             str,
@@ -146,8 +146,8 @@ class CommonOptions(SaverKeyOptions, total=False):
         bool,
         Option(
             False,  # noqa: FBT003 - the default
-            "With `migrate_from`, also write what is saved into LangGraph's tables, so that"
-            " programs on LangGraph's saver continue from it.",
+            "With `migrate_from`, also write each save into LangGraph's tables, so that programs on"
+            " LangGraph's saver continue from it.",
             lambda value: type(value) is bool,
             "Use True or False.",
             flag,

@@ -145,9 +145,9 @@ def take(
     *,
     merges: bool,
 ) -> Operation[tuple[str | None, dict[str, str]]]:
-    """Copy what is missing here of a thread of an open source.
+    """Copy the checkpoints of a thread of an open source that are missing here.
 
-    A thread that was deleted here stays deleted. With `merges`, what both have continued becomes
+    A thread that was deleted here stays deleted. With `merges`, runs that both have made become
     branches, and questions and answers of the source's heads take the place of those here: as in
     one store of LangGraph's.
 

@@ -1,9 +1,9 @@
 """Threads of LangGraph's own saver that are taken over when they are used.
 
 Programs on LangGraph's saver and on threadkeep may run beside each other. A read of a thread first
-asks LangGraph's tables whether the thread has changed there, and copies what is missing here. Each
-process asks for itself: what a killed one has copied in part, the next one completes before it
-reads.
+asks LangGraph's tables whether the thread has changed there, and copies the checkpoints that are
+missing here. Each process asks for itself: if one is killed while it copies, the next one completes
+the copy before it reads.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _log = logging.getLogger("threadkeep")
 
 
 @dataclass(slots=True)
-class _Known:
-    """A thread's state there as of the last look, and what this process has written since.
+class _Level:
+    """A thread's state there as of the last look, and the writes of this process since.
 
     `heads` are the newest checkpoints that are known to be there, by namespace.
     """
@@ -47,7 +47,7 @@ class _Known:
     writes: int = 0
 
     def explains(self, now: SourceState) -> bool:
-        """True if nobody else has changed the thread there."""
+        """True if no other process has changed the thread there."""
         checkpoints, writes, replaced = self.state
         return now == (checkpoints + self.checkpoints, writes + self.writes, replaced)
 
@@ -55,7 +55,7 @@ class _Known:
 class Rolling:
     """Takes threads over from a store of LangGraph's; see the option `migrate_from`.
 
-    With `mirrors`, LangGraph's own saver also writes there what is saved here.
+    With `mirrors`, LangGraph's own saver also writes each save there.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Rolling:
         self._asked: LangGraphSource | None = None
         self._writer: BaseCheckpointSaver[Any] | None = None
         self._opened = ExitStack()
-        self._known: Lru[str, _Known] = Lru(_MOST)
+        self._known: Lru[str, _Level] = Lru(_MOST)
 
     def take(self, store: LayeredBackend, engine: Engine, thread: str) -> Operation[None]:
-        """Copy what LangGraph's store has of a thread, and this store has not.
+        """Copy the checkpoints of a thread that only LangGraph's store has.
 
         A thread that both have continued stays as it is here; a warning names it.
 
@@ -97,7 +97,7 @@ class Rolling:
                     thread,
                 )
         with self._lock:
-            self._known.put(thread, _Known(state, heads))
+            self._known.put(thread, _Level(state, heads))
 
     def mirror(self, thread: str, method: str, *given: Any) -> Operation[None]:
         """Call a method of LangGraph's saver on its store, if saves are written there, too.
@@ -110,8 +110,8 @@ class Rolling:
             yield from external(partial(self._write, thread, method, given))
         except Exception:  # noqa: BLE001 - whatever that saver raises
             _log.exception(
-                "Thread %r could not be written into LangGraph's tables: threads.leave writes what"
-                " they lack.",
+                "Thread %r could not be written into LangGraph's tables. threads.leave writes the"
+                " checkpoints that they lack.",
                 thread,
             )
 
@@ -130,7 +130,7 @@ class Rolling:
             heads = {} if known is None else known.heads
             if known is None or not known.explains(state):
                 return state, heads
-            self._known.put(thread, _Known(state, heads))
+            self._known.put(thread, _Level(state, heads))
             return None, heads
 
     def _write(self, thread: str, method: str, given: Sequence[Any]) -> None:
@@ -173,7 +173,7 @@ class Rolling:
             self._opened.close()
 
 
-def _complete(known: _Known | None, config: Any, checkpoint: Any, metadata: Any, new: Any) -> Any:
+def _complete(known: _Level | None, config: Any, checkpoint: Any, metadata: Any, new: Any) -> Any:
     """Return the arguments of a put, with all values if the parent may be missing there.
 
     LangGraph stores values apart from checkpoints, and unchanged ones with an ancestor alone.
