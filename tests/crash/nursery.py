@@ -25,6 +25,7 @@ from langgraph.types import Send
 
 from threadkeep import MemorySaver, Retention, WriteBehind, open_saver
 from threadkeep.savers.saver import Saver
+from threadkeep.threads.retention import lease
 
 RELAXED = "--relaxed"  # saves return before they are durable
 COLLECTING = "--collecting"  # all but the newest checkpoints are removed meanwhile
@@ -94,6 +95,7 @@ def converse(url: str, seed: int) -> None:
     if RELAXED in sys.argv:
         options["write_behind"] = WriteBehind(flush_interval=0.01)
     if COLLECTING in sys.argv:
+        lease.LIFETIME = 5_000  # (that of a killed child delays the next one's collections)
         limits = Retention(keep_last=KEPT, channels={"files": "latest"})
         options |= {"retention": limits, "gc_every": 0.005, "gc_on_put": 7}
     saver = acknowledging(open_saver(url, **options))

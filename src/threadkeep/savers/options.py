@@ -197,8 +197,9 @@ class CommonOptions(SaverKeyOptions, total=False):
         Option(
             None,
             "Seconds, or a timedelta, between two runs of `threads.gc()` (and of `threads.tier()`"
-            " with `tiering` and `cold`) in a background thread, until you close the saver. A"
-            " forked child process has no such thread. Failures are logged.",
+            " with `tiering` and `cold`) in a background thread, until you close the saver. All"
+            " workers may have it: a lease in the store lets one at a time collect. A forked child"
+            " process has no such thread. Failures are logged.",
             lambda value: value is None or bool(duration("gc_every", value)),
             "Use seconds, more than 0, or a timedelta.",
             optional(float),

@@ -46,6 +46,7 @@ from threadkeep.threads import lazy
 from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.facade import Threads
 from threadkeep.threads.retention.background import Collector, Gained, quietly
+from threadkeep.threads.retention.lease import JobLease
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
@@ -179,7 +180,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         self._collector: Collector | None = None
         if gc_every is not None:
             every = validation.duration("gc_every", gc_every)
-            self._collector = Collector(self._collect, every.total_seconds())
+            lease = JobLease(self._store, self._engine, "gc", every // validation.MICROSECOND)
+            self._collector = Collector(self._collect, every.total_seconds(), lease)
 
     @property
     def backend(self) -> Backend | AsyncBackend:

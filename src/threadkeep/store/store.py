@@ -30,7 +30,7 @@ from threadkeep._core import tenants
 from threadkeep._core.codec import Migrations, check_migrations, codec_of
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
-from threadkeep._core.validation import is_count
+from threadkeep._core.validation import LONGEST, is_count
 from threadkeep._run import driver
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_backend import LayeredBackend
@@ -48,6 +48,7 @@ from threadkeep.store.operations import Calls
 from threadkeep.store.tenants import TenantItems
 from threadkeep.store.transfer import ItemEraseReport
 from threadkeep.threads.retention.background import Collector
+from threadkeep.threads.retention.lease import JobLease
 
 if TYPE_CHECKING:
     from threadkeep._stores.items.records import Namespace
@@ -336,11 +337,18 @@ class Store(BaseStore, driver.Closing):
             checked_ttl(interval)
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes")
         if self._sweeper is None or self._swept.done():
-            self._sweeper = Collector(self._sweep_quietly, 60.0 * (minutes or 5))
+            seconds = 60.0 * (minutes or 5)
+            self._sweeper = Collector(self._sweep_quietly, seconds, self._lease(seconds))
             self._swept = Future()
             stop = self._sweeper.stop
             self._swept.add_done_callback(lambda _: stop())
         return self._swept
+
+    def _lease(self, seconds: float) -> JobLease:
+        """Return the lease of all workers that sweep and embed the same items."""
+        options = self._index.options if self._index else None
+        name = f"sweep {' '.join(self._engine.root)} {options}"
+        return JobLease(self._pair, _Author(), name, round(min(seconds * 1e6, LONGEST)))
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the sweeper after its present transaction. Idempotent.
@@ -497,6 +505,13 @@ class Store(BaseStore, driver.Closing):
             yield from driver.sync_or_async(self._pair.close, self._pair.aclose)
 
     close, aclose = driver.sync_and_async(_close)
+
+
+class _Author:
+    """Writes the lease of sweepers: see `documents.Author`."""
+
+    def __init__(self) -> None:
+        self.codec, self.now = codec_of(None), _now
 
 
 def _now() -> int:

@@ -1,7 +1,8 @@
 """Background collection: at intervals, and after a number of checkpoints.
 
-A collector doesn't keep its owner alive. Failures are logged; a save never fails by them. After a
-process fork only the parent collects.
+With a lease, of the collectors of all workers one runs in each interval. A collector doesn't keep
+its owner alive. Failures are logged; a save never fails by them. After a process fork only the
+parent collects.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
 
 from threadkeep._core.engine.operation import Operation, Progress
@@ -18,21 +18,30 @@ from threadkeep._core.lru import Lru
 from threadkeep._run.driver import End
 from threadkeep._stores import process_forks
 from threadkeep.errors import ThreadkeepError
+from threadkeep.threads.retention.lease import JobLease, LeaseLostError
 
 _MOST_COUNTED = 10_000  # threads with a counter; more of them evict counters
 _log = logging.getLogger("threadkeep")
 
 
 class Collector:
-    """Calls `collect` every few seconds, in a daemon thread, until its owner is collected."""
+    """Calls `collect` every few seconds, in a daemon thread, until its owner is collected.
 
-    def __init__(self, collect: Callable[[Progress], object], every: float) -> None:
+    Args:
+        collect: a method of the owner. It calls its argument often, which may raise to stop it.
+        every: seconds.
+        lease: the lease that lets one worker at a time collect.
+    """
+
+    def __init__(
+        self, collect: Callable[[Progress], object], every: float, lease: JobLease | None = None
+    ) -> None:
         self._end = End()
         pause = min(every, threading.TIMEOUT_MAX)
         method = weakref.WeakMethod(collect, self._end.set)
         self._thread: threading.Thread | None = threading.Thread(
             target=_collect_until,
-            args=(method, self._end, pause),
+            args=(method, self._end, pause, lease),
             name="threadkeep-gc",
             daemon=True,
         )
@@ -68,23 +77,49 @@ class _StoppedError(Exception):
 
 
 def _collect_until(
-    method: weakref.WeakMethod[Callable[[Progress], object]], end: End, pause: float
+    method: weakref.WeakMethod[Callable[[Progress], object]],
+    end: End,
+    pause: float,
+    lease: JobLease | None,
 ) -> None:
+    wait = pause
+    while not end.wait(wait):
+        collect = method()
+        if collect is None:
+            return
+        wait = pause
+        try:
+            wait = min(pause, _collect_once(collect, end, lease) or pause)
+        except Exception:  # noqa: BLE001 - no caller handles it, and the next round tries again
+            _log.warning("Background collection failed.", exc_info=True)
+        del collect
+
+
+def _collect_once(
+    collect: Callable[[Progress], object], end: End, lease: JobLease | None
+) -> float | None:
+    """Collect, or return the seconds until it is this worker's turn."""
+
     def progress(stage: str, done: int, total: int) -> None:
         del stage, done, total
         if end.is_set:
             raise _StoppedError
+        if lease is not None:
+            lease.renew()
 
-    while not end.wait(pause):
-        collect = method()
-        if collect is None:
-            return
-        try:
-            with suppress(_StoppedError):
-                collect(progress)
-        except Exception:  # noqa: BLE001 - no caller handles it, and the next round tries again
-            _log.warning("Background collection failed.", exc_info=True)
-        del collect
+    if lease is not None and (wait := lease.begin()):
+        return wait
+    is_done = True  # (also if it fails: it would fail again at once)
+    try:
+        collect(progress)
+    except _StoppedError:
+        is_done = False
+    except LeaseLostError:
+        _log.info("Another worker continues the background collection.")
+    finally:
+        if lease is not None:
+            lease.end(is_done=is_done)
+    return None
 
 
 class Gained:
