@@ -24,7 +24,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = "src/threadkeep/"
+SOURCES = "src/threadkeep"
+BUILT = ("__pycache__", "*.so", "*.pyd")
 ENGINE = "threadkeep/_core/engine"
 MODULES = ("_identity", "_records", "_wire")
 ABOUT = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
@@ -53,21 +54,21 @@ def main(arguments: list[str]) -> None:
 
 
 def build(folder: Path) -> None:
-    """Build in a copy of the tracked files, so that nothing else gets into the packages."""
+    """Build in a copy, so that no file of an earlier build gets into the packages."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("threadkeep-*"):
         old.unlink()
-    tracked = run("git", "ls-files", "-z", "--", "src", ":(glob)*").split("\0")
-    with tempfile.TemporaryDirectory() as copy:
-        for name in filter(None, tracked):
-            target = Path(copy, name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target)
-        run(sys.executable, "-c", SDIST, str(folder), cwd=Path(copy))
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        shutil.copytree(ROOT / SOURCES, copy / SOURCES, ignore=shutil.ignore_patterns(*BUILT))
+        for file in filter(Path.is_file, ROOT.iterdir()):
+            shutil.copyfile(file, copy / file.name)
+        files = [file for file in copy.joinpath(SOURCES).rglob("*") if file.is_file()]
+        parts = {file.relative_to(copy / "src").as_posix() for file in files}
+        run(sys.executable, "-c", SDIST, str(folder), cwd=copy)
     (source,) = folder.glob("*.tar.gz")
-    parts = {name.removeprefix("src/") for name in tracked if name.startswith(SOURCES)}
     check_source(source, parts)
-    for compile_ in ("never", "if possible"):
+    for compile_ in ("never", "always"):
         wheel = build_wheel(source, folder, compile_)
         compiled = check_wheel(wheel, parts)
         print(f"{wheel.name}: {wheel.stat().st_size:,} bytes, {len(compiled)} compiled modules")
@@ -80,10 +81,8 @@ def build_wheel(source: Path, folder: Path, compile_: str) -> Path:
     options = ("--no-deps", "--no-build-isolation", "--no-cache-dir", "--no-index")
     environment = os.environ | {"THREADKEEP_COMPILE": compile_}
     run(*pip, "wheel", *options, "--wheel-dir", str(folder), str(source), env=environment)
-    new = set(folder.glob("*.whl")) - before
-    if not new:
-        sys.exit("No compiler was found: there is no wheel with compiled modules to check.")
-    return new.pop()
+    (wheel,) = set(folder.glob("*.whl")) - before
+    return wheel
 
 
 def check_source(source: Path, parts: set[str]) -> None:
@@ -121,7 +120,7 @@ def try_readme(kind: str) -> None:
     lines = re.findall(r"`threadkeep ([^`]* threads\.db\b[^`]*)`", text)
     if not (program and lines):
         sys.exit("README.md has no examples to run.")
-    python = (sys.executable, "-I", "-W", "error")  # (-I: without PYTHONPATH)
+    python = (sys.executable, "-I", "-X", "utf8", "-W", "error")  # (-I: without PYTHONPATH)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file, *compiled = run(*python, "-c", LOOK, *MODULES, cwd=folder).split("\n")
