@@ -156,6 +156,7 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     await threads.aimport_bundle(file, replace=True)
     await threads.amirror(other)
     await threads.aadopt(theirs, ["theirs"])
+    await threads.aleave(theirs, ["theirs"])
     with pytest.raises(InvalidArgumentError, match="migrations"):
         await threads.aupgrade()
     assert await threads.arolled_back(await threads.aheads()) == {}

@@ -28,6 +28,7 @@ if _CHECKING:
     from threadkeep.threads.shredding import ShredReport
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
+    from threadkeep.threads.transfer.leave import LeaveReport
     from threadkeep.threads.transfer.mirror import MirrorReport
     from threadkeep.threads.upgrading import UpgradedThread, UpgradeReport
 
@@ -54,6 +55,7 @@ __all__ = [
     "ImportReport",
     "LazyValues",
     "LazyWrites",
+    "LeaveReport",
     "Mark",
     "MergeConflict",
     "MergeReport",
@@ -104,6 +106,7 @@ _HOMES = {  # modules, which are imported when one of their names is used
     "threadkeep.threads.shredding": ("ShredReport",),
     "threadkeep.threads.transfer.adopt": ("AdoptReport",),
     "threadkeep.threads.transfer.bundles": ("ExportReport", "ImportReport"),
+    "threadkeep.threads.transfer.leave": ("LeaveReport",),
     "threadkeep.threads.transfer.mirror": ("MirrorReport",),
     "threadkeep.threads.upgrading": ("UpgradeReport", "UpgradedThread"),
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.registry import Filters, OrderName, ThreadInfo, ThreadPage
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
+    from threadkeep.threads.transfer.leave import LeaveReport
     from threadkeep.threads.transfer.mirror import MirrorReport
 
 
@@ -455,6 +456,55 @@ class ThreadTransfers:
         )
 
     adopt, aadopt = sync_and_async(_adopt)
+
+    def _leave(
+        self,
+        target: str | os.PathLike[str] | BaseCheckpointSaver[Any],
+        thread_ids: str | Iterable[str] | None = None,
+        *,
+        dry_run: bool = False,
+        verify: bool = False,
+        key: str | bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Operation[LeaveReport]:
+        """Copy threads into the tables of LangGraph's SqliteSaver, PostgresSaver or InMemorySaver.
+
+        LangGraph's own saver writes the threads and continues them. Copies namespaces, parents,
+        metadata, versions and pending writes; `not_held` of the report lists what LangGraph's
+        tables cannot hold. Nothing is changed here, except that archived threads are restored. A
+        repeated call copies newer checkpoints, or continues an interrupted call.
+
+        A thread that has changed on both sides is not copied and listed in `conflicts`.
+
+        Args:
+            target: the URL or path of LangGraph's database, or the saver. Missing files and tables
+                are created.
+            thread_ids: one id or several; None for all threads.
+            dry_run: change nothing; report what would be done, judged by ids only.
+            verify: compare every checkpoint as LangGraph's saver and this saver return it.
+            key: a key to encrypt values with LangGraph's EncryptedSerializer (LANGGRAPH_AES_KEY),
+                16, 24 or 32 bytes. A saver as `target` has its own serializer.
+            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+
+        Raises:
+            NotLangGraphError: the target belongs to another program, or to threadkeep.
+            OpenError, InvalidArgumentError: the target cannot be opened.
+            ThreadNotFoundError: this store has no such thread.
+            UnknownTypeError: a value has a class that this program has not imported or allowed.
+            BackendError: a store failed; repeat the call.
+        """
+        return lazy.leave.leave(
+            self._store,
+            self._engine,
+            target,
+            thread_ids,
+            key,
+            progress,
+            verify=verify,
+            dry_run=dry_run,
+        )
+
+    leave, aleave = sync_and_async(_leave)
 
     def _mirror(
         self,

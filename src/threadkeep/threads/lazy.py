@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.diff import checkpoints
     from threadkeep.threads.repair import check, repair
     from threadkeep.threads.retention import gc
-    from threadkeep.threads.transfer import adopt, bundles, mirror
+    from threadkeep.threads.transfer import adopt, bundles, leave, mirror
 
 _PATHS = {
     "accounts": "threads.accounts",
@@ -50,6 +50,7 @@ _PATHS = {
     "growth": "threads.growth",
     "heads": "threads.heads",
     "last_statistics": "threads.last_statistics",
+    "leave": "threads.transfer.leave",
     "merging": "threads.merging",
     "mirror": "threads.transfer.mirror",
     "offload": "threads.archives.offload",
@@ -77,6 +78,7 @@ __all__ = [
     "growth",
     "heads",
     "last_statistics",
+    "leave",
     "merging",
     "mirror",
     "offload",

@@ -422,10 +422,10 @@ class ExistingThread:
         """True if both have checkpoints after the shared ones."""
         if self.stored.keys() <= theirs.keys():
             return False
-        newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")
+        newest = max([checkpoint for _, checkpoint in self.shared(theirs)], default="")
         return any(checkpoint > newest for _, checkpoint in theirs.keys() - self.stored.keys())
 
-    def _shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+    def shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
         """Return their checkpoints that are here, or that led here and were pruned."""
         shared: set[CheckpointKey] = set()
         for (ns, checkpoint), stored in self.stored.items():
@@ -450,8 +450,8 @@ class ExistingThread:
         return (
             row.parent == one.parent
             and unpack_time(row.ts) == one.checkpoint.get("ts", "")
-            and alike(self._engine.codec, _ordered(own), _ordered(one.metadata))
-            and _stored_shape(manifest) == _shape(one.checkpoint)
+            and alike(self._engine.codec, in_order(own), in_order(one.metadata))
+            and _is_same_shape(manifest, one.checkpoint)
         )
 
     def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
@@ -461,24 +461,33 @@ class ExistingThread:
         return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
 
 
-def _ordered(value: Any) -> Any:
-    """Return metadata with sorted keys: PostgreSQL does not keep their order."""
-    if isinstance(value, Mapping):
-        return {key: _ordered(value[key]) for key in sorted(value)}
-    return [_ordered(one) for one in value] if isinstance(value, list) else value
+def in_order(value: Any) -> Any:
+    """Return a value of JSON with the keys of its objects sorted, as PostgreSQL sorts them."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return [*map(in_order, value)] if isinstance(value, list) else value
 
 
-def _stored_shape(manifest: Manifest) -> tuple[Any, ...]:
+def _is_same_shape(manifest: Manifest, checkpoint: Mapping[str, Any]) -> bool:
+    """Return True if a checkpoint has the same versions, and values of the same channels."""
     entries = manifest.entries
     versions = {c: e.version for c, e in entries.items() if e.version is not None}
     values = {c for c, e in entries.items() if e.ref is not None}
-    return _texts(versions), values, {node: _texts(seen) for node, seen in manifest.seen.items()}
+    seen, theirs = manifest.seen, checkpoint.get("versions_seen", {})
+    return (
+        values == set(checkpoint["channel_values"])
+        and _are_same(versions, checkpoint["channel_versions"])
+        and seen.keys() == theirs.keys()
+        and all(_are_same(seen[node], theirs[node]) for node in seen)
+    )
 
 
-def _shape(checkpoint: Mapping[str, Any]) -> tuple[Any, ...]:
-    seen = {node: _texts(seen) for node, seen in checkpoint.get("versions_seen", {}).items()}
-    return _texts(checkpoint["channel_versions"]), set(checkpoint["channel_values"]), seen
+def _are_same(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    return own.keys() == theirs.keys() and all(_is_same(own[c], theirs[c]) for c in own)
 
 
-def _texts(versions: Mapping[str, Any]) -> dict[str, str]:
-    return {name: repr(version) for name, version in versions.items()}
+def _is_same(own: Any, theirs: Any) -> bool:
+    """Compare versions. A thread that left and came back counts 1, 2, 3 only here."""
+    if type(own) is int and isinstance(theirs, str):
+        return theirs.partition(".")[0] == f"{own:032}"
+    return repr(own) == repr(theirs)

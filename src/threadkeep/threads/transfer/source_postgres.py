@@ -10,19 +10,22 @@ The tables are the same since langgraph-checkpoint-postgres 2.0, except the colu
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg.rows import dict_row
 
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.postgres.connections import PostgresSettings, settings_of
 from threadkeep._stores.postgres.statement import mapped_errors
-from threadkeep.errors import NotLangGraphError, OpenError
+from threadkeep.errors import OpenError
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
+    MissingTablesError,
     Payloads,
     SourceCheckpoint,
     SourceStep,
@@ -168,6 +171,26 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
         raise
 
 
+def open_saver(
+    database: str, serde: SerializerProtocol, stack: ExitStack, schema: str | None = None
+) -> BaseCheckpointSaver[Any]:
+    """Connect LangGraph's saver to a database, and create its tables if they are missing."""
+    with needs("langgraph-checkpoint-postgres", "write its tables"):
+        from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to write
+    settings = settings_of(database)
+    with mapped_errors(settings.server):
+        db = psycopg.connect(
+            settings.conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=0
+        )
+        stack.callback(db.close)
+        if schema is not None:
+            path = PostgresSettings("", {"schema": schema}).quoted_schema
+            db.execute("SELECT set_config('search_path', %s, false)", (path,))
+        saver = PostgresSaver(db, serde=serde)
+        saver.setup()
+    return saver
+
+
 class _PostgresSource(DatabaseSource):
     mark = "%s"
     writes = "checkpoint_writes"
@@ -185,7 +208,7 @@ class _PostgresSource(DatabaseSource):
         if "manifest" in columns.get("checkpoints", ()):
             raise own_store("This schema")
         if any(wanted - columns.get(table, set()) for table, wanted in _WANTED.items()):
-            raise NotLangGraphError(
+            raise MissingTablesError(
                 "The database has no tables of LangGraph's PostgresSaver (2.0 or newer).",
                 hint="If they are in another schema, name it in the URL: ?schema=NAME."
                 " Tables of ShallowPostgresSaver cannot be read.",

@@ -27,6 +27,7 @@ from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLo
 from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
+    MissingTablesError,
     Payloads,
     SourceCheckpoint,
     SourceStep,
@@ -165,7 +166,7 @@ class _SqliteSource(DatabaseSource):
         tables = {table: self._all(f"PRAGMA table_info({table})") for table in sorted(stored)}
         found = {table: {name for _, name, *_ in rows} for table, rows in tables.items()}
         if any(set(names.split()) - found.get(table, set()) for table, names in _COLUMNS.items()):
-            raise NotLangGraphError(
+            raise MissingTablesError(
                 f"{self._path} has no tables of LangGraph's SqliteSaver.",
                 hint="Use the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
             )

@@ -401,6 +401,10 @@ def _ring_of(key: object) -> KeyRing:
 # -- errors ----------------------------------------------------------------------------
 
 
+class MissingTablesError(NotLangGraphError):
+    """The database has no tables of LangGraph's, or old ones."""
+
+
 @contextmanager
 def needs(package: str, purpose: str) -> Iterator[None]:
     """Raise OpenError for an import that fails in the block."""
