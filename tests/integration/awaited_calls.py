@@ -155,8 +155,9 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
         await threads.aexport_bundle(["a", "absent"], folder / "other")
     await threads.aimport_bundle(file, replace=True)
     await threads.amirror(other)
-    await threads.aadopt(theirs, ["theirs"])
-    await threads.aleave(theirs, ["theirs"])
+    assert [
+        (await copy(theirs, ["theirs"])).threads for copy in (threads.aadopt, threads.aleave)
+    ] == [1, 1]
     with pytest.raises(InvalidArgumentError, match="migrations"):
         await threads.aupgrade()
     assert await threads.arolled_back(await threads.aheads()) == {}
