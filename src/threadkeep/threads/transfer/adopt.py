@@ -141,7 +141,7 @@ def take(
     engine: Engine,
     source: LangGraphSource,
     thread: str,
-    since: Collection[str],
+    since: Mapping[str, str],
     *,
     merges: bool,
 ) -> Operation[tuple[str | None, dict[str, str]]]:
@@ -151,7 +151,8 @@ def take(
     branches, and questions and answers of the source's heads take the place of those here: as in
     one store of LangGraph's.
 
-    `since` are the heads as of the last call; if given, older checkpoints there are known here.
+    Values of checkpoints that are here are not read again, but those of the heads, and of the heads
+    as of the last call (`since`): writes may have been added to them.
 
     Returns:
         The reason why it was not copied, or None, and the source's heads by namespace.
@@ -159,7 +160,7 @@ def take(
     engine = engine._replace(conflicts="fork", shapes=None)
     flags = dict.fromkeys(("verify", "replace", "as_fork", "dry_run"), False)
     run = _Adoption(store, engine, source, no_progress, total=0, **flags)
-    run.merges, run.since = merges, since
+    run.merges, run.since, run.is_tail = merges, since, True
     existing = yield from run.existing(thread, revive=False)
     if not existing.deleted_at or existing.stored:
         yield from run.thread(thread, existing)
@@ -181,7 +182,8 @@ class _Adoption:
     as_fork: bool
     dry_run: bool
     merges: bool = field(init=False, default=False)  # see `take`
-    since: Collection[str] = field(init=False, default=())
+    is_tail: bool = field(init=False, default=False)  # (likewise)
+    since: Mapping[str, str] = field(init=False, default_factory=dict)
     first: str = field(init=False, default="")  # the id from which on checkpoints are read
     heads: dict[str, str] = field(init=False, default_factory=dict)  # of the thread in the source
     done: int = field(init=False, default=0)
@@ -242,18 +244,26 @@ class _Adoption:
 
     def _copy(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Store the checkpoints and writes that are missing here."""
-        if existing.stored or self.merges:
+        if existing.stored or self.is_tail:
             parents = yield from external(partial(self.source.parents, name))
             self.heads = dict(sorted(parents))  # (the last of each namespace)
-            if self.since:
-                missing = [id for ns, id in parents if (ns, id) not in existing.stored]
-                self.first = min((*missing, *self.heads.values(), *self.since))
+            if self.is_tail and existing.stored:
+                self.first = self._tail(parents, existing)
             if existing.diverged(parents) and not self.merges:
                 self.count(len(parents))
                 raise existing.conflict()
         keys = yield from self._put_missing(name, existing)
         if self.verify:
             yield from self._verify(name, existing.thread, keys)
+
+    def _tail(self, parents: Mapping[CheckpointKey, str | None], existing: ExistingThread) -> str:
+        """Return the id of the oldest checkpoint that may lack something here."""
+        missing = parents.keys() - existing.stored.keys()
+        newest = dict(sorted(parents.keys() & existing.stored.keys()))  # of each namespace
+        ids = {id for _, id in missing} | {newest.get(ns, "~") for ns, _ in missing}
+        for heads in (self.heads, self.since):
+            ids |= {heads.get("", "~"), max(heads.values(), default="~")}
+        return min(ids)
 
     def _replace(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Replace the thread here with the source's."""

@@ -88,7 +88,7 @@ class Rolling:
             source = yield from external(partial(self._open, engine.codec))
             with closing(source):
                 reason, heads = yield from lazy.adopt.take(
-                    store, engine, source, thread, heads.values(), merges=self._mirrors
+                    store, engine, source, thread, heads, merges=self._mirrors
                 )
             if reason is not None:
                 _log.warning(
