@@ -1,0 +1,170 @@
+"""The pages on web services: their programs serve, move over, and stop in mid-answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from kit import postgres
+from kit.cli import SECONDS
+from kit.forked import python
+
+from threadkeep import PostgresSaver
+
+DOCS = Path(__file__).parents[2] / "docs"
+SLOW = """
+import asyncio
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+import agent
+
+class Slow(GenericFakeChatModel):  # (stops in mid-answer)
+    async def _astream(self, *given, **options):
+        async for chunk in super()._astream(*given, **options):
+            yield chunk
+            if chunk.text == "said":
+                await asyncio.Event().wait()
+
+agent.GenericFakeChatModel = Slow
+from service import app
+"""
+
+
+def programs(page):
+    """Return the programs of a page by the names in their first lines."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return dict(
+        re.findall(r"^```python\n# (\w+\.py)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    )
+
+
+@pytest.fixture
+def database(tmp_path, monkeypatch):
+    """A database of the test's own, and a folder with the pages' programs."""
+    for page in ("web-service.md", "fastapi.md"):
+        for name, program in programs(page).items():
+            (tmp_path / name).write_text(program)
+    (tmp_path / "slow.py").write_text(SLOW)
+    name = f"service_{os.getpid()}"
+    url = postgres.url()
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(f"DROP DATABASE IF EXISTS {name}")
+        server.execute(f"CREATE DATABASE {name}")
+        # (the role of the tests has the name of threadkeep's schema)
+        server.execute(f"ALTER DATABASE {name} SET search_path = public")
+        own = re.sub(r"/[^/?]+(\?|$)", rf"/{name}\1", url)
+        monkeypatch.setenv("DATABASE_URL", own)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+        yield own
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def serving(module):
+    """Run a program of a page as one worker; SIGTERM must stop it cleanly."""
+    command = [*python(), "-W", "error", "-m", "uvicorn", f"{module}:app", "--port", "0"]
+    command += ["--timeout-graceful-shutdown", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+        log = ""
+        try:
+            while not (found := re.search(r"running on (http\S+)", log)):
+                line = worker.stderr.readline()
+                assert line, log
+                log += line
+            with httpx.Client(base_url=found[1], timeout=SECONDS) as client:
+                yield client
+                worker.send_signal(signal.SIGTERM)
+                log += worker.communicate(timeout=SECONDS)[1]
+        finally:
+            worker.kill()
+    assert "Application shutdown complete" in log, log
+    assert "could not be saved" not in log
+
+
+def events(lines):
+    """Yield the events of a stream and their data."""
+    for line in lines:
+        if line.startswith("event: "):
+            event = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield event, json.loads(line.removeprefix("data: "))
+
+
+def say(client, thread, text):
+    with client.stream("POST", f"/threads/{thread}/messages", json={"text": text}) as answer:
+        assert answer.status_code == 200
+        yield from events(answer.iter_lines())
+
+
+def ask(client, thread, text):
+    return client.post(f"/threads/{thread}/messages", json={"text": text}).json()
+
+
+def answers(number):
+    return f"You have said {number} things."
+
+
+def run(*arguments):
+    command = [*python(), "-m", "threadkeep", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_workers_of_both_savers_share_threads_while_they_are_replaced(database, monkeypatch):
+    langgraph = f"{database}?schema=public"
+    with serving("before") as old:
+        assert ask(old, "ann", "one") == answers(1)
+        run("migrate", database)
+        with monkeypatch.context() as environment:
+            environment.setenv("THREADKEEP_MIGRATE_FROM", langgraph)
+            environment.setenv("THREADKEEP_MIRROR_BACK", "true")
+            with serving("service") as new:
+                answer = list(say(new, "ann", "two"))
+                assert new.get("/ready").json() == "ok"
+        assert "".join(data for kind, data in answer if kind == "token") == answers(2)
+        assert answer[-1] == ("end", "")
+        assert ask(old, "ann", "three") == answers(3)
+        ask(old, "unused", "one")
+
+    run("adopt", langgraph, database)
+    with serving("service") as new:
+        texts = [message["text"] for message in new.get("/threads/ann").json()["messages"]]
+        assert texts == ["one", answers(1), "two", answers(2), "three", answers(3)]
+        assert len(new.get("/threads/unused").json()["messages"]) == 2
+
+
+def test_output_survives_a_client_that_leaves_and_a_shutdown(database):
+    run("migrate", database)
+    with serving("slow") as client:
+        leaving = say(client, "leaves", "hi")
+        while next(leaving) != ("token", "said"):
+            pass
+        leaving.close()
+        staying = say(client, "stays", "hi")
+        while next(staying) != ("token", "said"):
+            pass
+
+    with PostgresSaver(database) as saver:
+        for thread in ("leaves", "stays"):
+            (left,) = saver.partial(thread)
+            assert (thread, left.status, left.text) == (thread, "pending", "You have said")
+
+
+def test_the_program_for_a_laptop_continues_its_thread(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chat.py").write_text(programs("laptop.md")["chat.py"])
+    for number in (1, 2):
+        command = [*python(), "-W", "error", "chat.py", "hello"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        assert done.stdout == f"{answers(number)}\n"
+    assert "1" in run("threads", "threads.db")
