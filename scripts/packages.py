@@ -120,7 +120,7 @@ def try_readme(kind: str) -> None:
     lines = re.findall(r"`threadkeep ([^`]* threads\.db\b[^`]*)`", text)
     if not (program and lines):
         sys.exit("README.md has no examples to run.")
-    python = (sys.executable, "-I", "-X", "utf8", "-W", "error")  # (-I: without PYTHONPATH)
+    python = (sys.executable, "-I", "-X", "utf8")  # (-I: without PYTHONPATH)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file, *compiled = run(*python, "-c", LOOK, *MODULES, cwd=folder).split("\n")
