@@ -55,7 +55,7 @@ def told(here):
 def test_show_tells_of_layers_and_partial_output(told):
     lines = told("show", "long", "--last", "2")
     assert "layered memory  70 older messages in 3 groups  (threadkeep messages long)" in lines
-    assert "... 20 older messages not shown (--last)" in lines
+    assert "... the newest 2 of 22 messages (--last N, --full)" in lines
     assert [line for line in lines if line.startswith("  question 9")] == [
         "  question 90",
         "  question 91",

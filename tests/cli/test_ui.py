@@ -24,7 +24,6 @@ from langgraph.checkpoint.postgres import PostgresSaver as OfficialPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver as OfficialSaver
 
 from threadkeep import PostgresSaver, SqliteSaver
-from threadkeep.cli.commands.ui import _opened
 from threadkeep.cli.stores import Session
 from threadkeep.errors import NotOursError, NotSetUpError
 from threadkeep.keys import KeyRing
@@ -107,7 +106,7 @@ def test_a_file_of_langgraph_is_only_shown(tmp_path, here):
 
 
 def opened(url):
-    with _opened(Session(store=url, as_json=False), "URL", None, write=False) as saver:
+    with Session(store=url, as_json=False).open_any(read_only="live") as saver:
         return type(saver).__name__, [one.id for one in saver.threads.search()]
 
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 from pydantic import ValidationError
@@ -21,13 +25,19 @@ from pydantic_settings import (
 )
 
 from threadkeep._core.codec import Migrations
+from threadkeep._core.engine.model import FindThreads
+from threadkeep._core.engine.operation import fetch
+from threadkeep._run.layered_backend import store_of
+from threadkeep._stores.external import file_errors
 from threadkeep._stores.open import as_url, file_of, open_to_read
 from threadkeep.cli.terminal import Output
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError, NotOursError, NotSetUpError, OpenError
 from threadkeep.keys import VARIABLE, KeyOptions, KeyRing
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import MemorySaver, open_saver
 from threadkeep.savers.showing import show_as_stored, show_raw
+from threadkeep.threads.transfer.reading import LangGraphReader
+from threadkeep.threads.transfer.sources import KEY_SIZES
 
 _NAME = "threadkeep.toml"
 _PREFIX = "THREADKEEP_"
@@ -204,10 +214,40 @@ def is_same(one: str, other: str) -> bool:
     return one == other if a is None or b is None else Path(a).resolve() == Path(b).resolve()
 
 
+_KEY = "THREADKEEP_ADOPT_KEY"
+KEY_HELP = f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of {_KEY}."
+"""Help of the option for `langgraph_key`."""
+
+
+def langgraph_key(file: Path | None = None) -> bytes | None:
+    """Read the key of a LangGraph store, without a trailing line break; None if none is given."""
+    if file is None:
+        return os.fsencode(os.environ.get(_KEY, "")) or None
+    with file_errors(file):
+        data = file.read_bytes()
+    return data if len(data) in KEY_SIZES else data.rstrip(b"\r\n")
+
+
+def word_of(url: str) -> str:
+    """Return the store as a word of the shell, without a password."""
+    return '"$THREADKEEP_URL"' if file_of(url) is None else shlex.quote(public_name(url))
+
+
 def public_name(url: str) -> str:
-    """Return a file's path, or only the kind of a server."""
+    """Return a file's path, or the URL of a server without its user, password and options."""
     path = file_of(url)
-    return f"{url.partition('://')[0]}://..." if path is None else path
+    if path is not None:
+        return path
+    scheme, _, rest = url.partition("://")
+    with suppress(ValueError):  # (a port that is no number)
+        parts = urlsplit(url)
+        # (an "@" further on means that the password has a character of URLs, such as "/")
+        if parts.hostname and "@" not in rest[len(parts.netloc) :]:
+            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            port = "" if parts.port is None else f":{parts.port}"
+            schema = parse_qs(parts.query).get("schema")
+            return f"{scheme}://{host}{port}{parts.path}{f'?schema={schema[0]}' if schema else ''}"
+    return f"{scheme}://..."
 
 
 @dataclass(kw_only=True)
@@ -244,6 +284,47 @@ class Session(Output):
         view = saver.for_tenant(self.tenant)
         vars(view)["close"] = saver.close
         return view
+
+    @contextmanager
+    def open_any(
+        self,
+        *,
+        read_only: bool | Literal["live"],
+        key: bytes | None = None,
+        changes: bool = False,
+    ) -> Iterator[Saver | LangGraphReader]:
+        """Open a store of threadkeep, else a database of LangGraph's own savers, to read.
+
+        Raises:
+            InvalidArgumentError: it is LangGraph's, and the command `changes` it, or has a tenant.
+        """
+        with ExitStack() as stack:
+            found: Saver | LangGraphReader
+            try:
+                found = stack.enter_context(self.open(read_only=read_only))
+                # (a server is asked at the first use)
+                store_of(found).run(fetch(FindThreads(None, 1)))
+            except (NotOursError, NotSetUpError) as error:
+                try:
+                    found = LangGraphReader(self.store_url(), key)
+                except OpenError:
+                    raise error from None
+                stack.callback(found.close)
+                if changes or self.tenant:
+                    raise InvalidArgumentError(
+                        "This is a database of LangGraph's own savers, which is only shown.",
+                        hint="Leave out --write and --tenant, or copy the threads:"
+                        f" threadkeep adopt {word_of(self.store_url())} sqlite:///new.db",
+                    ) from None
+            yield found
+
+    @contextmanager
+    def open_to_look(self) -> Iterator[Saver | LangGraphReader]:
+        """Open a store as `open_to_read` does, also LangGraph's own."""
+        with self.open_any(read_only=not self.cold, key=langgraph_key()) as found:
+            if isinstance(found, Saver) and self.migrations is None:
+                show_as_stored(found)
+            yield found
 
     def open_to_read(self) -> Saver:
         """Open the store read-only; with --cold, reading an archived thread restores it."""

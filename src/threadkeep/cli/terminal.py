@@ -37,6 +37,7 @@ from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._core.texts import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import ThreadInfo
+from threadkeep.threads.transfer.reading import LangGraphThread
 
 Drawn: TypeAlias = RenderableType | None
 """Something to print; None prints nothing."""
@@ -342,6 +343,9 @@ def thread_line(thread: ThreadInfo) -> Text:
 
 def thread_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
     """Return a table of threads, or None if there are none."""
+    threads = list(threads)
+    if any(isinstance(one, LangGraphThread) for one in threads):
+        return _langgraph_table(threads)
     rows = [
         (
             one.id,
@@ -354,6 +358,20 @@ def thread_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
         for one in threads
     ]
     return table(("thread", "state", "updated", "~bytes>", "tags", "metadata"), rows)
+
+
+def _langgraph_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
+    rows = [
+        (
+            one.id,
+            text(one.state, _STYLES.get(one.state, "")),
+            _ago(one),
+            one.checkpoints if isinstance(one, LangGraphThread) else "",
+            one.bytes,
+        )
+        for one in threads
+    ]
+    return table(("thread", "state", "updated", "checkpoints>", "~bytes>"), rows)
 
 
 def _ago(thread: ThreadInfo) -> str:

@@ -12,6 +12,7 @@ from rich.tree import Tree
 
 from threadkeep._core.texts import lasting
 from threadkeep.cli.app import command
+from threadkeep.cli.ids import whole_checkpoint, whole_thread
 from threadkeep.cli.parameters import DRY_RUN, THREAD, argument, option, thread_argument
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_thread, table, text
@@ -31,7 +32,8 @@ def fork(
 ) -> None:
     """Start a new thread from a checkpoint of another."""
     with session.open() as saver:
-        info = saver.threads.fork(thread, checkpoint, name)
+        origin = whole_thread(saver, thread)
+        info = saver.threads.fork(origin, whole_checkpoint(saver, origin, "", checkpoint), name)
     print_thread(session, info)
 
 
@@ -58,6 +60,7 @@ def merge(
     Exit code 1: there are conflicts, and nothing was merged.
     """
     with session.open_to_read() if dry_run else session.open() as saver:
+        fork, into = whole_thread(saver, fork), whole_thread(saver, into)
         try:
             found = saver.threads.merge_fork(fork, into, strategy, dry_run=dry_run)
         except MergeConflictError:
@@ -105,7 +108,8 @@ def branches(
     ),
 ) -> None:
     """List a thread's branches: their tips, and where they fork."""
-    with session.open_to_read() as saver:
+    with session.open_to_look() as saver:
+        thread = whole_thread(saver, thread)
         tree = saver.threads.branches(thread, namespace)
     tips = {id: _tip(tree, id) for id in reversed(tree.tips)}
     forks = [tree.checkpoints[id] for id in reversed(tree.forks)]
@@ -180,7 +184,8 @@ def history(
     ),
 ) -> None:
     """Draw a thread's checkpoints as a tree."""
-    with session.open_to_read() as saver:
+    with session.open_to_look() as saver:
+        thread = whole_thread(saver, thread)
         if namespace is None:
             trees = saver.threads.branches_by_ns(thread)
         else:

@@ -21,6 +21,7 @@ from threadkeep._core.engine.thread_summary import own
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.cli.app import command
+from threadkeep.cli.ids import whole_checkpoint, whole_thread
 from threadkeep.cli.parameters import (
     CHECKPOINT,
     FULL,
@@ -59,8 +60,10 @@ from threadkeep.streaming import PartialStream
 from threadkeep.threads import ChannelVersion
 from threadkeep.threads.diff import plain
 from threadkeep.threads.messages import CHANNEL, Message, conversation, message
+from threadkeep.threads.transfer.reading import LangGraphReader
 
 _NAMED = 10  # namespaces that an error names
+_LAST = 10  # messages
 
 
 def _config(thread: str, namespace: str | None, checkpoint: str | None) -> RunnableConfig:
@@ -69,7 +72,12 @@ def _config(thread: str, namespace: str | None, checkpoint: str | None) -> Runna
 
 
 def _read(
-    saver: Saver, thread: str, namespace: str, checkpoint: str | None, *, lazy: bool = False
+    saver: Saver | LangGraphReader,
+    thread: str,
+    namespace: str,
+    checkpoint: str | None,
+    *,
+    lazy: bool = False,
 ) -> CheckpointTuple:
     config = _config(thread, namespace, checkpoint)
     if lazy:
@@ -113,15 +121,22 @@ def show(
     *,
     checkpoint: str | None = CHECKPOINT,
     namespace: str = NAMESPACE,
-    last: int | None = option("--last N", "Show only the newest N messages.", min=1),
+    last: int | None = option(
+        "--last N", f"Show the newest N messages. Default: {_LAST}, or all with --full.", min=1
+    ),
     full: bool = FULL,
 ) -> None:
     """Show a thread's conversation, channels and interrupts."""
-    with session.open_to_read() as saver:
+    with session.open_to_look() as saver:
+        thread = whole_thread(saver, thread)
+        checkpoint = whole_checkpoint(saver, thread, namespace, checkpoint)
         found = _read(saver, thread, namespace, checkpoint)
         info = saver.threads.get(thread)
-        layers = [] if namespace else older_layers(saver, found)
-        streams = [one for one in saver.partial(thread) if one.status == "pending"]
+        layers: list[Layer] = []
+        streams: list[PartialStream] = []
+        if isinstance(saver, Saver):
+            layers = [] if namespace else older_layers(saver, found)
+            streams = [one for one in saver.partial(thread) if one.status == "pending"]
     head, values = summarize(found), found.checkpoint["channel_values"]
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
@@ -150,10 +165,12 @@ def show(
 
 
 def _shown(messages: list[Message], last: int | None, *, full: bool) -> Iterator[RenderableType]:
-    left_out = max(len(messages) - last, 0) if last else 0
+    last = last or (len(messages) if full else _LAST)
+    left_out = max(len(messages) - last, 0)
     if left_out:
         yield ""
-        yield text(f"... {plural(left_out, 'older message')} not shown (--last)", "dim")
+        count = f"... the newest {last} of {plural(len(messages), 'message')} (--last N, --full)"
+        yield text(count, "dim")
     yield from message_lines(messages[left_out:], full=full)
 
 
@@ -198,7 +215,9 @@ def state(
     full: bool = FULL,
 ) -> None:
     """Show the values of channels as JSON."""
-    with session.open_to_read() as saver:
+    with session.open_to_look() as saver:
+        thread = whole_thread(saver, thread)
+        checkpoint = whole_checkpoint(saver, thread, namespace, checkpoint)
         found = _read(saver, thread, namespace, checkpoint, lazy=True)
         values: Any = found.checkpoint["channel_values"]
         for name in channel or ():
@@ -230,6 +249,8 @@ def versions(
 ) -> None:
     """List the versions of a channel."""
     with session.open_to_read() as saver:
+        thread = whole_thread(saver, thread)
+        checkpoint = whole_checkpoint(saver, thread, namespace, checkpoint)
         found = saver.threads.versions(
             thread, channel, namespace, limit + 1, checkpoint_id=checkpoint
         )
@@ -297,9 +318,14 @@ def diff(
             "Nothing to compare the head with.",
             hint="Use a checkpoint id (see threadkeep history), or --other THREAD.",
         )
-    both = _config(thread, namespace, before), _config(other or thread, namespace, after)
-    with session.open_to_read() as saver:
-        found = saver.threads.diff_checkpoints(*both)
+    with session.open_to_look() as saver:
+        a = whole_thread(saver, thread)
+        b = whole_thread(saver, other) if other else a
+        before = whole_checkpoint(saver, a, namespace, before)
+        after = whole_checkpoint(saver, b, namespace, after)
+        found = saver.threads.diff_checkpoints(
+            _config(a, namespace, before), _config(b, namespace, after)
+        )
     document = {"same": found.is_same, **found.as_data()}
     changes, columns = (_UNLIMITED, _UNLIMITED) if full else (_CHANGES, width())
     lines = found.as_text(internal=internal, changes=changes, width=columns).split("\n")
@@ -347,6 +373,7 @@ def messages(
 ) -> None:
     """Show or search archived messages of layered memory."""
     with session.open_to_read() as saver:
+        thread = whole_thread(saver, thread)
         if saver.get_tuple({"configurable": {"thread_id": thread}}) is None:
             raise not_found(CheckpointRef(thread, "", None))
         found: list[ArchivedMessage] = []
@@ -378,6 +405,7 @@ def partial(
 ) -> None:
     """Show or discard the output of unfinished streams."""
     with session.open() if discard else session.open_to_read() as saver:
+        thread = thread if discard else whole_thread(saver, thread)
         found = [one for one in saver.partial(thread) if stream in (None, one.id)]
         if not found:
             saver.threads.get(thread)  # (raises if there is no such thread)

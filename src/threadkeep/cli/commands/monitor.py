@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import threading
@@ -19,18 +18,19 @@ from rich.cells import cell_len
 from threadkeep._core.engine.usage import ThreadUsage
 from threadkeep._core.texts import shown, size
 from threadkeep._stores.external import extra
-from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import flag, option, parse_positive, parse_size
-from threadkeep.cli.stores import Session, public_name, settings
+from threadkeep.cli.stores import Session, public_name, settings, word_of
 from threadkeep.cli.terminal import (
     Drawn,
     bar,
     columns,
     interrupted_by_sigterm,
+    line,
     plural,
     table,
     text,
+    thread_table,
     width,
 )
 from threadkeep.errors import InvalidArgumentError
@@ -38,6 +38,7 @@ from threadkeep.monitor import Monitor, Snapshot, Thresholds, observe
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
 from threadkeep.threads.statistics import Stats
+from threadkeep.threads.transfer.reading import LangGraphReader
 
 _LABELS = {
     "manifests": "(manifests)",
@@ -51,6 +52,7 @@ _TABLES, _OTHER_LINES = 3, 31
 _NUMBERS = 44  # columns
 _BARS = (24, 8)  # their longest, where there is room
 _NEW = timedelta(seconds=1)
+_TOP = 10  # largest threads
 _SECONDS = 1  # between two looks for a signal
 
 
@@ -72,19 +74,51 @@ def stats(
     if max_age is not None and exact:
         raise InvalidArgumentError("--exact always counts.", hint="Leave out --max-age.")
     age = None if max_age is None else parse_positive("--max-age", max_age)
-    looks = _looks(session, exact=exact, max_age=age)
     if not watch:
-        with session.progress() as progress:
+        with (
+            session.open_any(read_only=age is None) as saver,
+            session.progress() as progress,
+        ):
             progress("reading threads", 0, 0)
-            found, _ = next(looks)
-        session.print({"store": name, **found.as_json()}, *_lines(name, found, None, top))
-    elif session.as_json:
+            if isinstance(saver, LangGraphReader):
+                document, lines = _of_langgraph(name, saver, top)
+            else:
+                found = saver.stats(exact=exact, max_age=age)
+                document, lines = found.as_json(), _lines(name, found, None, top)
+        session.print({"store": name, **document}, *lines)
+        return
+    looks = _looks(session, exact=exact, max_age=age)
+    if session.as_json:
         timer = threading.Event()
         for found, _ in looks:
             session.print({"store": name, **found.as_json()})
             timer.wait(seconds)
     else:
         session.watch(lambda: _fitting(name, *next(looks), top), seconds)
+
+
+def _of_langgraph(
+    name: str, reader: LangGraphReader, top: int
+) -> tuple[dict[str, Any], list[Drawn]]:
+    """Return statistics of a database of LangGraph's own savers, as JSON and as lines."""
+    counts, bytes = reader.threads.checkpoint_counts(), reader.total_bytes()
+    largest = list(reader.threads.search(order="-bytes", limit=min(top, _TOP)))
+    checkpoints = sum(counts.values())
+    document = {
+        "kind": "langgraph",
+        "threads": len(counts),
+        "checkpoints": checkpoints,
+        "bytes": bytes,
+        "largest": [one.as_json() for one in largest],
+    }
+    counted = f"{plural(len(counts), 'thread')}, {plural(checkpoints, 'checkpoint')}"
+    lines: list[Drawn] = [
+        line((name, "bold"), "of LangGraph's own savers"),
+        f"{counted}, {size(bytes)} on the disk",
+        "" if largest else None,
+        thread_table(largest),
+    ]
+    return document, lines
 
 
 def _looks(
@@ -203,10 +237,9 @@ def advise(session: Session) -> None:
     """Propose settings and commands from the statistics."""
     url = session.store_url()
     name = public_name(url)
-    word = '"$THREADKEEP_URL"' if file_of(url) is None else shlex.quote(name)
     with session.open(read_only=True) as saver, session.progress() as progress:
         progress("reading threads", 0, 0)
-        found = advise_on(saver, url=word)
+        found = advise_on(saver, url=word_of(url))
     document = {"store": name, "advice": [asdict(one) for one in found]}
     lines = [line for one in found for line in _advice_lines(one)]
     if any(one.frees for one in found):

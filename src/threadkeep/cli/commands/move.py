@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from threadkeep._core.engine.thread_entry import ThreadStatus
-from threadkeep._stores.external import file_errors
 from threadkeep.cli.app import command
+from threadkeep.cli.ids import whole_threads
 from threadkeep.cli.parameters import (
     DRY_RUN,
     FULL,
@@ -24,9 +23,11 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.stores import (
+    KEY_HELP,
     Session,
     check_exists,
     is_same,
+    langgraph_key,
     names_store,
     open_existing,
     open_target,
@@ -36,7 +37,6 @@ from threadkeep.cli.terminal import Drawn, plural, skipped_lines, table, text
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads import AdoptReport, Filters, MirrorReport
 from threadkeep.threads.transfer.bundles import check_is_bundle
-from threadkeep.threads.transfer.sources import KEY_SIZES
 
 _SAVED = [
     state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)
@@ -79,7 +79,7 @@ def export(
                 raise ThreadNotFoundError("No threads match.", hint="Nothing was written.")
             archived = [one.id for one in found if one.state == ThreadStatus.ARCHIVED]
             threads = [one.id for one in found if one.state != ThreadStatus.ARCHIVED]
-        ids = None if all_threads else threads
+        ids = None if all_threads else whole_threads(saver, threads)
         done = saver.threads.export_bundle(ids, file, plain=plain, progress=progress)
     archived += done.archived
     counts = f"{plural(done.checkpoints, 'checkpoint')}, {plural(done.size, 'byte')}"
@@ -120,11 +120,7 @@ def import_bundle(
 
 # -- adopt -------------------------------------------------------------------------------
 
-_KEY = "THREADKEEP_ADOPT_KEY"
-KEY_FILE = option(
-    "--key-file FILE",
-    f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
-)
+KEY_FILE = option("--key-file FILE", KEY_HELP)
 
 
 @command(
@@ -178,15 +174,6 @@ def adopt(
     names = {"from": public_name(source), "to": public_name(url), "dry_run": dry_run}
     session.print({**names, **asdict(done)}, *_adopt_lines(done, dry_run=dry_run))
     return 1 if done.conflicts else 0
-
-
-def langgraph_key(file: Path | None) -> bytes | None:
-    """Read the key of a LangGraph store, without a trailing line break; None if none is given."""
-    if file is None:
-        return os.fsencode(os.environ.get(_KEY, "")) or None
-    with file_errors(file):
-        data = file.read_bytes()
-    return data if len(data) in KEY_SIZES else data.rstrip(b"\r\n")
 
 
 def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:

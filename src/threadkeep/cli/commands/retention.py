@@ -11,6 +11,7 @@ from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
 from threadkeep._core.policies import ColdTier, Retention, Tiering, WarmTier
 from threadkeep._core.validation import duration
 from threadkeep.cli.app import command, print_error
+from threadkeep.cli.ids import whole_threads
 from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
@@ -106,7 +107,7 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
         age = parse_duration("--idle", idle)
         return list(saver.threads.scan(state=states, updated_before=age))
     found = []
-    for name in dict.fromkeys(threads or ()):
+    for name in whole_threads(saver, threads or ()):
         info = saver.threads.get(name)
         if info is None or info.state == ThreadStatus.DELETED:
             raise ThreadNotFoundError(thread=name, hint="Nothing was archived.")

@@ -14,6 +14,7 @@ from threadkeep._core.engine.operation import Progress
 from threadkeep._stores.open import file_of
 from threadkeep._stores.sqlite.views import script
 from threadkeep.cli.app import command, in_shell
+from threadkeep.cli.ids import whole_thread
 from threadkeep.cli.parameters import (
     DRY_RUN,
     OPTIONAL_THREAD_IDS,
@@ -300,7 +301,7 @@ def restore(
         session.print(document, f"Restored {what} from {file}{unchanged}")
     elif thread is not None and file is None:
         with session.open() as saver:
-            info = saver.threads.restore(thread)
+            info = saver.threads.restore(whole_thread(saver, thread))
         print_thread(session, info)
     else:
         raise InvalidArgumentError("Use either the file of a backup or --thread.")

@@ -8,6 +8,7 @@ from typing import Any
 
 from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep.cli.app import command, in_shell
+from threadkeep.cli.ids import whole_thread, whole_threads
 from threadkeep.cli.parameters import (
     DRY_RUN,
     THREAD,
@@ -31,6 +32,8 @@ from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, Unfinis
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import AccountReport, EraseReport, ThreadInfo, filters_of
 from threadkeep.threads.registry import MOST
+from threadkeep.threads.transfer.reading import LangGraphReader
+from threadkeep.threads.transfer.reading_steps import MOST as MOST_READ
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
 _STATES = ", ".join(ThreadStatus)
@@ -104,15 +107,19 @@ def threads(
     if thread is not None and (filters or cursor or all_pages or count):
         hint = "Use either a thread id or options that filter."
         raise InvalidArgumentError("A thread id cannot be combined with filters.", hint=hint)
-    with session.open(read_only=True) as saver:
+    with session.open_any(read_only=True) as saver:
         if thread is not None:
-            print_thread(session, _existing(saver, thread))
+            print_thread(session, _existing(saver, whole_thread(saver, thread)))
+        elif filters and not isinstance(saver, Saver):
+            hint = "Use --order, --limit and --all, or copy the threads: threadkeep adopt."
+            raise InvalidArgumentError("LangGraph's own savers have no filters.", hint=hint)
         elif count:
             number = saver.threads.count(**filters)
             session.print({"count": number}, str(number))
         else:
-            limit = MOST if all_pages else limit
-            search = {**filters, "order": order, "limit": limit}
+            most = MOST if isinstance(saver, Saver) else MOST_READ
+            limit = most if all_pages else min(limit, most)
+            search: Any = {**filters, "order": order, "limit": limit}
             page = saver.threads.search(**search, cursor=cursor)
             found = list(page)
             while all_pages and page.cursor is not None:
@@ -123,7 +130,7 @@ def threads(
             session.print(document, thread_table(found) or "No threads found", more)
 
 
-def _existing(saver: Saver, thread: str, *states: ThreadStatus) -> ThreadInfo:
+def _existing(saver: Saver | LangGraphReader, thread: str, *states: ThreadStatus) -> ThreadInfo:
     """Return a thread; raise if it does not exist, or is in one of these states."""
     found = saver.threads.get(thread)
     if found is None or found.state in states:
@@ -165,7 +172,7 @@ def set_metadata(
         raise InvalidArgumentError("There is nothing to set.", hint="Use KEY=VALUE, or --ttl.")
     metadata, limit = parse_metadata("KEY=VALUE", pairs), parse_ttl(ttl)
     with session.open() as saver:
-        info = saver.threads.update(thread, metadata=metadata, ttl=limit)
+        info = saver.threads.update(whole_thread(saver, thread), metadata=metadata, ttl=limit)
     print_thread(session, info)
 
 
@@ -179,7 +186,8 @@ def tag(
 ) -> None:
     """Add or remove tags of a thread."""
     with session.open() as saver:
-        info = (saver.threads.untag if remove else saver.threads.tag)(thread, *tags)
+        name = whole_thread(saver, thread)
+        info = (saver.threads.untag if remove else saver.threads.tag)(name, *tags)
     print_thread(session, info)
 
 
@@ -192,7 +200,8 @@ def pin(
 ) -> None:
     """Protect a thread from gc and prune."""
     with session.open() as saver:
-        info = saver.threads.unpin(thread) if remove else saver.threads.pin(thread)
+        name = whole_thread(saver, thread)
+        info = saver.threads.unpin(name) if remove else saver.threads.pin(name)
     print_thread(session, info)
 
 
@@ -204,6 +213,7 @@ def copy(
 ) -> None:
     """Copy a thread with its tags and metadata within the store."""
     with session.open() as saver:
+        source = whole_thread(saver, source)
         _existing(saver, source, ThreadStatus.CREATED, ThreadStatus.DELETED)
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
@@ -216,10 +226,10 @@ def delete(
 ) -> None:
     """Delete threads. If one does not exist, none is deleted."""
     with session.open() as saver:
-        found = [_existing(saver, name, ThreadStatus.DELETED) for name in dict.fromkeys(threads)]
+        names = dict.fromkeys(threads) if yes else whole_threads(saver, threads)
+        found = [_existing(saver, name, ThreadStatus.DELETED) for name in names]
         if not dry_run and not yes:
-            names = ", ".join(one.id for one in found)
-            question = f"Delete {names}? This cannot be undone."
+            question = f"Delete {', '.join(one.id for one in found)}? This cannot be undone."
             session.confirm("delete", question, thread_table(found))
         for one in found if not dry_run else ():
             saver.delete_thread(one.id)
@@ -249,6 +259,8 @@ def erase(
     pairs = None if metadata is None else parse_metadata("--metadata", metadata)
     options: dict[str, Any] = {"metadata": pairs, "forks": forks}
     with session.open(read_only=dry_run) as saver:
+        if thread is not None and not yes:
+            thread = whole_thread(saver, thread)
         run = partial(saver.threads.erase, thread, **options)
         report = _erased(session, run, rewrite=rewrite, yes=yes, dry_run=dry_run)
     return 0 if report.ok else 1

@@ -6,30 +6,22 @@ import asyncio
 import errno
 import ipaddress
 import logging
-import shlex
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from threadkeep._stores.external import extra
-from threadkeep._stores.open import file_of
 from threadkeep.cli.app import command
-from threadkeep.cli.commands.move import KEY_FILE, langgraph_key
+from threadkeep.cli.commands.move import KEY_FILE
 from threadkeep.cli.parameters import flag, option
-from threadkeep.cli.stores import Session, public_name
+from threadkeep.cli.stores import Session, langgraph_key, public_name, word_of
 from threadkeep.cli.terminal import interrupted_by_sigterm, on_enter
 from threadkeep.cli.terminal import write as write_line
-from threadkeep.errors import (
-    InvalidArgumentError,
-    NotOursError,
-    NotSetUpError,
-    OpenError,
-)
+from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
-from threadkeep.threads.transfer.reading import LangGraphReader
 
 
 @command("threadkeep ui threads.db", cold=True)
@@ -56,13 +48,15 @@ def ui(
         from threadkeep.ui.serve import local_app, server_of  # noqa: PLC0415 - likewise
         from threadkeep.ui.sessions import Sessions  # noqa: PLC0415 - likewise
     url = session.store_url()
-    word = '"$THREADKEEP_URL"' if file_of(url) is None else shlex.quote(public_name(url))
+    word = word_of(url)
     password = _password(password_file)
     opened = _listen(host, port, password=password)
     sessions = Sessions(password)
     with (
         opened,
-        _opened(session, word, key_file, write=write) as saver,
+        session.open_any(
+            read_only=False if write else "live", key=langgraph_key(key_file), changes=write
+        ) as saver,
         _audit_to(audit_log) if write else nullcontext(),
     ):
         is_own = isinstance(saver, Saver)
@@ -95,32 +89,6 @@ def ui(
         app = local_app(page, sessions, opened.getsockname()[1], name or ())
         with suppress(KeyboardInterrupt), interrupted_by_sigterm():
             asyncio.run(serve())
-
-
-@contextmanager
-def _opened(
-    session: Session, word: str, key_file: Path | None, *, write: bool
-) -> Iterator[Saver | LangGraphReader]:
-    """Open a store of threadkeep, else of LangGraph's."""
-    with ExitStack() as stack:
-        saver: Saver | LangGraphReader
-        key = langgraph_key(key_file)
-        try:
-            saver = stack.enter_context(session.open(read_only=False if write else "live"))
-            saver.threads.search(limit=1)  # (a server is asked at the first use)
-        except (NotOursError, NotSetUpError) as error:
-            try:
-                saver = LangGraphReader(session.store_url(), key)
-            except OpenError:
-                raise error from None
-            stack.callback(saver.close)
-            if write or session.tenant:
-                raise InvalidArgumentError(
-                    "This is a store of LangGraph's own, which the page only shows.",
-                    hint="Leave out --write and --tenant, or copy the threads:"
-                    f" threadkeep adopt {word} sqlite:///new.db",
-                ) from None
-        yield saver
 
 
 def _password(file: Path | None) -> str | None:

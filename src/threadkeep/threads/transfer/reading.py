@@ -7,9 +7,8 @@ encrypted or a damaged value is a `Raw`. Each call reads one consistent state, i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, Self, TypeVar
 
@@ -19,9 +18,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.codec.codecs import CLASS, PlainCodec, Raw
+from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.load import Loaded
 from threadkeep._core.engine.operation import CheckpointRef, External, Operation
-from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._run.driver import each_and_aeach, external, is_awaited, sync_and_async
 from threadkeep._run.lazy_values import LazyValues, LazyWrites, is_lazy
@@ -42,8 +41,8 @@ from threadkeep.threads.diff.checkpoints import (
     place_of,
 )
 from threadkeep.threads.diff.values import Effort
+from threadkeep.threads.forks import Branches
 from threadkeep.threads.registry import (
-    EPOCH,
     OrderName,
     ThreadInfo,
     ThreadPage,
@@ -51,6 +50,16 @@ from threadkeep.threads.registry import (
     place_in,
 )
 from threadkeep.threads.transfer.opening import open_named
+from threadkeep.threads.transfer.reading_steps import (
+    CHANNELS,
+    MOST,
+    by_text,
+    complete,
+    mapping,
+    time_of,
+    trees_of,
+    whole_ids,
+)
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     Payloads,
@@ -62,10 +71,8 @@ from threadkeep.threads.transfer.sources import (
 T = TypeVar("T")
 
 _WAIT_SECONDS = 20.0  # for other calls
-_EAGER, _LAZY = 16, 200  # checkpoints in one read
+_EAGER = 16  # checkpoints in one read
 _ORDERS = ("updated_at", "created_at", "bytes", "thread")
-_CHANNELS = ("channel_values", "channel_versions")
-_WHOLE = "(state)"  # the channel of a checkpoint whose state cannot be read
 
 
 class RawPayloads(Payloads):
@@ -202,11 +209,11 @@ class LangGraphReader:
         """Yield a thread's checkpoints, newest first, as `list` of a saver does."""
         wanted, lazy = arguments.listing(config, None, before, limit), is_lazy(values)
         older, left = wanted.before, wanted.limit
-        most = _LAZY if lazy else _EAGER
+        most = MOST if lazy else _EAGER
 
         def page(window: SourceWindow) -> Operation[Iterable[CheckpointTuple]]:
             nonlocal older, left
-            steps = yield from self.read(lambda source: _whole_ids(source, window))
+            steps = yield from self.read(lambda source: whole_ids(source, window))
             if left is not None:
                 steps, left = steps[:left], left - len(steps)
             if len(steps) < window.limit:
@@ -228,10 +235,10 @@ class LangGraphReader:
     list, alist = each_and_aeach(_list)
 
     def _lazily(self, thread: str, step: SourceStep, *, awaited: bool) -> CheckpointTuple:
-        whole = _complete(step.id, {**step.checkpoint, "channel_values": {}})
-        loaded = Loaded(thread, step.ns, step.id, step.parent, whole, _mapping(step.metadata), [])
+        whole = complete(step.id, {**step.checkpoint, "channel_values": {}})
+        loaded = Loaded(thread, step.ns, step.id, step.parent, whole, mapping(step.metadata), [])
         found = arguments.checkpoint_tuple(loaded)
-        names = _by_text(step.names or {})
+        names = by_text(step.names or {})
         values: Any = StepValues(self, found, names, {}, awaited=awaited, lengths=names)
         values.bytes, values.is_unknown = step.size, step.names is None
         listed: Any = found._replace(pending_writes=[(*one, None) for one in step.written])
@@ -240,56 +247,20 @@ class LangGraphReader:
         return found._replace(checkpoint=checkpoint, pending_writes=writes)
 
 
-def _whole_ids(source: DatabaseSource, window: SourceWindow) -> list[SourceStep]:
-    """Read a window, and all checkpoints of its last id, which several namespaces may have."""
-    steps = source.steps(window)
-    if len(steps) < window.limit or window.ns is not None:
-        return steps
-    last = source.steps(window._replace(id=steps[-1].id, before=None, limit=_LAZY))
-    return [*[one for one in steps if one.id != last[0].id], *last]
-
-
 def _loaded(
     place: CheckpointRef, channels: Collection[str] | None, source: DatabaseSource
 ) -> Loaded | None:
     found = source.checkpoint(SourceWindow(place.thread, place.ns, place.id, None, 1), channels)
     if found is None:
         return None
-    whole = _complete(found.id, found.checkpoint)
+    whole = complete(found.id, found.checkpoint)
     if channels is not None:
         values = whole["channel_values"]
         whole["channel_values"] = {name: values[name] for name in values if name in channels}
     writes = [(one.task_id, one.channel, one.value) for one in found.writes]
     return Loaded(
-        place.thread, found.ns, found.id, found.parent, whole, _mapping(found.metadata), writes
+        place.thread, found.ns, found.id, found.parent, whole, mapping(found.metadata), writes
     )
-
-
-def _complete(id: str, checkpoint: Any) -> dict[str, Any]:
-    """Return a checkpoint with all of its fields, whatever is stored."""
-    is_whole = type(checkpoint) is dict and type(checkpoint.get("channel_values")) is dict
-    found: dict[str, Any] = checkpoint if is_whole else {"channel_values": {_WHOLE: checkpoint}}
-    parts = "channel_versions", "versions_seen"
-    empty = {"v": 1, "id": id, "ts": _time(id).isoformat(), **{name: {} for name in parts}}
-    whole: dict[str, Any] = empty | {
-        name: value
-        for name, value in found.items()
-        if isinstance(value, type(empty.get(name, value)))
-    }
-    return whole | {name: _by_text(whole[name]) for name in _CHANNELS}
-
-
-def _by_text(channels: Mapping[Any, T]) -> dict[str, T]:
-    """Return channels by name; any key may be stored as one."""
-    return {str(name): value for name, value in channels.items()}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _time(id: str) -> datetime:
-    return EPOCH + timedelta(microseconds=created_at(id) or 0)
 
 
 class _ById:
@@ -356,8 +327,8 @@ class ReaderThreads:
         """
         if not isinstance(order, str) or order.removeprefix("-") not in _ORDERS:
             raise invalid("order", order, f"Use {', '.join(_ORDERS)}; a minus reverses the order.")
-        if type(limit) is not int or not 1 <= limit <= _LAZY:
-            raise invalid("limit", limit, f"Use 1 to {_LAZY}.")
+        if type(limit) is not int or not 1 <= limit <= MOST:
+            raise invalid("limit", limit, f"Use 1 to {MOST}.")
         after = None if cursor is None else place_in(cursor, order, str, int)
         found = yield from self._reader.read(lambda source: source.page(order, after, limit + 1))
         rest = None
@@ -366,6 +337,41 @@ class ReaderThreads:
         return ThreadPage(tuple(map(_info, found[:limit])), rest)
 
     search, asearch = sync_and_async(_search)
+
+    def _counts(self) -> Operation[dict[str, int]]:
+        """Return the number of checkpoints of each thread, by its id."""
+        return self._reader.read(lambda source: source.threads())
+
+    checkpoint_counts, acheckpoint_counts = sync_and_async(_counts)
+
+    def _count(self) -> Operation[int]:
+        """Return the number of threads."""
+        return len((yield from self._counts()))
+
+    count, acount = sync_and_async(_count)
+
+    def _branches(self, thread_id: str, checkpoint_ns: str = "") -> Operation[Branches]:
+        """Return the tree of a namespace's checkpoints; see `Threads.branches`."""
+        place = validation.place(thread_id, checkpoint_ns)
+        trees = yield from trees_of(self._reader.read, place.thread, place.ns)
+        if place.ns not in trees:
+            raise not_found(place)
+        return trees[place.ns]
+
+    branches, abranches = sync_and_async(_branches)
+
+    def _branches_by_ns(self, thread_id: str) -> Operation[dict[str, Branches]]:
+        """Return the trees of all namespaces; see `Threads.branches_by_ns`.
+
+        Nodes that a large checkpoint runs next are unknown, as it is not read.
+        """
+        place = validation.place(thread_id)
+        trees = yield from trees_of(self._reader.read, place.thread, None)
+        if not trees:
+            raise not_found(place)
+        return dict(sorted(trees.items()))
+
+    branches_by_ns, abranches_by_ns = sync_and_async(_branches_by_ns)
 
     def _get(self, thread_id: str) -> Operation[ThreadInfo | None]:
         """Return a thread, or None if it has no checkpoint."""
@@ -424,7 +430,7 @@ class ReaderThreads:
 
 def _state_diff(a: Loaded, b: Loaded, wanted: Sequence[str] | None) -> StateDiff:
     effort, encode = Effort(), PlainCodec().encode
-    names = {name for one in (a, b) for key in _CHANNELS for name in one.checkpoint[key]}
+    names = {name for one in (a, b) for key in CHANNELS for name in one.checkpoint[key]}
     channels: dict[str, ChannelDiff] = {}
     for name in sorted(names if wanted is None else names.intersection(wanted)):
         before, after = (_value(one, name) for one in (a, b))
@@ -454,9 +460,9 @@ class LangGraphThread(ThreadInfo):
 def _info(found: SourceThread) -> LangGraphThread:
     return LangGraphThread(
         id=found.id,
-        state=ThreadStatus.ACTIVE,
-        created_at=_time(found.oldest),
-        updated_at=_time(found.newest),
+        state=ThreadStatus.SUSPENDED if found.waits_at else ThreadStatus.ACTIVE,
+        created_at=time_of(found.oldest),
+        updated_at=time_of(found.newest),
         bytes=int(found.size),
         waits_at=found.waits_at,
         checkpoints=found.checkpoints,
