@@ -18,7 +18,7 @@ from pathlib import Path
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(a|b|rc)(\d+))?")
 UNRELEASED = re.compile(r"^## (?:Unreleased|[\w.]+ \(unreleased\))$", re.MULTILINE)
 STAGES = ("a", "b", "rc", "")
-NOT_YET = re.compile(r"^.*\bPyPI\b.*\n\n", re.MULTILINE)  # a paragraph of the READMEs
+NOT_YET = ("not on PyPI yet", "尚未发布到 PyPI")  # paragraphs that end with the first release
 
 
 class RefusedError(Exception):
@@ -105,8 +105,8 @@ def edited(name: str, text: str, version: str) -> str:
     if name == "CHANGELOG.md":
         heading = f"## {version} ({datetime.now(UTC):%Y-%m-%d})"
         return UNRELEASED.sub(heading, text, count=1)
-    if name.startswith("README"):
-        text = NOT_YET.sub("", text)
+    paragraphs = text.split("\n\n")
+    text = "\n\n".join(each for each in paragraphs if not any(words in each for words in NOT_YET))
     return text.replace("'./threadkeep[", "'threadkeep[")
 
 
