@@ -16,6 +16,7 @@ from langgraph.types import Command, interrupt
 
 from threadkeep import SqliteSaver
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer import adopt
 
 from .test_adopt import official
@@ -192,6 +193,13 @@ def test_a_failure_there_loses_nothing(
 def test_refused_options(tmp_path: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="mirror_back"):
         SqliteSaver(tmp_path / "a.db", mirror_back=True)
+    with pytest.raises(InvalidArgumentError, match="plain values"):
+        SqliteSaver(
+            tmp_path / "a.db",
+            keys=KeyRing.generate(),
+            migrate_from=str(tmp_path / "b.db"),
+            mirror_back=True,
+        )
     with pytest.raises(InvalidArgumentError, match="migrate_from"):
         SqliteSaver(tmp_path / "a.db", migrate_from=7)
     saver = SqliteSaver(tmp_path / "a.db", migrate_from=str(tmp_path / "b.db"))

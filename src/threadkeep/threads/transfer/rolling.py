@@ -56,6 +56,9 @@ class Rolling:
     """Takes threads over from a store of LangGraph's; see the option `migrate_from`.
 
     With `mirrors`, LangGraph's own saver also writes each save there.
+
+    Raises:
+        InvalidArgumentError: it would write plain values of an encrypted store.
     """
 
     def __init__(
@@ -66,6 +69,11 @@ class Rolling:
         *,
         mirrors: bool = False,
     ) -> None:
+        if mirrors and ring is not None and isinstance(source, str):
+            raise InvalidArgumentError(
+                "mirror_back= would write plain values into LangGraph's tables.",
+                hint="Give the saver in migrate_from=, with its EncryptedSerializer, or with none.",
+            )
         self._source, self._codec, self._ring, self._mirrors = source, codec, ring, mirrors
         self._lock = threading.Lock()
         self._asked: LangGraphSource | None = None
