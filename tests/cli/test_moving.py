@@ -1,4 +1,4 @@
-"""The commands that move threads: `export`, `import`, `mirror` and `adopt`."""
+"""The commands that move threads: `export`, `import`, `mirror`, `adopt` and `leave`."""
 
 from __future__ import annotations
 
@@ -268,6 +268,36 @@ def test_a_terminal_sees_how_far_it_is(told):
     assert "checkpoints read" in progress_of("adopt", "langgraph.db", "new.db")
     assert "threads read" in progress_of("export", "--all", "all.tkb")
     assert "threads written" in progress_of("import", "new.db", "all.tkb")
+
+
+# -- leave -------------------------------------------------------------------------------
+
+
+def test_threads_leave_for_langgraph(told, here):
+    count = len(held("threads.db"))
+    trial = told("leave", "sqlite:///there.db", "--dry-run")
+    assert not Path("there.db").exists()
+    assert trial[-1] == f"Would copy {count} checkpoints of 3 threads"
+    done = told("leave", "threads.db", "sqlite:///there.db", "--verify", "--json")
+    assert (done["from"], done["to"], done["not_held"]) == (
+        "threads.db",
+        "there.db",
+        {"a": {"tags": 1}, "b": {"metadata": 1}, "empty": {"tags": 1}},
+    )
+    assert told("leave", "there.db")[1:] == [
+        "a       not held  tags: 1",
+        "b       not held  metadata: 1",
+        "empty   not held  tags: 1",
+        f"Copied 0 checkpoints of 3 threads, {count} unchanged",
+    ]
+    with LangGraphSaver.from_conn_string("there.db") as saver, SqliteSaver("threads.db") as ours:
+        assert len(list(saver.list(None))) == count
+        head = ours.get_tuple({"configurable": {"thread_id": "b"}}).config
+        for one in (saver, ours):
+            one.put(head, empty_checkpoint(), {}, {})
+    code, said, wrong = here("leave", "there.db", "b")
+    assert (code, wrong) == (1, [])
+    assert said[1].split()[:2] == ["b", "conflict"]
 
 
 # -- adopt -------------------------------------------------------------------------------

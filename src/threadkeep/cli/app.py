@@ -45,7 +45,7 @@ _PANELS = {
     " partial items cache stats advise",
     "Change threads": "create set tag pin copy fork merge archive prune delete erase"
     " delete-account",
-    "Move threads between stores": "export import adopt mirror",
+    "Move threads between stores": "export import adopt leave mirror",
     "Keep a store": "check repair backup restore gc tier heads rotate upgrade",
     "Set up and run": "ui monitor migrate grant views",
 }
@@ -176,7 +176,7 @@ def _begins_with_store(others: list[Any], given: Mapping[str, Any]) -> bool:
     if not isinstance(word, str):
         return False
     missing = [one for one in others if one.nargs == -1 or not isinstance(given.get(one.name), str)]
-    if any(one.metavar == "FILE" and one.required for one in missing):
+    if any(one.metavar in ("FILE", "TO") and one.required for one in missing):
         return False
     return not missing or names_store(word)
 

@@ -1,4 +1,4 @@
-"""Commands that move threads between stores and files: export, import, adopt, mirror."""
+"""Commands that move threads between stores and files: export, import, adopt, leave, mirror."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from threadkeep.cli.stores import (
 )
 from threadkeep.cli.terminal import Drawn, plural, skipped_lines, table, text
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.threads import AdoptReport, Filters, MirrorReport
+from threadkeep.threads import AdoptReport, Filters, LeaveReport, MirrorReport
 from threadkeep.threads.transfer.bundles import check_is_bundle
 
 _SAVED = [
@@ -193,6 +193,73 @@ def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
         yield f"{plural(done.plain, 'value')} of the source were not encrypted"
     for name in done.deleted:
         yield f"Skipped {name}: it was deleted here. To adopt it again, add its id."
+
+
+# -- leave -------------------------------------------------------------------------------
+
+
+@command("threadkeep leave threads.db sqlite:///langgraph.db --verify", cold=True, imports=True)
+def leave(
+    session: Session,
+    target: str = argument(
+        "TO",
+        "Database for LangGraph's SqliteSaver or PostgresSaver: a path, sqlite:///..."
+        " or postgresql://... (?schema=NAME).",
+    ),
+    threads: list[str] | None = argument("THREAD", "Thread ids. Default: all.", None),
+    *,
+    dry_run: bool = DRY_RUN,
+    verify: bool = flag("--verify", "Compare each checkpoint as both savers load it."),
+    key_file: Path | None = option(
+        "--key-file FILE",
+        f"Key to encrypt values with (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
+    ),
+) -> int:
+    """Copy threads into the tables of LangGraph's own savers, which continue them.
+
+    Exit code 1: conflicts, skipped threads, or differences. Run it again to copy new checkpoints,
+    or to finish an interrupted run.
+    """
+    if is_same(session.store_url(), target):
+        raise InvalidArgumentError("TO is the store itself.", hint="Use another database.")
+    if "://" not in target:
+        check_exists(target, "Use an existing database; sqlite:///... creates one.")
+    source = session.open(read_only=not session.cold)
+    with source as saver, session.progress() as progress:
+        done = saver.threads.leave(
+            target,
+            threads or None,
+            dry_run=dry_run,
+            verify=verify,
+            key=langgraph_key(key_file),
+            progress=progress,
+        )
+    names = {"from": public_name(session.store_url()), "to": public_name(target)}
+    document = {**names, "dry_run": dry_run, **asdict(done)}
+    session.print(document, *_leave_lines(done, dry_run=dry_run))
+    return 1 if done.conflicts or done.skipped or done.differences else 0
+
+
+def _leave_lines(done: LeaveReport, *, dry_run: bool) -> Iterator[Drawn]:
+    rows = [(name, "newer", "It was continued there.") for name in done.newer]
+    rows += [(name, "conflict", reason) for name, reason in done.conflicts.items()]
+    rows += [(name, "skipped", reason) for name, reason in done.skipped.items()]
+    rows += [(name, "differs", reason) for name, reason in done.differences.items()]
+    rows += [
+        (name, "not held", ", ".join([f"{kind}: {count:,}" for kind, count in kinds.items()]))
+        for name, kinds in done.not_held.items()
+    ]
+    yield table(("thread", "there", ""), rows)
+    counts = [f"{done.unchanged:,} unchanged"] if done.unchanged else []
+    counts += [f"{done.verified:,} verified"] if done.verified else []
+    counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
+    counts += [f"{len(done.skipped):,} skipped"] if done.skipped else []
+    checkpoints = f"{plural(done.checkpoints, 'checkpoint')} of {plural(done.threads, 'thread')}"
+    yield ", ".join([f"{'Would copy' if dry_run else 'Copied'} {checkpoints}", *counts])
+    if done.plain:
+        yield "Values are not encrypted there. To encrypt them, use --key-file."
+    for name in done.deleted:
+        yield f"{name} was deleted here, and is still there. Delete it with LangGraph's saver."
 
 
 # -- mirror ------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import Write, counting, unpack_writes
-from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
+from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry, is_there
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
@@ -212,6 +212,8 @@ class _Leaving:
     def _thread(self, name: str, rows: ThreadRows, entry: ThreadEntry | None) -> Operation[None]:
         ours = {(one.row.ns, one.row.id): one for one in rows.checkpoints if is_left(one.row.ns)}
         theirs = yield from external(partial(self.there.present, name))
+        if (found := not_held(rows, entry)) and (ours or is_there(entry)):
+            self.result.not_held[name] = found
         if not ours:
             if theirs.parents and rows.deleted_at:
                 self.result.deleted.append(name)
@@ -227,8 +229,6 @@ class _Leaving:
         self.result.checkpoints += len(copy.missing) if self.dry_run else 0
         self.result.unchanged += len(ours) - len(copy.missing)
         self.result.threads += 1
-        if found := not_held(rows, entry):
-            self.result.not_held[name] = found
         if self.verify:
             yield from self._verify(copy)
 
