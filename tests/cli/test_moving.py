@@ -295,7 +295,7 @@ def test_threads_leave_for_langgraph(told, here):
         head = ours.get_tuple({"configurable": {"thread_id": "b"}}).config
         for one in (saver, ours):
             one.put(head, empty_checkpoint(), {}, {})
-    code, said, wrong = here("leave", "there.db", "b")
+    code, said, wrong = here("leave", "threads.db", "there.db", "b")
     assert (code, wrong) == (1, [])
     assert said[1].split()[:2] == ["b", "conflict"]
 

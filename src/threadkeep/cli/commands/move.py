@@ -212,7 +212,7 @@ def leave(
     verify: bool = flag("--verify", "Compare each checkpoint as both savers load it."),
     key_file: Path | None = option(
         "--key-file FILE",
-        f"Key to encrypt values with (LANGGRAPH_AES_KEY). Default: the value of {_KEY}.",
+        "Key to encrypt values with (LANGGRAPH_AES_KEY). Default: THREADKEEP_ADOPT_KEY.",
     ),
 ) -> int:
     """Copy threads into the tables of LangGraph's own savers, which continue them.
