@@ -10,6 +10,9 @@ import pytest
 from kit.engine import bytes_held
 from kit.places import at
 from kit.rows import place
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
@@ -196,6 +199,17 @@ def test_runs_say_who_they_are_for(saver: Any) -> None:
     assert _known(saver, "one").metadata == {"user_id": "u1", "n": 1.5}
     graph.invoke({"said": ["hello"]}, at("one", user_id="u2", long="x" * 2000))
     assert _known(saver, "one").metadata == {"user_id": "u2", "n": 1.5}
+
+
+def test_an_agent_leaves_only_what_the_program_gives() -> None:
+    with MemorySaver() as saver:
+        model = GenericFakeChatModel(messages=iter([AIMessage("hello")]))
+        agent = create_agent(model, name="support", checkpointer=saver)
+        given = {"user_id": "u1", "lsid": 7}
+        agent.invoke({"messages": [HumanMessage("hi")]}, {**at("one"), "metadata": given})
+        kept = saver.get_tuple(at("one")).metadata
+        assert {"ls_integration", "lc_agent_name"} <= kept.keys()  # (of the checkpoint)
+        assert _known(saver, "one").metadata == given
 
 
 def test_the_last_run_counts_whoever_says_it(another: Any) -> None:

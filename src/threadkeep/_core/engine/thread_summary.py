@@ -47,7 +47,7 @@ _OWN_KEYS = frozenset(
         *("merged_from", "merged_checkpoint", "threadkeep_memory"),
     }
 )
-_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__")
+_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__", "ls_", "lc_")  # (LangSmith's, LangChain's)
 _SCALARS = (str, int, bool, float)
 
 
@@ -104,7 +104,7 @@ def _said(metadata: Mapping[str, Any], reported: Mapping[str, Any]) -> tuple[str
 
 
 def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata given by the run's config, without LangGraph's own."""
+    """Return the metadata given by the run's config, without keys of LangGraph and LangChain."""
     return {
         key: value
         for key, value in metadata.items()
