@@ -89,11 +89,31 @@ def test_partial_output_is_shown_and_discarded(told):
     (one,) = told("partial", "long", "--json")["streams"]
     assert (one["messages"][0]["role"], one["messages"][0]["text"]) == ("ai", "half an answer")
     assert "no such stream" in told("partial", "long", "--stream", "absent", code=1)
-    discard = ("partial", "long", "--stream", one["id"], "--discard")
+    discard = ("partial", "long", "--stream", one["id"], "--discard", "--yes")
     assert told(*discard) == ["Discarded 1 stream"]
     assert told(*discard) == ["Discarded 0 streams"]
     assert told("show", "long", "--json")["partial"] == []
     assert told("partial", "absent") == ["thread absent  No streams"]
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        ("delete long", "delete"),
+        ("erase long", "erase"),
+        ("delete-account --metadata user_id=u1 --thread long", "erase"),
+        ("items users.ann drink --delete", "delete"),
+        ("cache --clear", "clear"),
+        ("partial long --discard", "discard"),
+    ],
+)
+def test_what_asks_asks_alike(told, words, verb):
+    line = told(*words.split(), code=2)
+    done = f"{verb.removesuffix('e')}ed"
+    assert line.startswith(f"threadkeep: Nothing was {done}: cannot ask for confirmation without")
+    assert f"Use --yes to {verb} without confirmation" in line
+    assert told("threads", "--count") == ["2"]
+    told(*words.split(), "--yes")
 
 
 def test_a_thread_without_a_graph_names_its_namespaces(told):

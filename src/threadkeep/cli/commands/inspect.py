@@ -27,6 +27,7 @@ from threadkeep.cli.parameters import (
     FULL,
     NAMESPACE,
     THREAD,
+    YES,
     argument,
     flag,
     option,
@@ -401,19 +402,23 @@ def partial(
     *,
     stream: str | None = option("--stream ID", "Only this stream. Default: all."),
     discard: bool = flag("--discard", "Discard the output of pending streams."),
+    yes: bool = YES,
     full: bool = FULL,
 ) -> None:
     """Show or discard the output of unfinished streams."""
     with session.open() if discard else session.open_to_read() as saver:
-        thread = thread if discard else whole_thread(saver, thread)
+        thread = thread if discard and yes else whole_thread(saver, thread)
         found = [one for one in saver.partial(thread) if stream in (None, one.id)]
         if not found:
             saver.threads.get(thread)  # (raises if there is no such thread)
         if stream is not None and not found:
             raise NotFoundError("The thread has no such stream.", thread=thread)
+        count = plural(len(found), "stream") if found else "No streams"
+        if discard and not yes and found:
+            question = f"Discard the output of {count} of {thread}? This cannot be undone."
+            session.confirm("discard", question)
         discarded = saver.discard_partial(thread, stream) if discard else 0
     streams = [stream_document(one) for one in found]
-    count = plural(len(found), "stream") if found else "No streams"
     lines: list[Drawn] = [line((f"thread {thread}", "bold"), count)]
     lines += [part for one in found for part in stream_lines(one, full=full)]
     session.print(

@@ -96,7 +96,7 @@ def _item(
         raise NotFoundError(f"There is no item {key!r} in the namespace {name!r}.")
     if delete:
         if not yes:
-            session.confirm("delete", f"Delete {key} of {name}?")
+            session.confirm("delete", f"Delete {key} of {name}? This cannot be undone.")
         store.delete(labels, key)
         session.print({"item": _document(found), "deleted": True}, "Deleted 1 item")
         return
