@@ -36,8 +36,9 @@ FEW = 12  # parameters: a longer signature is shown with **options, as the optio
 CODE = re.compile(r"`[^`]+`(?=(\w?))")
 
 
-def shorter(_app: Any, _what: str, _name: str, obj: Any, *_: Any) -> tuple[str, str] | None:
+def shorter(*given: Any) -> tuple[str, str] | None:
     """Show a signature of many options as `(conn, **options)`."""
+    *_, obj, _options, _signature, returned = given
     try:
         signature = inspect.signature(obj)
     except (TypeError, ValueError):
@@ -46,8 +47,7 @@ def shorter(_app: Any, _what: str, _name: str, obj: Any, *_: Any) -> tuple[str, 
     if len(parameters) <= FEW:
         return None
     plain = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "cls"]
-    returned = "" if inspect.isclass(obj) else "Self"
-    return f"({', '.join([*plain, '**options'])})", returned
+    return f"({', '.join([*plain, '**options'])})", returned or ""
 
 
 def plain(_app: Any, _what: str, name: str, _obj: Any, _: Any, lines: list[str]) -> None:

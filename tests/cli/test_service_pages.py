@@ -168,3 +168,10 @@ def test_the_program_for_a_laptop_continues_its_thread(tmp_path, monkeypatch):
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         assert done.stdout == f"{answers(number)}\n"
     assert "1" in run("threads", "threads.db")
+
+
+@pytest.mark.parametrize("page", ["laptop.md", "web-service.md", "fastapi.md"])
+def test_a_chinese_page_has_the_programs_and_commands_of_the_english_one(page):
+    both = [(DOCS / folder / page).read_text(encoding="utf-8") for folder in (".", "zh-CN")]
+    english, chinese = [re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL) for text in both]
+    assert chinese == english
