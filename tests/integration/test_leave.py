@@ -15,18 +15,30 @@ import pytest
 from kit.backends import BACKENDS, open_backend
 from kit.engine import shown
 from kit.places import at
-from kit.runs import SCHEMAS, Delta, story, told
+from kit.runs import SCHEMAS, Delta, Plain, story, told
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from threadkeep import MemorySaver
-from threadkeep.errors import BackendError
+from threadkeep import (
+    ExtractiveSummarizer,
+    KeyRing,
+    LayeredCheckpointSaver,
+    Layers,
+    MemorySaver,
+    StreamingCheckpointSaver,
+)
+from threadkeep import SqliteSaver as SqliteStore
+from threadkeep.errors import BackendError, NotLangGraphError, ThreadNotFoundError
 
 from .driver import play
+from .foreign import foreign
 from .scenarios import SCENARIOS
-from .test_adopt import assert_same, fill, history, official
+from .test_adopt import KEY, assert_same, fill, history, official
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -280,3 +292,132 @@ def _finished(saver: Any, schema: Any) -> None:
             break
         state = graph.invoke(Command(resume="x"), at("t"))
     assert not graph.get_state(at("t")).next
+
+
+# -- parts that LangGraph's tables do not hold -------------------------------------------
+
+
+def test_the_report_lists_parts_that_are_not_held(tmp_path: Path) -> None:
+    with MemorySaver(cold=f"file://{tmp_path / 'cold'}") as ours:
+        for who in ("a", "b", "c"):
+            story(ours, Delta).invoke({"log": [who]}, at("delta"))
+            story(ours).invoke({"log": [who]}, at("plain"))
+        for thread in ("delta", "plain"):
+            ours.threads.fork(thread, None, f"{thread}-fork")
+        ours.prune(["delta", "plain"])
+        head = ours.get_tuple(at("plain")).config["configurable"]["checkpoint_id"]
+        ours.threads.tag("plain", "best", checkpoint_id=head)
+        ours.threads.pin("plain")
+        ours.threads.update("plain", metadata={"user": "u"}, ttl=3600)
+        ours.threads.create("empty", tags=["one", "two"])
+        ours.threads.archive("plain-fork")
+        streaming = StreamingCheckpointSaver(ours)
+        streaming.start_streaming("delta-fork")
+        streaming.update("delta-fork", "half of it")
+        streaming.stop_streaming("delta-fork", status="pending")
+        target = InMemorySaver()
+        done = ours.threads.leave(target, verify=True)
+        assert (done.skipped, done.differences) == ({}, {})
+        hidden = done.not_held["delta"]["pruned checkpoints"]
+        assert hidden > 5
+        assert done.not_held == {
+            "delta": {"pruned checkpoints": hidden},
+            "delta-fork": {"origin": 1, "partial output": 1},
+            "empty": {"tags": 2},
+            "plain": {
+                "metadata": 1,
+                "pin": 1,
+                "ttl": 1,
+                "marked checkpoints": 1,
+                "missing parents": 1,
+            },
+            "plain-fork": {"origin": 1},
+        }
+    for thread, schema in (("delta", Delta), ("plain", SCHEMAS["plain"]), ("plain-fork", Talk)):
+        graph = story(target, schema)
+        assert graph.get_state(at(thread)).values["log"] == told("a", "b", "c")
+        assert graph.invoke({"log": ["d"]}, at(thread))["log"] == told("a", "b", "c", "d")
+
+
+def test_the_report_counts_writes_of_other_runs() -> None:
+    """Two runs begin from the same checkpoint; LangGraph's tables have room for one."""
+    with MemorySaver() as ours:
+        story(ours, Delta).invoke({"log": ["a"]}, at("t"))
+        loads = [ours.get_tuple(at("t")) for _ in range(2)]
+        for number, loaded in enumerate(loads):
+            ours.put_writes(loaded.config, [("log", [f"{number}"])], "task")
+            child = {**empty_checkpoint(), "channel_versions": {}}
+            ours.put(loaded.config, child, {"step": 9}, {})
+        done = ours.threads.leave(InMemorySaver())
+        assert done.not_held == {"t": {"writes of other runs": 1}}
+
+
+def test_layered_memory_is_found_there(target: Any) -> None:
+    saver, name = target
+    policy = Layers(full_window=4, summary_window=8, batch=2)
+    with LayeredCheckpointSaver(MemorySaver(), policy, ExtractiveSummarizer()) as ours:
+        builder = StateGraph(MessagesState).add_node("say", lambda _: {"messages": ["yes"]})
+        graph = builder.add_edge(START, "say").compile(checkpointer=ours)
+        for number in range(12):
+            graph.invoke({"messages": [str(number)]}, at("t"))
+        said = [one.content for one in ours.full_messages("t")]
+        assert len(said) == 24
+        done = ours.threads.leave(name, verify=True)
+        assert done.differences == {}
+        assert done.not_held["t"]["layered memory"] > 0
+    there = LayeredCheckpointSaver(saver, policy, ExtractiveSummarizer())
+    assert [one.content for one in there.full_messages("t")] == said
+    graph = builder.compile(checkpointer=there)
+    graph.invoke({"messages": ["more"]}, at("t"))
+    assert [one.content for one in there.full_messages("t")] == [*said, "more", "yes"]
+
+
+def test_values_are_encrypted_with_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "langgraph.db"
+    with MemorySaver(keys=KeyRing([KEY])) as ours:
+        story(ours).invoke({"log": ["secret"]}, at("t"))
+        assert ours.threads.leave(file, dry_run=True).plain
+        done = ours.threads.leave(file, key=KEY, verify=True)
+        assert (done.plain, done.differences) == (False, {})
+        assert b"secret" not in b"".join([one.read_bytes() for one in tmp_path.iterdir()])
+        with SqliteSaver.from_conn_string(str(file)) as there:
+            there.serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+            assert ours.threads.leave(there).unchanged == done.checkpoints
+            story(there).invoke({"log": ["b"]}, at("t"))
+            assert story(there).get_state(at("t")).values["log"] == told("secret", "b")
+
+
+def test_a_checkpoint_that_is_refused_skips_the_thread(tmp_path: Path) -> None:
+    with official("postgres", tmp_path) as (saver, name), MemorySaver() as ours:
+        story(ours).invoke({"log": ["a"]}, at("b"))
+        builder = StateGraph(Plain).add_node("n", lambda _: {}).add_edge(START, "n")
+        graph = builder.compile(checkpointer=ours)
+        graph.invoke({"log": ["fine"]}, at("a"))
+        graph.invoke({"log": []}, {**at("a"), "metadata": {"note": float("nan")}})
+        done = ours.threads.leave(name)
+        assert done.threads == 1
+        assert "LangGraph's saver refuses checkpoint" in done.skipped["a"]
+        assert builder.compile(checkpointer=saver).get_state(at("a")).values == {"log": ["fine"]}
+        assert story(saver).get_state(at("b")).values["log"] == told("a")
+
+
+@pytest.mark.parametrize("kind", ["saver", "file"])
+def test_a_store_of_ours_is_refused(kind: str, tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "ours.db") as other, MemorySaver() as ours:
+        story(other).invoke({"log": ["a"]}, at("t"))
+        with pytest.raises(NotLangGraphError, match="threadkeep store already"):
+            ours.threads.leave(other if kind == "saver" else tmp_path / "ours.db")
+        with pytest.raises(ThreadNotFoundError):
+            ours.threads.leave(tmp_path / "new.db", ["absent"])
+        assert not (tmp_path / "new.db").exists()
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("where", ["aiosqlite", "aiopostgres"])
+async def test_savers_of_event_loops(where: str, tmp_path: Path) -> None:
+    async with foreign(where, tmp_path) as saver, MemorySaver() as ours:
+        await story(ours).ainvoke({"log": ["a"]}, at("t"))
+        assert (await ours.threads.aleave(saver, verify=True)).differences == {}
+        await story(saver).ainvoke({"log": ["b"]}, at("t"))
+        state = await story(saver).aget_state(at("t"))
+        assert state.values["log"] == told("a", "b")
