@@ -36,12 +36,16 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Fetch, Operation, Progress, commit, no_progress
 from threadkeep._core.engine.refs import span_of
-from threadkeep._core.engine.registration import Build, T, ThreadSnapshot, optimistic
+from threadkeep._core.engine.registration import (
+    Build,
+    T,
+    ThreadSnapshot,
+    optimistic,
+)
 from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
     ReadEntry,
     ThreadEntry,
-    ThreadQuery,
     is_there,
     sound,
 )
@@ -192,15 +196,12 @@ class _Erasing:
 
     def look(self, names: Sequence[str], *, forks: bool) -> Operation[list[str]]:
         """Look at threads before they are removed; return their names, with their forks."""
-        found = yield from on(self.store, forks_of(names))
+        found = yield from on(self.store, registration.forks_of(names))
         # Origins come last: an interrupted erasure finds the forks by them.
         new = [*reversed(found), *names] if forks else [*names]
         self.elsewhere |= yield from _elsewhere(self.store, self.cold, new)
-        for name in new:
-            self.shared |= yield from on(self.store, sharing_with(name))
         self.names += [one for one in new if one not in self.names]
         self.forks |= {*found}
-        self.shared -= {*self.forks, *self.names}
         return new
 
     def remove(self, names: Sequence[str]) -> Operation[None]:
@@ -208,7 +209,8 @@ class _Erasing:
         rehearsal = _Rehearsal(set(), {}) if self.dry_run else None
         for number, name in enumerate(names, 1):
             try:
-                gone = yield from on(self.store, _erase_thread(self.engine, name, rehearsal))
+                erasing = _erase_thread(self.engine, name, rehearsal, self.shared)
+                gone = yield from on(self.store, erasing)
                 gone = replace(gone, archived_bytes=0) if name in self.elsewhere else gone
                 self.done.append(gone)
             except (ConflictError, CorruptionError) as error:
@@ -216,6 +218,11 @@ class _Erasing:
             self.progress("threads erased", number, len(names))
         if self.failures and not self.done:
             raise self.failures[0]
+        self.shared -= {*self.forks, *self.names}
+        if not self.dry_run:  # (programs may have forked the threads meanwhile)
+            done = [one.thread for one in self.done if one.thread in names]
+            forks = yield from on(self.store, registration.forks_of(done))
+            yield from on(self.store, _sweep_all(self.engine, forks, self.failures))
 
 
 def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
@@ -242,8 +249,9 @@ def _elsewhere(
 ) -> Operation[dict[str, str]]:
     """Find archive folders that belong to another store, by thread."""
     found: dict[str, str] = {}
-    for name in names:
-        archive = archive_of((yield from on(store, registration.read(name))))
+    entries = yield from on(store, registration.read_all(names))
+    for name, entry in zip(names, entries, strict=True):
+        archive = archive_of(entry)
         if archive is not None and cold is None:
             hint = "Nothing was erased. Open the store with cold=, the URL of the cold store."
             raise ThreadArchivedError(hint=hint, thread=name)
@@ -307,23 +315,11 @@ def _clear(
 # -- other threads with parts of the same ----------------------------------------------
 
 
-def forks_of(threads: Sequence[str]) -> Operation[list[str]]:
-    """List the direct and indirect forks of some threads, each after its origin."""
-    found, ahead = list[str](), list(threads)
-    for name in ahead:
-        forks = yield from registration.all_names(ThreadQuery(origin=name))
-        new = [one for one in forks if one not in ahead]
-        ahead += new
-        found += new
-    return found
-
-
-def sharing_with(thread: str) -> Operation[set[str]]:
+def _sharing_with(thread: str, entry: ThreadEntry | None, rows: ThreadRows) -> Operation[set[str]]:
     """List the threads that share a thread's segments, and those that it was forked from.
 
     Some stores copy segments for a fork; there only the entry's origin tells.
     """
-    entry, rows = yield from _look_at(thread)
     found, seen = set(rows.family), {thread}
     while entry is not None and entry.origin is not None and entry.origin[0] not in seen:
         name = entry.origin[0]
@@ -358,13 +354,15 @@ class _Rehearsal(NamedTuple):
 
 
 def _erase_thread(
-    engine: Engine, thread: str, rehearsal: _Rehearsal | None
+    engine: Engine, thread: str, rehearsal: _Rehearsal | None, shared: set[str]
 ) -> Operation[ErasedThread]:
     """Remove a thread, and the parts of shared segments that only it needs.
 
-    A thread that is only a tombstone is not changed.
+    A thread that is only a tombstone is not changed. The threads that share its segments, and its
+    origins, are added to `shared`.
     """
     entry, rows = yield from _look_at(thread)
+    shared |= yield from _sharing_with(thread, entry, rows)
     gone = _report(thread, rows, {segment_key(s): s.size for s in rows.segments})
     if rows.family:
         gone = yield from _empty(engine, thread, rehearsal)
@@ -376,14 +374,26 @@ def _erase_thread(
         return gone
     if is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
         yield from commit(DropThread(thread, engine.now()))
-    # (programs may have saved or forked the thread meanwhile)
-    left = {*rows.family, *(yield from forks_of([thread]))}
-    while left:
-        name = min(left)
-        left -= {name, *(yield from sweep(engine, name))}
-        engine.working_set.forget(name)
+    yield from _sweep_all(engine, rows.family)  # (programs may have saved meanwhile)
     engine.working_set.forget(thread)
     return gone
+
+
+def _sweep_all(
+    engine: Engine, threads: Iterable[str], failures: list[ThreadkeepError] | None = None
+) -> Operation[None]:
+    """Sweep threads, each family once; append errors to `failures`, or raise them."""
+    left = {*threads}
+    while left:
+        name = min(left)
+        left.discard(name)
+        try:
+            left -= {*(yield from sweep(engine, name))}
+        except (ConflictError, CorruptionError) as error:
+            if failures is None:
+                raise
+            failures.append(error)
+        engine.working_set.forget(name)
 
 
 def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operation[ErasedThread]:

@@ -173,6 +173,7 @@ def retry(
 
 
 PAGE = 500
+TOGETHER = 50  # reads in one round trip
 ALL = ThreadQuery()
 """All threads except deleted ones."""
 
@@ -230,6 +231,15 @@ def read(thread: str) -> Operation[ThreadEntry | None]:
     return sound((yield from fetch(ReadEntry(thread))))
 
 
+def read_all(threads: Sequence[str]) -> Operation[list[ThreadEntry | None]]:
+    """Return the entries of several threads, as `read` does."""
+    found: list[ThreadEntry | None] = []
+    for start in range(0, len(threads), TOGETHER):
+        reads = [ReadEntry(one) for one in threads[start : start + TOGETHER]]
+        found += map(sound, (yield Fetch(reads)))
+    return found
+
+
 def known(thread: str) -> Operation[ThreadEntry]:
     """Return the entry of an existing thread. Raises `CorruptionError`."""
     return cast("ThreadEntry", sound((yield from _existing(thread))))
@@ -259,6 +269,24 @@ def damaged_or_archived() -> Operation[list[str]]:
 
 def all_names(query: ThreadQuery) -> Operation[list[str]]:
     return of_all(query, lambda entry: entry.thread)
+
+
+def forks_of(threads: Sequence[str]) -> Operation[list[str]]:
+    """List the direct and indirect forks of some threads, each after its origin."""
+    found, ahead, asked = list[str](), list(threads), 0
+    while asked < len(ahead):
+        some = [ThreadQuery(origin=one) for one in ahead[asked : asked + TOGETHER]]
+        asked += len(some)
+        first = SearchThreads(ALL, "thread", descending=False, after=None, limit=PAGE)
+        pages = yield Fetch([first._replace(query=one) for one in some])
+        for query, page in zip(some, pages, strict=True):
+            forks = [one.thread for one in page]
+            if len(page) == PAGE:
+                forks = yield from all_names(query)
+            new = [one for one in forks if one not in ahead]
+            ahead += new
+            found += new
+    return found
 
 
 def of_all(query: ThreadQuery, read: Callable[[ThreadEntry], T | None]) -> Operation[list[T]]:
