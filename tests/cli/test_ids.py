@@ -50,7 +50,7 @@ def test_a_whole_id_is_that_thread_and_an_ambiguous_one_an_error(ids, told, here
     assert told("threads", "order-1", "--json")["thread"]["id"] == "order-1"
     code, _, (line,) = here("show", "user")
     assert code == 2
-    told_names = "user-0, user-1, user-2, user-3, user-4, ..."
+    told_names = "user-0, user-1, user-2, user-3, user-4 and more"
     assert f"Several threads begin with 'user': {told_names}. Use more of the id." in line
     assert here("show", "absent")[0] == 1
     assert here("diff", "order-1", "--other", "sup")[0] == 0

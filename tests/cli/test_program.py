@@ -474,6 +474,10 @@ def test_the_store_is_first_or_configured(folder, monkeypatch, capsys):
     assert (shown("show", "alpha"), shown("show", "alto")) == ("alpha", "alto")
     assert main(["show", "absent.db", "alpha"]) == 2
     assert "There is no file absent.db" in capsys.readouterr().err
+    for words in ("sqlite:///left.db", "agents sqlite:///left.db", "sqlite:///left.db alpha"):
+        assert main(["leave", *words.split(), "--dry-run", "--json"]) == 0, words
+        said = json.loads(capsys.readouterr().out)
+        assert (said["from"], said["to"]) == ("agents", "left.db")
 
 
 # -- signals and pipes -------------------------------------------------------------------

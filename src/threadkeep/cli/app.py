@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, NamedTuple, TypeVar
 
 import typer
@@ -178,6 +178,8 @@ def _begins_with_store(others: list[Any], given: Mapping[str, Any]) -> bool:
     missing = [one for one in others if one.nargs == -1 or not isinstance(given.get(one.name), str)]
     if any(one.metavar in ("FILE", "TO") and one.required for one in missing):
         return False
+    if any(one.metavar == "TO" and not names_store(given[one.name]) for one in others):
+        return False  # (it is a thread, and the first word is TO)
     return not missing or names_store(word)
 
 
@@ -211,7 +213,8 @@ def _callback(found: _Command) -> Callable[..., int | None]:
             raise
 
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
-    call.__doc__ = found.run.__doc__
+    paragraphs = cleandoc(found.run.__doc__ or "").split("\n\n")
+    call.__doc__ = "\n\n".join(" ".join(one.split()) for one in paragraphs)
     return call
 
 

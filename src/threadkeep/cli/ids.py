@@ -51,7 +51,7 @@ def whole_checkpoint(
 def _only(word: str, found: Sequence[str], kind: str) -> str:
     if len(found) < 2 or word in found:  # noqa: PLR2004 - two are ambiguous
         return word if word in found or not found else found[0]
-    names = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+    names = ", ".join(found[:_NAMED]) + (" and more" if len(found) > _NAMED else "")
     raise InvalidArgumentError(
         f"Several {kind} begin with {word!r}: {names}.", hint="Use more of the id."
     )

@@ -228,7 +228,7 @@ def leave(
     with source as saver, session.progress() as progress:
         done = saver.threads.leave(
             target,
-            threads or None,
+            whole_threads(saver, threads or ()) or None,
             dry_run=dry_run,
             verify=verify,
             key=langgraph_key(key_file),
