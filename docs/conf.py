@@ -37,8 +37,10 @@ CODE = re.compile(r"`[^`]+`(?=(\w?))")
 
 
 def shorter(*given: Any) -> tuple[str, str] | None:
-    """Show a signature of many options as `(conn, **options)`."""
-    *_, obj, _options, _signature, returned = given
+    """Show many options as `(conn, **options)`, and no defaults that have no text."""
+    *_, obj, _options, text, returned = given
+    if "<factory>" in (text or ""):
+        return "", ""
     try:
         signature = inspect.signature(obj)
     except (TypeError, ValueError):
