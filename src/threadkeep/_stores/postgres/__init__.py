@@ -45,8 +45,9 @@ class PostgresOptions(TypedDict, total=False):
     max_size: Annotated[
         int,
         Option(
-            16,
-            "Connections of a pool at most.",
+            8,
+            "Connections of a pool at most: about the server's connections, divided by workers and"
+            " by pools of each.",
             lambda value: is_count(value, 1),
             "Use at least 1, and no less than min_size.",
             int,
