@@ -120,7 +120,7 @@ def run(*arguments):
     return done.stdout
 
 
-def test_workers_of_both_savers_share_threads_while_they_are_replaced(database, monkeypatch):
+def test_workers_are_replaced_one_by_one_and_back(database, monkeypatch):
     langgraph = f"{database}?schema=public"
     with serving("before") as old:
         assert ask(old, "ann", "one") == answers(1)
@@ -141,6 +141,12 @@ def test_workers_of_both_savers_share_threads_while_they_are_replaced(database, 
         texts = [message["text"] for message in new.get("/threads/ann").json()["messages"]]
         assert texts == ["one", answers(1), "two", answers(2), "three", answers(3)]
         assert len(new.get("/threads/unused").json()["messages"]) == 2
+        list(say(new, "later", "one"))
+
+    run("leave", database, langgraph)
+    with serving("before") as old:
+        assert ask(old, "ann", "four") == answers(4)
+        assert ask(old, "later", "two") == answers(2)
 
 
 def test_output_survives_a_client_that_leaves_and_a_shutdown(database):
