@@ -179,6 +179,9 @@ def _saver(target: Any, serde: SerializerProtocol, stack: ExitStack) -> BaseChec
             db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
             saver = SqliteSaver(stack.enter_context(closing(db)), serde=serde)
             saver.setup()
+            # (after a power failure, another call writes the last commits again)
+            db.execute("PRAGMA synchronous = NORMAL")
+            stack.callback(db.execute, "PRAGMA wal_checkpoint")
         return saver
     with extra("PostgreSQL", "postgres"):
         from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra

@@ -165,16 +165,19 @@ class _Copy(NamedTuple):
     name: str
     ours: dict[CheckpointKey, StoredCheckpoint]
     theirs: Present
+    missing: set[CheckpointKey]
     lacking: dict[CheckpointKey, set[tuple[str, int]]]
     versions: LangGraphVersions
 
-    @property
-    def missing(self) -> set[CheckpointKey]:
-        return self.ours.keys() - self.theirs.parents.keys()
-
-    @property
     def to_write(self) -> list[CheckpointKey]:
         return sorted(self.missing | self.lacking.keys(), key=lambda key: (key[1], key[0]))
+
+    def to_compare(self) -> list[CheckpointKey]:
+        """Return the newest checkpoints there that may have to change, or are continued."""
+        changing = {(ns, str(self.ours[ns, id].row.parent)) for ns, id in self.missing}
+        changing |= self.lacking.keys()
+        changing |= {key for key, own in self.theirs.writes.items() if any(i < 0 for _, i in own)}
+        return sorted(_tips(self.theirs) & self.ours.keys() & changing)
 
 
 @dataclass(slots=True)
@@ -219,9 +222,8 @@ class _Leaving:
                 self.result.deleted.append(name)
             return
         existing = ExistingThread(self.engine, name, rows)
-        versions = yield from external(partial(self._versions, ours))
-        copy = _Copy(name, ours, theirs, self._lacking(ours, theirs), versions)
-        if _is_newer(copy, existing):
+        copy = yield from external(partial(self._planned, name, ours, theirs))
+        if (yield from external(partial(_is_newer, copy, existing))):
             self.result.newer.append(name)
             return
         if not self.dry_run:
@@ -231,6 +233,13 @@ class _Leaving:
         self.result.threads += 1
         if self.verify:
             yield from self._verify(copy)
+
+    def _planned(
+        self, name: str, ours: dict[CheckpointKey, StoredCheckpoint], theirs: Present
+    ) -> _Copy:
+        missing = ours.keys() - theirs.parents.keys()
+        lacking, versions = self._lacking(ours, theirs), self._versions(ours)
+        return _Copy(name, ours, theirs, missing, lacking, versions)
 
     def _versions(self, ours: dict[CheckpointKey, StoredCheckpoint]) -> LangGraphVersions:
         versions, known = LangGraphVersions(), Keyframes()
@@ -275,11 +284,10 @@ class _Leaving:
 
     def _write(self, copy: _Copy) -> Operation[None]:
         """Write all missing rows."""
-        for key in sorted(_tips(copy.theirs) & copy.ours.keys()):
-            if copy.to_write or any(idx < 0 for _, idx in copy.theirs.writes.get(key, ())):
-                yield from self._check_tip(copy, key)
+        for key in copy.to_compare():
+            yield from self._check_tip(copy, key)
         writer = _Writer(self.there.saver, copy, self.result)
-        for part in parts_of(copy.to_write, lambda _: 0, _MOST_CHECKPOINTS):
+        for part in parts_of(copy.to_write(), lambda _: 0, _MOST_CHECKPOINTS):
             loaded = yield from self._load(copy, part)
             rows = [copy.ours[key] for key in part]
             yield from external(partial(writer.put, list(map(self._as_source, rows, loaded))))
