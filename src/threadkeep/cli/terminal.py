@@ -180,7 +180,7 @@ def _draw(items: Iterable[Drawn], stream: TextIO) -> None:
                 shown = clean(item) if isinstance(item, str) else item
                 console.print(shown, soft_wrap=is_plain, crop=False)
             lines = captured.get().removesuffix("\n").split("\n")
-            write("".join(f"{line.rstrip()}\n" for line in lines), stream, "")
+            write("".join(f"{line.rstrip()}\n" for line in lines).replace(_BOUND, " "), stream, "")
 
 
 def write(text: str, stream: TextIO, end: str = "\n") -> None:
@@ -195,6 +195,8 @@ def write(text: str, stream: TextIO, end: str = "\n") -> None:
 
 _WIDE = 100  # columns
 _HEIGHT = 4  # lines
+_BOUND = "\ue000"  # a space in a text that is not wrapped, until it is printed
+_SHORT = 40  # columns
 _BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
@@ -204,9 +206,17 @@ def text(value: Any, style: str = "") -> Text:
 
 
 def line(*parts: tuple[str, str] | str) -> Text:
-    """Join texts, each with or without a style, to a line; skip empty ones."""
+    """Join texts, each with or without a style, to a line; skip empty ones.
+
+    Where a terminal wraps the line, short texts stay whole.
+    """
     styled = [(part, "") if isinstance(part, str) else part for part in parts]
-    return Text("  ").join([text(what, style) for what, style in styled if what])
+    shown = [text(_bound(what), style) for what, style in styled if what]
+    return Text("  ").join(shown)
+
+
+def _bound(part: str) -> str:
+    return part.replace(" ", _BOUND) if len(part) <= _SHORT else part
 
 
 _FOLDED = ("", "metadata", "tags", "value")  # columns that may be folded; others are never broken
