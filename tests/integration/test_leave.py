@@ -189,6 +189,23 @@ def test_branches_keep_their_values(schema: str, target: Any) -> None:
         assert there.invoke({"log": ["d"]}, end)["log"] == told("a", who, "d")
 
 
+def test_the_next_question_comes_back(target: Any) -> None:
+    """A task that asks again replaces its question, there and here."""
+    saver, name = target
+    with MemorySaver() as ours:
+        asking(ours).invoke({"log": ["go"]}, at("t"))
+        ours.threads.leave(name)
+        asking(saver).invoke(Command(resume="one"), at("t"))
+        assert ours.threads.adopt(name).writes > 0
+        assert ours.threads.adopt(name).writes == 0
+        assert asking(ours).get_state(at("t")).interrupts[0].value == "second?"
+        asking(ours).invoke(Command(resume="two"), at("t"))
+        assert ours.threads.adopt(name).writes == 0
+        done = ours.threads.leave(name, verify=True)
+        assert (done.conflicts, done.differences) == ({}, {})
+        assert asking(saver).get_state(at("t")).values["log"] == ["go", "one", "two"]
+
+
 # -- again -------------------------------------------------------------------------------
 
 

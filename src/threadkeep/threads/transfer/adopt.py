@@ -19,8 +19,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
 from threadkeep._core.engine import put
-from threadkeep._core.engine.context import Engine, Keyframes, read_manifest
+from threadkeep._core.engine.context import Engine, Keyframes, read_elements, read_manifest
 from threadkeep._core.engine.differences import alike
+from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.listing import Listing
 from threadkeep._core.engine.listing import page as page_of
@@ -35,7 +36,7 @@ from threadkeep._core.engine.operation import (
     no_progress,
 )
 from threadkeep._core.engine.put import Put, PutWrites, SaveCall
-from threadkeep._core.engine.refs import Manifest
+from threadkeep._core.engine.refs import Manifest, Ref
 from threadkeep._core.engine.rows import (
     created_at,
     pack_time,
@@ -297,6 +298,7 @@ class _Adoption:
         apart, plain = self.engine.apart(), self.source.plain
         with self._parts(name) as parts:
             while part := (yield from external(partial(next, parts, None))):
+                yield from on(self.store, existing.read_special(part))
                 calls = [call for one in part for call in self._calls(one, existing)]
                 apart = yield from self._store(calls, apart)
                 keys |= {key for one in part if not existing.hides(*(key := (one.ns, one.id)))}
@@ -328,7 +330,10 @@ class _Adoption:
         stored = existing.writes(one.ns, one.id)
         again = self.merges and self.heads.get(one.ns) == one.id
         missing = [
-            w for w in one.writes if (w.task_id, w.idx) not in stored or (again and w.idx < 0)
+            w
+            for w in one.writes
+            if (w.task_id, w.idx) not in stored
+            or (w.idx < 0 and (again or existing.is_new(one, w)))
         ]
         yield from _write_calls(place, missing)
 
@@ -415,6 +420,7 @@ class ExistingThread:
         self.deleted_at = rows.deleted_at
         self._engine = engine
         self._known: Keyframes = {}
+        self._elements = Elements(engine.codec)
         self.stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
 
     def hides(self, ns: str, checkpoint: str) -> bool:
@@ -469,6 +475,27 @@ class ExistingThread:
         stored = self.stored.get((ns, checkpoint))
         rows = stored.writes if stored is not None else ()
         return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
+
+    def read_special(self, part: Iterable[SourceCheckpoint]) -> Operation[None]:
+        """Read the special writes of checkpoints, for `is_new`."""
+        refs = [ref for one in part for ref in self._special(one.ns, one.id).values()]
+        spans = [span for found in refs for ref in found for span in ref.needs]
+        self._elements, _ = yield from read_elements(self._engine, self.thread, spans)
+
+    def is_new(self, one: SourceCheckpoint, write: SourceWrite) -> bool:
+        """True if a special write, such as the next question of a task, was never stored here."""
+        known = self._special(one.ns, one.id).get((write.task_id, write.idx), ())
+        codec = self._engine.codec
+        return not any(alike(codec, self._elements.value(ref), write.value) for ref in known)
+
+    def _special(self, ns: str, checkpoint: str) -> dict[tuple[str, int], list[Ref]]:
+        stored = self.stored.get((ns, checkpoint))
+        found: dict[tuple[str, int], list[Ref]] = {}
+        for row in stored.writes if stored is not None else ():
+            for write in unpack_writes(row):
+                if write.idx < 0:
+                    found.setdefault((write.task_id, write.idx), []).append(write.ref)
+        return found
 
 
 def in_order(value: Any) -> Any:

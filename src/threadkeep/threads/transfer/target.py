@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
@@ -117,10 +117,10 @@ def _calls(writes: Iterable[SourceWrite]) -> Iterator[list[SourceWrite]]:
     for _, own in groupby(writes, lambda one: (one.task_path, one.task_id)):
         found = list(own)
         special = [one for one in found if one.idx < 0]
+        fillers = iter(special)  # (an error, and later writes: they begin with 1)
         plain = sorted([one for one in found if one.idx >= 0], key=lambda one: one.idx)
         placed: list[SourceWrite] = []
         for one in plain:
-            while len(placed) < one.idx and special:  # an error, and later writes
-                placed.append(special.pop(0))
+            placed += islice(fillers, max(one.idx - len(placed), 0))
             placed.append(one)
         yield from [call for call in (special, placed) if call]
