@@ -31,10 +31,13 @@ def test_workflows_make_targets_that_exist(path):
 def test_workflows_may_only_read_and_name_major_versions(path):
     workflow = read(path)
     assert workflow["permissions"] == {"contents": "read"}
-    assert workflow["concurrency"]["cancel-in-progress"] is True
-    assert all("permissions" not in job for job in workflow["jobs"].values())
+    publishes = path.stem == "release"
+    assert workflow["concurrency"]["cancel-in-progress"] is not publishes
+    given = [job["permissions"] for job in workflow["jobs"].values() if "permissions" in job]
+    assert given == [{"id-token": "write"}] * publishes
     used = re.findall(r"uses: (.+)", path.read_text())
-    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used)
+    others = [one for one in used if not re.fullmatch(r"actions/[a-z-]+@v\d+", one)]
+    assert others == ["pypa/gh-action-pypi-publish@release/v1"] * publishes
 
 
 def test_hooks_run_what_lint_runs():
