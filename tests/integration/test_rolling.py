@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from kit.backends import open_backend
 from kit.places import at
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import SqliteSaver
@@ -133,6 +133,18 @@ def test_a_thread_that_both_have_continued_is_named(pods: Any, caplog: Any) -> N
     source = old_saver.conn.execute("PRAGMA database_list").fetchone()[2]
     assert [*saver.threads.adopt(source, dry_run=True).conflicts] == ["t"]
     assert saver.threads.adopt(source, as_fork=True).forks == {"t": "t-adopted"}
+
+
+@pytest.mark.parametrize("source", ["sqlite", "postgres"])
+def test_mirrored_messages_are_verified(source: str, pods: Any) -> None:
+    """LangGraph's serializer does not keep which fields of a message were set."""
+    old, saver = pods(source, mirror_back=True)
+    builder = StateGraph(MessagesState)
+    builder.add_node("bot", lambda state: {"messages": [("ai", "hello")]})
+    builder.add_edge(START, "bot")
+    for one in (old, saver):
+        builder.compile(checkpointer=one).invoke({"messages": [("user", "hi")]}, at("t"))
+    assert saver.threads.adopt(old, verify=True).verified == 6
 
 
 def test_what_is_deleted_stays_deleted(pods: Any) -> None:

@@ -60,6 +60,7 @@ from threadkeep.threads.transfer.sources import (
     SourceCheckpoint,
     SourceWrite,
     differences,
+    in_order,
 )
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
@@ -371,7 +372,7 @@ class _Adoption:
         theirs = saver.get_tuple({"configurable": place})
         found = ["it is missing in the source"]
         if theirs is not None:
-            found = differences(self.engine.codec, ours, theirs)
+            found = differences(self.engine.codec, ours, theirs, saver.serde)
         if found:
             raise _different(ours.thread, ours.ns, ours.id, ", ".join(found))
 
@@ -496,13 +497,6 @@ class ExistingThread:
                 if write.idx < 0:
                     found.setdefault((write.task_id, write.idx), []).append(write.ref)
         return found
-
-
-def in_order(value: Any) -> Any:
-    """Return a value of JSON with the keys of its objects sorted, as PostgreSQL sorts them."""
-    if isinstance(value, dict):
-        return {key: in_order(value[key]) for key in sorted(value)}
-    return [*map(in_order, value)] if isinstance(value, list) else value
 
 
 def _is_same_shape(manifest: Manifest, checkpoint: Mapping[str, Any]) -> bool:

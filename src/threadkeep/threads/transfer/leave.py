@@ -63,9 +63,9 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads.transfer import whole_thread
-from threadkeep.threads.transfer.adopt import ExistingThread, in_order
+from threadkeep.threads.transfer.adopt import ExistingThread
 from threadkeep.threads.transfer.destination import Destination, Present, open_destination
-from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite, differences
+from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite, as_there, differences
 from threadkeep.threads.transfer.target import (
     LangGraphVersions,
     numbered,
@@ -326,11 +326,9 @@ class _Leaving:
         if own[:2] != write[:2]:
             return False
         codec = self.engine.codec
-        return alike(codec, own[2], write[2]) or alike(codec, self._as_there(own[2]), write[2])
-
-    def _as_there(self, value: Any) -> Any:
-        """Return a value as LangGraph's serializer returns it: a tuple may become a list."""
-        return self.there.serde.loads_typed(self.there.serde.dumps_typed(value))
+        return alike(codec, own[2], write[2]) or alike(
+            codec, as_there(self.there.serde, own[2]), write[2]
+        )
 
     def _verify(self, copy: _Copy) -> Operation[None]:
         for part in parts_of(sorted(copy.ours), lambda _: 0, _MOST_CHECKPOINTS):
@@ -342,18 +340,7 @@ class _Leaving:
         theirs = self._get(ours)
         found = ["it is missing there"]
         if theirs is not None:
-            metadata: Any = in_order(theirs.metadata)
-            theirs = theirs._replace(metadata=metadata)
-            ours = ours._replace(metadata=in_order(ours.metadata))
-            found = differences(self.engine.codec, ours, theirs)
-        if theirs is not None and found:
-            values = {c: self._as_there(v) for c, v in ours.checkpoint["channel_values"].items()}
-            checkpoint = {**ours.checkpoint, "channel_values": values}
-            writes = [
-                (task, channel, self._as_there(value)) for task, channel, value in ours.writes
-            ]
-            read = ours._replace(checkpoint=checkpoint, writes=writes)
-            found = differences(self.engine.codec, read, theirs)
+            found = differences(self.engine.codec, ours, theirs, self.there.serde)
         if found:
             text = f"Checkpoint {ours.id}: {', '.join(found)}."
             self.result.differences.setdefault(ours.thread, text)

@@ -519,8 +519,35 @@ class _MemorySource(LangGraphSource):
 # -- comparison with LangGraph's own saver ---------------------------------------------
 
 
-def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str]:
-    """Name the differences between two checkpoints, ignoring the order of channels."""
+def as_there(serde: SerializerProtocol, value: Any) -> Any:
+    """Return a value as LangGraph's serializer returns it: a tuple may become a list."""
+    return serde.loads_typed(serde.dumps_typed(value))
+
+
+def in_order(value: Any) -> Any:
+    """Return a value of JSON with the keys of its objects sorted, as PostgreSQL sorts them."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return [*map(in_order, value)] if isinstance(value, list) else value
+
+
+def differences(
+    codec: Codec, ours: Loaded, theirs: CheckpointTuple, serde: SerializerProtocol
+) -> list[str]:
+    """Name the differences between two checkpoints, ignoring the order of channels and metadata.
+
+    A value may also be as `serde`, LangGraph's serializer, returns ours.
+    """
+    found = _differences(codec, ours, theirs)
+    if not found:
+        return found
+    values = {c: as_there(serde, v) for c, v in ours.checkpoint["channel_values"].items()}
+    writes = [(task, name, as_there(serde, value)) for task, name, value in ours.writes]
+    checkpoint = {**ours.checkpoint, "channel_values": values}
+    return _differences(codec, ours._replace(checkpoint=checkpoint, writes=writes), theirs)
+
+
+def _differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> list[str]:
     parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
     one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
     other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
@@ -535,7 +562,7 @@ def _parts(
     """List the parts of a checkpoint, by their names in messages."""
     parts: dict[str, Any] = {
         "the parent": parent,
-        "the metadata": dict(metadata),
+        "the metadata": in_order(dict(metadata)),
         "the pending writes": [list(write) for write in writes],
     }
     for key, value in checkpoint.items():
