@@ -23,7 +23,7 @@ from threadkeep._stores.sqlite import path_in
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import MEMORY, path_of
 from threadkeep.errors import InvalidArgumentError, ReadOnlyError
-from threadkeep.threads.transfer.opening import open_source
+from threadkeep.threads.transfer.opening import homes_of, open_source
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     LangGraphSource,
@@ -33,7 +33,6 @@ from threadkeep.threads.transfer.sources import (
     own_store,
 )
 
-_HOME = "langgraph.checkpoint."
 _HINT = (
     "Use the path or URL (sqlite:///, postgresql://) of a database for LangGraph's SqliteSaver or"
     " PostgresSaver, or one of these savers, or an InMemorySaver."
@@ -147,22 +146,13 @@ def _reader(target: Any, codec: Codec, key: str | bytes | None) -> LangGraphSour
 def _path_of(target: Any) -> str | None:
     """Return the path of a SQLite database; None for another store."""
     if isinstance(target, BaseCheckpointSaver):
-        return path_of(target.conn) if "sqlite" in _homes(target) else None  # type: ignore[attr-defined]
+        return path_of(target.conn) if "sqlite" in homes_of(target) else None  # type: ignore[attr-defined]
     name = os.fspath(target)
     if not isinstance(name, str):
         raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
     if "://" in name or named(name) == "postgres":
         return path_in(name) if named(name) == "sqlite" else None
     return path_of(name)
-
-
-def _homes(saver: object) -> list[str]:
-    """Return the names of LangGraph's packages that a saver's classes are of."""
-    return [
-        cls.__module__.removeprefix(_HOME).partition(".")[0]
-        for cls in type(saver).__mro__
-        if cls.__module__.startswith(_HOME)
-    ]
 
 
 def _saver(target: Any, serde: SerializerProtocol, stack: ExitStack) -> BaseCheckpointSaver[Any]:

@@ -75,7 +75,7 @@ def open_named(name: str, payloads: Payloads) -> DatabaseSource:
 def open_writer(source: str | BaseCheckpointSaver[Any]) -> Iterator[BaseCheckpointSaver[Any]]:
     """Open LangGraph's own saver on a database, to write into its tables. Its calls block.
 
-    A sync saver is used as it is.
+    It has connections of its own, except in memory. The tables must be there.
     """
     if isinstance(source, InMemorySaver):
         yield source
@@ -83,7 +83,7 @@ def open_writer(source: str | BaseCheckpointSaver[Any]) -> Iterator[BaseCheckpoi
     name = source if isinstance(source, str) else None
     if name is None:
         conn: Any = getattr(source, "conn", None)
-        if "sqlite" in _homes(source):
+        if "sqlite" in homes_of(source):
             name = path_of(conn)
         else:
             from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
@@ -91,20 +91,11 @@ def open_writer(source: str | BaseCheckpointSaver[Any]) -> Iterator[BaseCheckpoi
             name = source_postgres.conninfo_of(conn)
     serde = None if isinstance(source, str) else source.serde
     if named(name) == "postgres":
-        with needs("langgraph-checkpoint-postgres", "write into LangGraph's tables"):
-            from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - an extra
-            from psycopg.rows import dict_row  # noqa: PLC0415 - an extra
-            from psycopg_pool import ConnectionPool  # noqa: PLC0415 - an extra
-        conninfo, options = from_url(name, described(PostgresOptions))
-        given: dict[str, Any] = {
-            "autocommit": True,
-            "prepare_threshold": 0,
-            "row_factory": dict_row,
-        }
-        if (schema := options.get("schema")) is not None:
-            given["options"] = f"-c search_path={schema}"
-        with ConnectionPool(conninfo, kwargs=given, min_size=1, max_size=4) as pool:
-            yield PostgresSaver(pool, serde=serde)  # type: ignore[arg-type] # rows are dicts
+        with extra("PostgreSQL", "postgres"):
+            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
+        name, options = from_url(name, described(PostgresOptions))
+        with source_postgres.pooled_saver(name, serde, options.get("schema")) as saver:
+            yield saver
     else:
         with needs("langgraph-checkpoint-sqlite", "write into LangGraph's tables"):
             from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - an extra
@@ -113,14 +104,19 @@ def open_writer(source: str | BaseCheckpointSaver[Any]) -> Iterator[BaseCheckpoi
             yield SqliteSaver(db, serde=serde)
 
 
-def _homes(saver: object) -> list[str]:
-    return [cls.__module__.removeprefix(_HOME).partition(".")[0] for cls in type(saver).__mro__]
+def homes_of(saver: object) -> list[str]:
+    """Return the names of LangGraph's packages that a saver's classes are of."""
+    return [
+        cls.__module__.removeprefix(_HOME).partition(".")[0]
+        for cls in type(saver).__mro__
+        if cls.__module__.startswith(_HOME)
+    ]
 
 
 def _of_saver(saver: Any, payloads: Payloads) -> LangGraphSource:
     if isinstance(saver, InMemorySaver):
         return open_memory(saver, payloads)
-    homes = _homes(saver)
+    homes = homes_of(saver)
     if "sqlite" in homes:
         return open_sqlite_saver(saver, payloads)
     if "postgres" in homes:

@@ -9,8 +9,9 @@ The tables are the same since langgraph-checkpoint-postgres 2.0, except the colu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import psycopg
@@ -159,10 +160,8 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
     with mapped_errors(server):
         db = psycopg.connect(settings.conninfo, row_factory=dict_row, prepare_threshold=None)
     try:
-        if schema is not None:
-            path = PostgresSettings("", {"schema": schema}).quoted_schema
-            db.execute("SELECT set_config('search_path', %s, false)", (path,))
-            db.commit()
+        _enter(db, schema)
+        db.commit()
         db.read_only = True
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         return _PostgresSource(db, server, payloads)
@@ -183,12 +182,31 @@ def open_saver(
             settings.conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=0
         )
         stack.callback(db.close)
-        if schema is not None:
-            path = PostgresSettings("", {"schema": schema}).quoted_schema
-            db.execute("SELECT set_config('search_path', %s, false)", (path,))
+        _enter(db, schema)
         saver = PostgresSaver(db, serde=serde)
         saver.setup()
     return saver
+
+
+@contextmanager
+def pooled_saver(
+    database: str, serde: SerializerProtocol | None, schema: str | None
+) -> Iterator[BaseCheckpointSaver[Any]]:
+    """Connect LangGraph's saver to a database through a pool, which replaces lost connections."""
+    with needs("langgraph-checkpoint-postgres", "write its tables"):
+        from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to write
+        from psycopg_pool import ConnectionPool  # noqa: PLC0415 - likewise
+    given = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    conninfo, enter = settings_of(database).conninfo, partial(_enter, schema=schema)
+    with ConnectionPool(conninfo, kwargs=given, configure=enter, min_size=1, max_size=4) as pool:
+        yield PostgresSaver(pool, serde=serde)
+
+
+def _enter(db: psycopg.Connection[Any], schema: str | None) -> None:
+    """Let a connection find the tables of a schema."""
+    if schema is not None:
+        path = PostgresSettings("", {"schema": schema}).quoted_schema
+        db.execute("SELECT set_config('search_path', %s, false)", (path,))
 
 
 class _PostgresSource(DatabaseSource):
