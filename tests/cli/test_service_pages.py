@@ -181,10 +181,3 @@ def test_the_program_of_approvals_prints_the_output_of_its_page(tmp_path):
     command = [*python(), "-W", "error", "-c", program]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert f"```\n{done.stdout}```" in (DOCS / "approvals.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("page", ["laptop.md", "web-service.md", "fastapi.md"])
-def test_a_chinese_page_has_the_programs_and_commands_of_the_english_one(page):
-    both = [(DOCS / folder / page).read_text(encoding="utf-8") for folder in (".", "zh-CN")]
-    english, chinese = [re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL) for text in both]
-    assert chinese == english

@@ -1,0 +1,81 @@
+"""The Chinese pages follow the English ones, link among themselves, and are set in Chinese type."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.name for path in (DOCS / "zh-CN").glob("*.md"))
+EACH = pytest.mark.parametrize("name", PAGES)
+
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"(`+)(?!`).+?\1", re.DOTALL)
+TARGET = re.compile(r"\]\(([^)\s]*)\)")
+HAN, FULL = "[\u4e00-\u9fff]", "[，。：；、？！（）“”]"
+WORD = "[\u4e00-\u9fff\u3007]"  # with the sign that stands for code in prose_of
+BLOCK = r"(?:\d+\. |- |\||#|>|```|<!--|\n|$)"  # begins a line that does not continue the one above
+HALF_WIDTH = re.compile(rf"{WORD}[,;:!?()]|[,;:!?(]{WORD}|{WORD}\.(?=\s|$)", re.MULTILINE)
+SPACED = re.compile(
+    rf"(?<=\S) {FULL}|{FULL} (?!\|)|\n{FULL.replace('（', '').replace('“', '')}"
+    rf"|{FULL}\n *(?!{BLOCK})|{HAN}\n *{HAN}"
+)
+
+
+def read(name: str) -> tuple[str, str]:
+    """Return a page in English and in Chinese."""
+    both = [(DOCS / folder / name).read_text(encoding="utf-8") for folder in (".", "zh-CN")]
+    return both[0], both[1]
+
+
+def shape(text: str) -> dict[str, list[object]]:
+    """Return the parts of a page that a translation keeps."""
+    prose = FENCE.sub("", text)
+    rows = [line.split(" | ")[0] for line in prose.splitlines() if line.startswith("| ")]
+    return {
+        "headings": re.findall(r"^#+(?= )", prose, re.MULTILINE),
+        "code": [code[0] for code in FENCE.finditer(text) if "```{" not in code[0]],
+        "rows of tables": [sorted(span[0] for span in SPAN.finditer(row)) for row in rows],
+        "comments": re.findall(r"<!--.*?-->", text),
+        "images": re.findall(r"images/[^)]+", prose),
+    }
+
+
+def prose_of(text: str) -> str:
+    """Return a page without its code and the targets of links; code counts as a Chinese word."""
+    return TARGET.sub("]", SPAN.sub("\u3007", FENCE.sub("```", text)))
+
+
+@EACH
+def test_a_page_has_the_headings_code_and_tables_of_the_english_one(name):
+    english, chinese = read(name)
+
+    assert shape(chinese) == shape(english)
+
+
+@EACH
+def test_a_page_links_to_chinese_pages_and_to_the_english_one(name):
+    english, chinese = read(name)
+    targets = [target.partition("#")[0] for target in TARGET.findall(chinese)]
+
+    assert f"[简体中文](zh-CN/{name})" in english
+    assert chinese.count(f"[English](../{name})") == 1
+    assert [each for each in targets if each[3:] in PAGES and each != f"../{name}"] == []
+
+
+def test_the_chinese_readme_links_to_chinese_pages():
+    text = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
+
+    assert [each for each in TARGET.findall(text) if each.removeprefix("docs/") in PAGES] == []
+    assert HALF_WIDTH.findall(prose_of(text)) == []
+
+
+@EACH
+def test_a_page_has_full_width_punctuation_without_spaces_beside_it(name):
+    prose = prose_of(read(name)[1])
+    found = [*HALF_WIDTH.finditer(prose), *SPACED.finditer(prose)]
+
+    assert [prose[max(one.start() - 12, 0) : one.end() + 12] for one in found] == []
