@@ -29,7 +29,6 @@ from threadkeep._core.engine.context import (
     read_elements,
     read_writes,
 )
-from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.load import Loaded, of_thread
 from threadkeep._core.engine.model import (
@@ -65,7 +64,12 @@ from threadkeep.errors import (
 from threadkeep.threads.transfer import whole_thread
 from threadkeep.threads.transfer.adopt import ExistingThread
 from threadkeep.threads.transfer.destination import Destination, Present, open_destination
-from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite, as_there, differences
+from threadkeep.threads.transfer.sources import (
+    SourceCheckpoint,
+    SourceWrite,
+    differences,
+    is_as_there,
+)
 from threadkeep.threads.transfer.target import (
     LangGraphVersions,
     numbered,
@@ -325,10 +329,7 @@ class _Leaving:
         """Return True if a write there is ours."""
         if own[:2] != write[:2]:
             return False
-        codec = self.engine.codec
-        return alike(codec, own[2], write[2]) or alike(
-            codec, as_there(self.there.serde, own[2]), write[2]
-        )
+        return is_as_there(self.engine.codec, self.there.serde, own[2], write[2])
 
     def _verify(self, copy: _Copy) -> Operation[None]:
         for part in parts_of(sorted(copy.ours), lambda _: 0, _MOST_CHECKPOINTS):
