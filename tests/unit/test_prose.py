@@ -24,7 +24,7 @@ OTHERS = [  # (without code that looks like English: whole files are searched)
 PAGES = [
     page
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    if page.name != "README.zh-CN.md"
+    if "zh-CN" not in str(page.relative_to(ROOT))
 ]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 RELATIVE = re.compile(
