@@ -14,7 +14,7 @@ from kit.places import at
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import SqliteSaver
+from threadkeep import Retention, SqliteSaver
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer import adopt
@@ -26,6 +26,7 @@ SOURCES = ("memory", "sqlite", "postgres")
 
 class State(TypedDict):
     notes: Annotated[list[str], operator.add]
+    other: list[str]
 
 
 def _ask(state: State) -> dict[str, Any]:
@@ -217,3 +218,75 @@ def test_refused_options(tmp_path: Any) -> None:
     saver = SqliteSaver(tmp_path / "a.db", migrate_from=str(tmp_path / "b.db"))
     with saver, pytest.raises(InvalidArgumentError, match="tenants"):
         saver.for_tenant("acme")
+
+
+@pytest.mark.parametrize("mirror_back", [False, True])
+def test_a_thread_that_was_erased_and_begun_again(
+    mirror_back: bool, pods: Any, tmp_path: Any
+) -> None:
+    """The erasure is another program's, which does not know LangGraph's tables."""
+    old_saver, saver, other = pods("sqlite", count=2, mirror_back=mirror_back)
+    old = graph_on(old_saver)
+    old.invoke(said("erased"), at("t"))
+    graph_on(saver).get_state(at("t"))
+    with open_backend("sqlite", tmp_path) as eraser:
+        eraser.threads.erase("t")
+    graph_on(saver).invoke(said("begun again"), at("t"))
+    wanted = story(graph_on(saver))
+    assert story(graph_on(other)) == wanted
+    assert [*other.threads.adopt(old_saver).conflicts] == ["t"]
+    assert other.threads.adopt(old_saver, as_fork=True).forks == {"t": "t-adopted"}
+
+
+@pytest.mark.parametrize("mirror_back", [False, True])
+def test_what_retention_removed_does_not_come_back(mirror_back: bool, pods: Any) -> None:
+    old_saver, *savers = pods("sqlite", count=2, mirror_back=mirror_back)
+    old = with_subgraph(old_saver)
+    for turn in range(3):
+        old.invoke(said(f"old {turn}"), at("t"))
+        for saver in savers:
+            left = [*saver.list(at("t"))]
+            assert left[0].checkpoint == old_saver.get_tuple(at("t")).checkpoint
+            saver.threads.gc(Retention(keep_last=1))
+        assert len(left) == 1, "the second program copies nothing again"
+    assert savers[0].check().ok
+
+
+def with_subgraph(saver: Any) -> Any:
+    inner = StateGraph(State).add_node("think", lambda _: {"notes": ["inside"]})
+    outer = StateGraph(State).add_node("inner", inner.add_edge(START, "think").compile())
+    return outer.add_edge(START, "inner").compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("mirror_back", [False, True])
+def test_a_stream_that_was_saved_here_is_no_turn(mirror_back: bool, pods: Any) -> None:
+    old_saver, saver = pods("sqlite", mirror_back=mirror_back)
+    old, new = graph_on(old_saver), graph_on(saver)
+    old.invoke(said("one"), at("t"))
+    new.get_state(at("t"))
+    with saver.streaming("t") as stream:
+        stream.update("partial output")
+    old.invoke(said("two"), at("t"))
+    assert story(new) == story(old)
+    spaces = old_saver.conn.execute("SELECT DISTINCT checkpoint_ns FROM checkpoints")
+    assert [*spaces] == [("",)]
+
+
+def test_a_thread_that_was_deleted_there_is_written_there_whole(pods: Any) -> None:
+    old_saver, saver = pods("postgres", mirror_back=True)
+    old, new = graph_on(old_saver), graph_on(saver)
+    new.invoke(said("one"), at("t"))
+    old_saver.delete_thread("t")
+    new.update_state(at("t"), {"other": ["two"]})
+    assert old.get_state(at("t")).values == new.get_state(at("t")).values
+
+
+def test_turns_after_a_prune_there_arrive(pods: Any) -> None:
+    old_saver, saver = pods("postgres")
+    old, new = graph_on(old_saver), graph_on(saver)
+    old.invoke(said("one"), at("t"))
+    assert new.get_state(at("t")).next
+    old_saver.prune(["t"])
+    old.invoke(Command(resume="yes"), at("t"))
+    assert new.get_state(at("t")).interrupts == old.get_state(at("t")).interrupts
+    assert len(story(new)) == 3

@@ -54,6 +54,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads import forks as forking
+from threadkeep.threads.retention.choose import GRACE
 from threadkeep.threads.transfer.opening import open_source
 from threadkeep.threads.transfer.sources import (
     LangGraphSource,
@@ -232,7 +233,7 @@ class _Adoption:
         parents = yield from external(partial(self.source.parents, name))
         self.count(len(parents))
         missing = len(parents.keys() - existing.stored.keys())
-        if existing.diverged(parents):
+        if existing.deleted(parents) or existing.diverged(parents):
             if not (self.replace or self.as_fork):
                 raise existing.conflict()
             if self.replace:
@@ -246,15 +247,22 @@ class _Adoption:
 
     def _copy(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Store the checkpoints and writes that are missing here."""
+        gone: set[CheckpointKey] = set()
         if existing.stored or self.is_tail:
             parents = yield from external(partial(self.source.parents, name))
             self.heads = dict(sorted(parents))  # (the last of each namespace)
-            if self.is_tail and existing.stored:
-                self.first = self._tail(parents, existing)
-            if existing.diverged(parents) and not self.merges:
+            gone = existing.deleted(parents)
+            left = {key: parents[key] for key in parents.keys() - gone}
+            is_conflict = existing.diverged(left) or (gone and not self.is_tail)
+            if is_conflict and not self.merges:
                 self.count(len(parents))
                 raise existing.conflict()
-        keys = yield from self._put_missing(name, existing)
+            if self.is_tail and existing.stored:
+                pruned = existing.pruned(left)
+                gone |= pruned
+                left = {key: left[key] for key in left.keys() - pruned}
+                self.first = self._tail(left, existing)
+        keys = yield from self._put_missing(name, existing, gone)
         if self.verify:
             yield from self._verify(name, existing.thread, keys)
 
@@ -293,17 +301,24 @@ class _Adoption:
         yield from self._copy(name, fork)
         self.result.forks[name] = target
 
-    def _put_missing(self, name: str, existing: ExistingThread) -> Operation[set[CheckpointKey]]:
-        """Store missing checkpoints; return the keys of the source's that are visible here."""
+    def _put_missing(
+        self, name: str, existing: ExistingThread, gone: set[CheckpointKey]
+    ) -> Operation[set[CheckpointKey]]:
+        """Store missing checkpoints, except those in `gone`.
+
+        Returns:
+            The keys of the source's that are visible here.
+        """
         keys: set[CheckpointKey] = set()
         apart, plain = self.engine.apart(), self.source.plain
         with self._parts(name) as parts:
-            while part := (yield from external(partial(next, parts, None))):
+            while found := (yield from external(partial(next, parts, None))):
+                part = [one for one in found if (one.ns, one.id) not in gone]
                 yield from on(self.store, existing.read_special(part))
                 calls = [call for one in part for call in self._calls(one, existing)]
                 apart = yield from self._store(calls, apart)
                 keys |= {key for one in part if not existing.hides(*(key := (one.ns, one.id)))}
-                self.count(len(part))
+                self.count(len(found))
         self.result.plain += self.source.plain - plain
         return keys
 
@@ -437,7 +452,9 @@ class ExistingThread:
 
     def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
         """True if both have checkpoints after the shared ones."""
-        if self.stored.keys() <= theirs.keys():
+        spaces = {ns for ns, _ in theirs}
+        own = [key for key in self.stored if key[0] in spaces or not key[0].startswith(OWN_NS)]
+        if all(key in theirs for key in own):
             return False
         newest = max([checkpoint for _, checkpoint in self.shared(theirs)], default="")
         return any(checkpoint > newest for _, checkpoint in theirs.keys() - self.stored.keys())
@@ -453,6 +470,41 @@ class ExistingThread:
                     step = theirs[ns, step]
         return shared
 
+    def deleted(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+        """Return their checkpoints from before the deletion here, and those that continue them."""
+        gone: set[CheckpointKey] = set()
+        for (ns, checkpoint), parent in sorted(theirs.items()) if self.deleted_at else ():
+            made = put.born(checkpoint, parent)
+            if (ns, parent) in gone or (made is not None and made <= self.deleted_at):
+                gone.add((ns, checkpoint))
+        return gone
+
+    def pruned(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+        """Return their checkpoints that were here and were removed: ancestors of those here.
+
+        Also all that are older than the first that was kept, such as those of subgraphs, except
+        those that a new branch begins from, and young tips, which retention keeps too.
+        """
+        there = self.stored.keys()
+        gone = self.shared(theirs) - there
+        if not gone:
+            return gone
+        last = max([id for ns, id in gone if not ns], default="")
+        first = min([id for ns, id in there if not ns and id > last], default=last)
+        continued = {(ns, parent) for (ns, _), parent in theirs.items()}
+        young = self._engine.now() - GRACE
+        gone |= {
+            key
+            for key in theirs.keys() - there
+            if key[1] < first and (key[0] or key in continued or (created_at(key[1]) or 0) < young)
+        }
+        for ns, checkpoint in theirs.keys() - there - gone:
+            step = theirs[ns, checkpoint]
+            while step is not None and (ns, step) in gone:
+                gone.remove((ns, step))
+                step = theirs[ns, step]
+        return gone
+
     def newest_shared(self, theirs: Collection[CheckpointKey]) -> str | None:
         """Return the newest shared, visible checkpoint of the root namespace, or None."""
         both = [key for key in self.stored if key in theirs and not self.hides(*key)]
@@ -465,7 +517,7 @@ class ExistingThread:
         manifest, _ = read_manifest(stored, self._known)
         own = unpack_metadata(row.metadata, row.exact, self._engine.codec)
         return (
-            row.parent == one.parent
+            one.parent in (None, row.parent)  # (None: LangGraph has pruned it)
             and unpack_time(row.ts) == one.checkpoint.get("ts", "")
             and alike(self._engine.codec, in_order(own), in_order(one.metadata))
             and _is_same_shape(manifest, one.checkpoint)

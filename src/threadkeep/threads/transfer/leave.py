@@ -34,7 +34,6 @@ from threadkeep._core.engine.load import Loaded, of_thread
 from threadkeep._core.engine.model import (
     HIDDEN,
     LAYERS_NS,
-    OWN_NS,
     Child,
     ReadThread,
     StoredCheckpoint,
@@ -72,6 +71,7 @@ from threadkeep.threads.transfer.sources import (
 )
 from threadkeep.threads.transfer.target import (
     LangGraphVersions,
+    is_left,
     numbered,
     put_checkpoint,
     put_writes,
@@ -402,11 +402,6 @@ class _Writer:
 
 
 # -- comparison ---------------------------------------------------------------------------
-
-
-def is_left(ns: str) -> bool:
-    """Return False for a namespace that LangGraph's tables do not get: partial output."""
-    return not ns.startswith(OWN_NS) or ns == LAYERS_NS
 
 
 def _tips(theirs: Present) -> set[CheckpointKey]:

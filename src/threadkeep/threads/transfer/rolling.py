@@ -29,6 +29,7 @@ from threadkeep.keys import KeyRing
 from threadkeep.threads import lazy
 from threadkeep.threads.transfer.opening import open_source, open_writer
 from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
+from threadkeep.threads.transfer.target import is_left
 
 _MOST = 10_000  # threads whose state there is remembered
 _log = logging.getLogger("threadkeep")
@@ -92,7 +93,9 @@ class Rolling:
         state, heads = yield from external(partial(self._look, thread))
         if state is None:
             return
-        if state.checkpoints:
+        if not state.checkpoints:
+            heads = {}  # (deleted there)
+        else:
             source = yield from external(partial(self._open, engine.codec))
             with closing(source):
                 reason, heads = yield from lazy.adopt.take(
@@ -112,7 +115,8 @@ class Rolling:
 
         A failure is logged, as the save is durable here.
         """
-        if not self._mirrors:
+        ns = given[0]["configurable"].get("checkpoint_ns", "") if method != "delete_thread" else ""
+        if not (self._mirrors and is_left(ns)):
             return
         try:
             yield from external(partial(self._write, thread, method, given))

@@ -14,10 +14,16 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core.engine.lineage import CheckpointKey
+from threadkeep._core.engine.model import LAYERS_NS, OWN_NS
 from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite
 
 _Versions: TypeAlias = Mapping[str, Any]  # by channel
 _VersionsSeen: TypeAlias = Mapping[str, _Versions]  # by node
+
+
+def is_left(ns: str) -> bool:
+    """Return False for a namespace that LangGraph's tables do not get: partial output."""
+    return not ns.startswith(OWN_NS) or ns == LAYERS_NS
 
 
 def put_checkpoint(
