@@ -19,6 +19,7 @@ from kit import cli as cli_kit
 from kit.cli import SECONDS, answering, threadkeep
 from kit.engine import Chain, everything
 from kit.forked import python
+from kit.runs import Delta
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
@@ -149,6 +150,15 @@ def test_a_subgraphs_checkpoint_by_its_namespace(told):
     inner = next(one for one in all_of_them if one["namespace"])
     shown = told("show", "waits", "--ns", inner["namespace"], "--json")
     assert (shown["checkpoint"], shown["next"]) == (inner["checkpoint"], ["confirm"])
+
+
+def test_channels_that_only_the_graph_can_read_are_named(store, told):
+    builder = StateGraph(Delta).add_node("n", lambda _: {"log": ["b"]}).add_edge(START, "n")
+    with SqliteSaver(store) as saver:
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke({"log": ["a"]}, {"configurable": {"thread_id": "deltas"}})
+    (line,) = [line for line in told("show", "deltas") if "DeltaChannel" in line]
+    assert ": log. " in line
 
 
 def test_a_thread_without_messages(told):

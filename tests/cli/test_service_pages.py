@@ -176,8 +176,21 @@ def test_the_program_for_a_laptop_continues_its_thread(tmp_path, monkeypatch):
     assert "1" in run("threads", "threads.db")
 
 
-def test_the_program_of_approvals_prints_the_output_of_its_page(tmp_path):
-    program = programs("approvals.md")["approvals.py"]
-    command = [*python(), "-W", "error", "-c", program]
+@pytest.mark.parametrize(
+    ("page", "name", "package"),
+    [
+        ("approvals.md", "approvals.py", "langgraph"),
+        ("agents.md", "agents.py", "langchain"),
+        ("agents.md", "supervisor.py", "langgraph_supervisor"),
+        ("agents.md", "deep.py", "deepagents"),  # (too large for an environment of tests)
+    ],
+)
+def test_a_program_prints_the_output_of_its_page(page, name, package, tmp_path):
+    pytest.importorskip(package)
+    for file, program in programs(page).items():
+        (tmp_path / file).write_text(program)
+    # (langgraph_supervisor calls a deprecated function of LangGraph)
+    strict = [] if package == "langgraph_supervisor" else ["-W", "error"]
+    command = [*python(), *strict, name]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert f"```\n{done.stdout}```" in (DOCS / "approvals.md").read_text(encoding="utf-8")
+    assert f"```\n{done.stdout}```" in (DOCS / page).read_text(encoding="utf-8")

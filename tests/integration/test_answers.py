@@ -151,8 +151,11 @@ def test_subgraphs(saver: Any, checkpointer: Any, durability: Any) -> None:
     assert said(result) == [("w", "W"), ("x", "X"), ("y", "Y"), ("z", "Z")]
 
 
-def test_a_graph_without_checkpoints_is_refused(ours: Any) -> None:
-    graph = built(ours, a=built(False, b=asks("x")))
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_graph_without_checkpoints_is_refused(ours: Any, is_sent: bool) -> None:
+    builder = StateGraph(State).add_node("a", built(False, b=asks("x")))
+    builder.add_conditional_edges(START, lambda _: [Send("a", {"said": []})] if is_sent else "a")
+    graph = builder.compile(checkpointer=ours)
     graph.invoke({"said": []}, CONFIG)
     with pytest.raises(StateError, match="without checkpoints"):
         answer(ours, "x")

@@ -7,6 +7,7 @@ to a task there, and its id also stands in the writes of the task above it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -31,12 +32,14 @@ from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import counting, unpack_writes
 from threadkeep._core.engine.shapes import AS_STORED
 from threadkeep._core.engine.snapshots import LOADS
-from threadkeep._core.langgraph_internals import NO_TASK
+from threadkeep._core.langgraph_internals import NO_TASK, TASKS
 from threadkeep.errors import CorruptionError, StateError, invalid
 
 _PAGE = 64  # rows of one scan
 _CHANNELS = frozenset({INTERRUPT, RESUME})
+_SENDS = frozenset({TASKS})
 _PULL = "~__pregel_pull, "  # the path of a node's task, before the node's name
+_SENT = re.compile(r"~__pregel_push, (\d+), ")  # of a sent task: its index in `TASKS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ def answer(
                 thread=name,
             )
         chosen = {id: _answerable(head, id, replace=replace) for id in answers}
+        yield from _check_reach(plain, name, chosen)
         yield from _store(engine.apart(), head, chosen, answers)
 
     yield from retry(name, attempt)
@@ -164,17 +168,35 @@ def _answerable(head: _Head, id: str, *, replace: bool) -> _Task:
             f"The interrupt {id!r} has an answer, with which the next run continues.",
             hint="Run the thread, or use replace=True to change the answer.",
         )
-    if task.path.startswith(_PULL) and id not in _ids_of(task):
-        raise StateError(
-            "The question comes from a graph without checkpoints, where no answer can be stored.",
-            hint="Resume the thread by Command(resume=...).",
-        )
     return task
 
 
-def _ids_of(task: _Task) -> list[str]:
+def _check_reach(engine: Engine, thread: str, chosen: Mapping[str, _Task]) -> Operation[None]:
+    """Raise StateError for a question of a graph without checkpoints."""
+    rows = {task.stored.row.ns: task.stored for task in chosen.values() if _SENT.match(task.path)}
+    found = yield from load.of_thread(engine, thread, [*rows.values()], load.Wanted(_SENDS))
+    sent = {at.ns: at.checkpoint["channel_values"].get(TASKS, ()) for at in found}
+    for id, task in chosen.items():
+        node = _node_of(task, sent)
+        if node is not None and id not in _ids_of(task, node):
+            raise StateError(
+                "The question comes from a graph without checkpoints, where no answer can be"
+                " stored.",
+                hint="Resume the thread by Command(resume=...).",
+            )
+
+
+def _node_of(task: _Task, sent: Mapping[str, Sequence[Any]]) -> str | None:
+    """Return the node of a task; None if it is unknown, as of a functional task."""
+    if task.path.startswith(_PULL):
+        return task.path.removeprefix(_PULL)
+    index = _SENT.match(task.path)
+    sends = sent.get(task.stored.row.ns, ())
+    return str(sends[int(index[1])].node) if index and int(index[1]) < len(sends) else None
+
+
+def _ids_of(task: _Task, node: str) -> list[str]:
     """Return the ids that the interrupts of a node's task can have."""
-    node = task.path.removeprefix(_PULL)
     ns = f"{task.stored.row.ns}|{node}:{task.id}".removeprefix("|")
     suffixes = ["", *[f"|{number}" for number in range(1, task.answers + 1)]]
     return [Interrupt.from_ns(None, ns + suffix).id for suffix in suffixes]

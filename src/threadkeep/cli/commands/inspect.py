@@ -18,7 +18,7 @@ from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._core.engine.thread_summary import own
-from threadkeep._core.langgraph_internals import TASKS
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS, TASKS
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.cli.app import command
 from threadkeep.cli.ids import whole_checkpoint, whole_thread
@@ -142,8 +142,11 @@ def show(
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
     rows = [(name, kind(values[name]), size_as_json(values[name])) for name in others]
+    metadata: Mapping[str, Any] = {**found.metadata}
+    deltas = sorted(set(metadata.get(DELTA_COUNTERS) or ()) - set(values))
     document = {
         **head,
+        "deltas": deltas,
         "messages": None if messages is None else [one.as_json() for one in messages],
         "layers": [asdict(one) for one in layers],
         "partial": [stream_document(one) for one in streams],
@@ -158,6 +161,10 @@ def show(
         *_shown(messages or [], last, full=full),
         "" if rows else None,
         table(("channel", "type", "bytes as JSON>"), rows),
+        "" if deltas else None,
+        f"Stored as writes (DeltaChannel): {', '.join(deltas)}. The graph's get_state shows them."
+        if deltas
+        else None,
         *_pending_lines(head),
         *[part for one in streams for part in stream_lines(one, full=full)],
         "" if streams else None,
