@@ -21,6 +21,10 @@ html_theme = "furo"
 html_title = "threadkeep"
 html_copy_source = html_show_sphinx = False
 html_theme_options = {"footer_icons": []}
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
+highlight_language = "none"  # output and shell commands, which are not Python
+pygments_dark_style = "github-dark"  # furo's own underlines modules and classes like links
 
 autoclass_content = "both"
 autodoc_member_order = "bysource"

@@ -45,12 +45,23 @@ def programs(page):
     )
 
 
+def changed(program):
+    """Return the program of the page on FastAPI after the change that the page shows."""
+    page = (DOCS / "fastapi.md").read_text(encoding="utf-8")
+    for minus, plus in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", page, re.MULTILINE):
+        before, after = (re.sub(r"(?m)^.", "", lines) for lines in (minus, plus))
+        assert before in program
+        program = program.replace(before, after)
+    return program
+
+
 @pytest.fixture
 def database(tmp_path, monkeypatch):
     """A database of the test's own, and a folder with the pages' programs."""
     for page in ("web-service.md", "fastapi.md"):
         for name, program in programs(page).items():
             (tmp_path / name).write_text(program)
+    (tmp_path / "after.py").write_text(changed(programs("fastapi.md")["before.py"]))
     (tmp_path / "slow.py").write_text(SLOW)
     name = f"service_{os.getpid()}"
     url = postgres.url()
@@ -121,29 +132,28 @@ def run(*arguments):
 
 
 def test_workers_are_replaced_one_by_one_and_back(database, monkeypatch):
-    langgraph = f"{database}?schema=public"
     with serving("before") as old:
         assert ask(old, "ann", "one") == answers(1)
         run("migrate", database)
         with monkeypatch.context() as environment:
-            environment.setenv("THREADKEEP_MIGRATE_FROM", langgraph)
+            environment.setenv("THREADKEEP_MIGRATE_FROM", database)
             environment.setenv("THREADKEEP_MIRROR_BACK", "true")
-            with serving("service") as new:
-                answer = list(say(new, "ann", "two"))
-                assert new.get("/ready").json() == "ok"
-        assert "".join(data for kind, data in answer if kind == "token") == answers(2)
-        assert answer[-1] == ("end", "")
+            with serving("after") as new:
+                assert ask(new, "ann", "two") == answers(2)
         assert ask(old, "ann", "three") == answers(3)
         ask(old, "unused", "one")
 
-    run("adopt", langgraph, database)
+    run("adopt", database, database)
     with serving("service") as new:
+        assert new.get("/ready").json() == "ok"
         texts = [message["text"] for message in new.get("/threads/ann").json()["messages"]]
         assert texts == ["one", answers(1), "two", answers(2), "three", answers(3)]
         assert len(new.get("/threads/unused").json()["messages"]) == 2
-        list(say(new, "later", "one"))
+        answer = list(say(new, "later", "one"))
+        assert "".join(data for kind, data in answer if kind == "token") == answers(1)
+        assert answer[-1] == ("end", "")
 
-    run("leave", database, langgraph)
+    run("leave", database, f"{database}?schema=public")
     with serving("before") as old:
         assert ask(old, "ann", "four") == answers(4)
         assert ask(old, "later", "two") == answers(2)
