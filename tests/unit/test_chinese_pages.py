@@ -37,6 +37,8 @@ def shape(text: str) -> dict[str, list[object]]:
     rows = [line.split(" | ")[0] for line in prose.splitlines() if line.startswith("| ")]
     return {
         "headings": re.findall(r"^#+(?= )", prose, re.MULTILINE),
+        "paragraphs": len(re.split(r"\n\n+", prose.strip())),
+        "items of lists": re.findall(r"^ *(?:-|\d+\.)(?= )", prose, re.MULTILINE),
         "code": [code[0] for code in FENCE.finditer(text) if "```{" not in code[0]],
         "rows of tables": [sorted(span[0] for span in SPAN.finditer(row)) for row in rows],
         "comments": re.findall(r"<!--.*?-->", text),
