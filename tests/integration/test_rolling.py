@@ -6,6 +6,7 @@ import logging
 import operator
 import threading
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -15,7 +16,12 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import Retention, SqliteSaver
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UnfinishedErasureError,
+)
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer import adopt
 
@@ -290,3 +296,63 @@ def test_turns_after_a_prune_there_arrive(pods: Any) -> None:
     old.invoke(Command(resume="yes"), at("t"))
     assert new.get_state(at("t")).interrupts == old.get_state(at("t")).interrupts
     assert len(story(new)) == 3
+
+
+@pytest.mark.parametrize("mirror_back", [False, True])
+async def test_erasures_name_or_clear_the_tables(mirror_back: bool, pods: Any) -> None:
+    old_saver, saver = pods("sqlite", mirror_back=mirror_back)
+    old = graph_on(old_saver)
+    for thread in ("read here", "unread", "other"):
+        old.invoke(said("secret"), at(thread))
+    saver.threads.create("read here", metadata={"user_id": "u1"})
+    assert saver.get_tuple(at("read here")) is not None
+    asked = {"metadata": {"user_id": "u1"}, "thread_ids": ["unread"]}
+    done = await saver.threads.adelete_account(**asked)
+    assert {one.thread for one in done.threads} == {"read here", "unread"}
+    assert ("LangGraph's tables" in done.cleared) == mirror_back
+    assert ("hold unread, read here: delete" in str(done.remains)) != mirror_back
+    assert "LangGraph's tables alone are not found by metadata" in str(done.remains)
+    for thread in ("read here", "unread"):
+        assert saver.get_tuple(at(thread)) is None
+        assert (old_saver.get_tuple(at(thread)) is None) == mirror_back
+    assert saver.threads.erase("other").threads
+    with pytest.raises(ThreadNotFoundError):
+        saver.threads.erase("nowhere")
+
+
+def test_an_erasure_that_cannot_reach_the_tables_is_unfinished(pods: Any, monkeypatch: Any) -> None:
+    old_saver, saver = pods("sqlite", mirror_back=True)
+    graph_on(old_saver).invoke(said("secret"), at("t"))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(old_saver), "delete_thread", lambda *_: 1 / 0)
+        with pytest.raises(UnfinishedErasureError, match="LangGraph's saver failed"):
+            saver.threads.erase("t")
+    saver.threads.erase("t")
+    assert old_saver.get_tuple(at("t")) is None
+
+
+def test_retention_deletes_in_both_what_neither_uses(pods: Any) -> None:
+    old_saver, saver = pods("sqlite", mirror_back=True)
+    old = graph_on(old_saver)
+    for thread in ("t", "unused"):
+        old.update_state(at(thread), said("one"), as_node="ask")
+        assert saver.get_tuple(at(thread)) is not None
+    old.update_state(at("t"), said("two"), as_node="ask")
+    threads, hour = saver.threads, timedelta(hours=1)
+    then = threads.get("unused").updated_at + hour + timedelta(microseconds=1)
+    threads._engine = threads._engine._replace(now=lambda: int(then.timestamp() * 1e6))
+    assert threads.gc(Retention(ttl=hour)).deleted == ("unused",)
+    assert old_saver.get_tuple(at("unused")) is None
+    assert graph_on(saver).get_state(at("t")).values["notes"] == ["one", "two"]
+    saver.prune(["t"], strategy="delete")
+    assert old_saver.get_tuple(at("t")) is None
+
+
+def test_copies_of_a_thread_have_its_last_turn(pods: Any) -> None:
+    old_saver, saver = pods("sqlite")
+    graph_on(old_saver).invoke(said("one"), at("t"))
+    saver.copy_thread("t", "copy")
+    assert len(story(graph_on(saver), "copy")) == len(story(graph_on(old_saver)))
+    graph_on(old_saver).invoke(said("one"), at("there"))
+    with pytest.raises(ThreadExistsError):
+        saver.copy_thread("t", "there")

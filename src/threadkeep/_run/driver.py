@@ -16,6 +16,7 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -48,6 +49,7 @@ from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 if TYPE_CHECKING:
+    from threadkeep._stores.base import ScrubReport
     from threadkeep._stores.cold_store import ColdStore
 
 P = ParamSpec("P")
@@ -202,6 +204,22 @@ class ArchiveLayer(StoreLayer, Protocol):
 
     def complete(self, request: Fetch, replies: list[Any]) -> Operation[list[Any]]:
         """Return complete replies to use instead."""
+
+
+class OtherStore(Protocol):
+    """A store of LangGraph's from which threads are copied when they are used (`migrate_from`)."""
+
+    def take(self, store: Any, engine: Any, thread: str) -> Operation[None]:
+        """Copy the checkpoints of a thread that are missing in a store."""
+
+    def holds(self, thread: str) -> Operation[bool]:
+        """Return True if it has anything of a thread."""
+
+    def mirror(self, thread: str, method: str, *given: Any) -> Operation[None]:
+        """Call a method of LangGraph's saver on it, if saves are written there, too."""
+
+    def erase(self, threads: Sequence[str]) -> Operation[ScrubReport]:
+        """Delete threads there, if saves are written there, too; else report them."""
 
 
 def kind_of(request: Request) -> type:

@@ -30,6 +30,7 @@ from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run.driver import (
     READERS,
     ArchiveLayer,
+    OtherStore,
     StoreLayer,
     acall,
     adrive,
@@ -76,6 +77,8 @@ class LayeredBackend:
         InvalidArgumentError: the object is not a backend, or the backend does not support an
             option.
     """
+
+    rolling: OtherStore | None = None  # of a saver with `migrate_from`
 
     def __init__(
         self,

@@ -113,7 +113,10 @@ class Maintenance(ForTenants, Closing):
             InvalidArgumentError: an id is invalid.
         """
         source, target = validation.each_thread((source_thread_id, target_thread_id))
-        return on(self._store, lazy.forks.copy_thread(self._engine, source, target))
+        if self._rolling is not None:
+            for name in (source, target):
+                yield from self._rolling.take(self._store, self._engine, name)
+        yield from on(self._store, lazy.forks.copy_thread(self._engine, source, target))
 
     copy_thread, acopy_thread = sync_and_async(_copy_thread)
 
@@ -128,7 +131,10 @@ class Maintenance(ForTenants, Closing):
             InvalidArgumentError: another strategy, or the ids are invalid.
         """
         ids = validation.each_thread(thread_ids)
-        return on(self._store, apply.prune(self._engine, ids, strategy))
+        yield from on(self._store, apply.prune(self._engine, ids, strategy))
+        if self._rolling is not None and strategy == "delete":
+            for name in ids:
+                yield from self._rolling.mirror(name, "delete_thread", name)
 
     prune, aprune = sync_and_async(_prune)
 

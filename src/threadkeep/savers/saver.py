@@ -177,6 +177,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             ring = None if (keys := getattr(backend, "keys", None)) is None else keys.ring
             mirrors = given["mirror_back"]
             self._rolling = Rolling(given["migrate_from"], codec, ring, mirrors=mirrors)
+            self._store.rolling = self._rolling
         self._collector: Collector | None = None
         if gc_every is not None:
             every = validation.duration("gc_every", gc_every)

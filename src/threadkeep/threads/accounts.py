@@ -52,7 +52,7 @@ def delete_account(
         yield from check_is_plain(store.whole)
     known: list[str] = []
     for name in dict.fromkeys(wanted):
-        known += [name] if (yield from on(store.beneath(), is_known(name))) else []
+        known += [name] if (yield from is_known(store, name)) else []
     options: Any = {"forks": account.forks, "rewrite": rewrite, "dry_run": dry_run, "plan": plan}
     try:
         erased = yield from erase_all(store, engine, known, progress, **options)

@@ -8,7 +8,7 @@ emptied before its entry is removed, which names the threads that share them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -81,6 +81,10 @@ ALWAYS = (
 """Remains that no store can erase."""
 
 _VERSIONS = "Earlier versions of archives, if the cold store keeps versions: remove them."
+_UNLABELLED = (
+    "Threads that lie in LangGraph's tables alone are not found by metadata: copy them with"
+    " threads.adopt, and erase again."
+)
 _ELSEWHERE = (
     "{} in the cold store belongs to the store that this one is a copy of: erase the thread"
     " in that store. If that store doesn't exist any more, remove the folder."
@@ -110,7 +114,7 @@ def erase(
             hint='Use a thread id, or metadata={"user_id": ...}.',
         )
     plan = None if metadata is None else plan_of(store, engine, metadata, forks=forks)
-    names = [] if thread is None else (yield from on(store.beneath(), named(thread)))
+    names = [] if thread is None else (yield from named(store, thread))
     return (
         yield from erase_all(
             store, engine, names, progress, forks=forks, rewrite=rewrite, dry_run=dry_run, plan=plan
@@ -168,6 +172,7 @@ def erase_all(
     cached = sorted({*run.names, *run.forks, *run.shared}) if is_new else (None,)
     places = (
         *(() if plan is None else plan.others),
+        *_elsewhere_too(store, run.names, plan),
         _clear_caches(store, cached),
         _clear_archives(cold, run.names, run.elsewhere.values()),
         on(store, store.scrub(rewrite=rewrite)),
@@ -229,19 +234,21 @@ def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
     return tuple([" ".join(str(error).split()) for error in failures])
 
 
-def named(thread: str) -> Operation[list[str]]:
+def named(store: LayeredBackend, thread: str) -> Operation[list[str]]:
     """Return the name of a thread as a list; raise if it never existed."""
     name = validation.thread_id(thread)
-    if not (yield from is_known(name)):
+    if not (yield from is_known(store, name)):
         raise ThreadNotFoundError(hint="Nothing was erased.", thread=name)
     return [name]
 
 
-def is_known(thread: str) -> Operation[bool]:
-    """Return True if a thread exists, or anything is left of one."""
-    entry, rows = yield from _look_at(thread)
+def is_known(store: LayeredBackend, thread: str) -> Operation[bool]:
+    """Return True if a thread exists, also in LangGraph's tables, or anything is left of one."""
+    entry, rows = yield from on(store.beneath(), _look_at(thread))
     # (a tombstone or rows without an entry may be left of an interrupted erasure)
-    return bool(entry or rows.generation or rows.deleted_at) or _holds_rows(rows)
+    if entry or rows.generation or rows.deleted_at or _holds_rows(rows):
+        return True
+    return store.rolling is not None and (yield from store.rolling.holds(thread))
 
 
 def _elsewhere(
@@ -271,6 +278,21 @@ def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Opera
     yield from on(store.beneath(), last_statistics.forget())
     here = ScrubReport(("this program's memory and cache",))
     return here + (yield from on(store, store.scrub_hot()))
+
+
+def _elsewhere_too(
+    store: LayeredBackend, threads: Sequence[str], plan: ErasurePlan | None
+) -> Iterator[Operation[ScrubReport]]:
+    """Yield the operations that clear LangGraph's tables, with `migrate_from`."""
+    if store.rolling is not None:
+        yield store.rolling.erase(threads)
+        if plan is not None and plan.labels:
+            yield _unlabelled()
+
+
+def _unlabelled() -> Operation[ScrubReport]:
+    yield from ()
+    return ScrubReport(remains=(_UNLABELLED,))
 
 
 def _clear_archives(

@@ -286,7 +286,10 @@ class Threads(ThreadEntries, ThreadTransfers):
         """
         own = self._store.retention if policy is None else policy
         names = None if thread_ids is None else validation.each_thread(thread_ids)
-        return on(self._store, lazy.gc.gc(self._engine, own, names, progress, dry_run=dry_run))
+        return on(
+            self._store,
+            lazy.gc.gc(self._store, self._engine, own, names, progress, dry_run=dry_run),
+        )
 
     gc, agc = sync_and_async(_gc)
 

@@ -219,6 +219,8 @@ def discard_fork(
         fence = EntryFence(entry.revision)  # (the id may belong to a new thread by now)
         yield from on(store, commit(DropThread(name, engine.now(), fences=(fence,))))
         engine.working_set.forget(name)
+        if store.rolling is not None:
+            yield from store.rolling.mirror(name, "delete_thread", name)
         gone = yield from on(store, registration.read(name))
         return info(entry if gone is None else gone)
 

@@ -37,6 +37,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._core.policies import Retention, check_policy
 from threadkeep._core.validation import micros
+from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import CodecError, ConflictError
 from threadkeep.threads.retention.apply import (
     Emptied,
@@ -119,6 +120,7 @@ class GcReport:
 
 
 def gc(
+    store: LayeredBackend,
     engine: Engine,
     policy: Retention | None,
     threads: Sequence[str] | None,
@@ -128,7 +130,7 @@ def gc(
 ) -> Operation[GcReport]:
     """See `Threads.gc`."""
     own = policies.EVERYTHING if policy is None else check_policy(policy)
-    run = _Collection(engine, own, dry_run=dry_run)
+    run = _Collection(store, engine, own, dry_run=dry_run)
     examined = yield from registration.for_each(threads, run.visit, "threads collected", progress)
     if threads is None and own.max_count is not None:
         yield from run.delete_excess(own.max_count)
@@ -139,6 +141,7 @@ def gc(
 class _Collection:
     """One collection of a store."""
 
+    store: LayeredBackend
     engine: Engine
     policy: Retention
     dry_run: bool
@@ -213,8 +216,13 @@ class _Collection:
             change = DropThread(thread, self.engine.now(), rows.generation, snapshot.fences)
             return None if self.dry_run else change, report
 
+        rolling = None if self.dry_run else self.store.rolling
+        if rolling is not None:  # (a program on LangGraph's saver may use the thread)
+            yield from rolling.take(self.store, self.engine, thread)
         found = yield from optimistic(self.engine, thread, build)
         self._add(found)
+        if rolling is not None and found is not None:
+            yield from rolling.mirror(thread, "delete_thread", thread)
         return found is not None
 
     def _add(self, found: CollectedThread | None) -> None:

@@ -19,12 +19,19 @@ from typing import Any
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
 
 from threadkeep._core.codec import Codec
+from threadkeep._core.codec.format import describe
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.lru import Lru
 from threadkeep._run.driver import external
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep.errors import BackendError, InvalidArgumentError, UnreachableError
+from threadkeep._stores.base import ScrubReport
+from threadkeep.errors import (
+    BackendError,
+    InvalidArgumentError,
+    ThreadkeepError,
+    UnreachableError,
+)
 from threadkeep.keys import KeyRing
 from threadkeep.threads import lazy
 from threadkeep.threads.transfer.opening import open_source, open_writer
@@ -32,6 +39,11 @@ from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
 from threadkeep.threads.transfer.target import is_left
 
 _MOST = 10_000  # threads whose state there is remembered
+_REMAINS = "LangGraph's tables, which migrate_from= names, hold {}: delete them there, too."
+_FILES = (
+    "Free space in the files of LangGraph's database: VACUUM it. A run that is under way on"
+    " LangGraph's saver may store its thread again: then erase it again."
+)
 _log = logging.getLogger("threadkeep")
 
 
@@ -127,17 +139,49 @@ class Rolling:
                 thread,
             )
 
+    def holds(self, thread: str) -> Operation[bool]:
+        """Return True if LangGraph's store has anything of a thread."""
+        state = yield from external(partial(self._state, thread))
+        return any(state)
+
+    def erase(self, threads: Sequence[str]) -> Operation[ScrubReport]:
+        """Delete threads in LangGraph's store, if saves are written there, too; else report them.
+
+        Raises:
+            BackendError: LangGraph's saver failed.
+        """
+        left = []
+        for name in threads:
+            left += [name] if (yield from self.holds(name)) else []
+        if left and not self._mirrors:
+            return ScrubReport(remains=(_REMAINS.format(", ".join(left)),))
+        for name in left:
+            try:
+                yield from external(partial(self._write, name, "delete_thread", (name,)))
+            except ThreadkeepError:
+                raise
+            except Exception as error:
+                raise BackendError(f"LangGraph's saver failed: {describe(error)}.") from error
+        return ScrubReport(("LangGraph's tables",), (_FILES,) if left else ())
+
+    def _state(self, thread: str) -> SourceState:
+        with self._lock:
+            return self._state_now(thread)
+
+    def _state_now(self, thread: str) -> SourceState:
+        try:
+            return self._asking().state(thread)
+        except (UnreachableError, BackendError):  # (the server may have restarted)
+            self._forget()
+            return self._asking().state(thread)
+
     def _look(self, thread: str) -> tuple[SourceState | None, dict[str, str]]:
         """Return the state of a thread there, or None if this process knows all of it.
 
         Also its heads as of the last look.
         """
         with self._lock:
-            try:
-                state = self._asking().state(thread)
-            except (UnreachableError, BackendError):  # (the server may have restarted)
-                self._forget()
-                state = self._asking().state(thread)
+            state = self._state_now(thread)
             known = self._known.get(thread)
             heads = {} if known is None else known.heads
             if known is None or not known.explains(state):
