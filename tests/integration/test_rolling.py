@@ -14,6 +14,8 @@ from kit.backends import open_backend
 from kit.places import at
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
 
 from threadkeep import Retention, SqliteSaver
 from threadkeep.errors import (
@@ -105,6 +107,37 @@ async def test_awaited(source: str, pods: Any) -> None:
     history = [one.values async for one in new.aget_state_history(at("t"))]
     assert history == [one.values for one in old.get_state_history(at("t"))]
     assert (await new.aget_state(at("t"))).values["notes"][-2:] == ["yes", "no"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "connection", "pool"])
+def test_a_saver_in_place_of_its_url(kind: str, tmp_path: Any) -> None:
+    with ExitStack() as stack:
+        source = "sqlite" if kind == "sqlite" else "postgres"
+        old_saver, _ = stack.enter_context(official(source, tmp_path))
+        if kind == "pool":  # (libpq's arguments may be given apart)
+            database = old_saver.conn.info.get_parameters()
+            given: Any = {"autocommit": True, "row_factory": dict_row, **database}
+            pool = stack.enter_context(ConnectionPool("", kwargs=given, min_size=1))
+            old_saver = type(old_saver)(pool)
+        old = graph_on(old_saver)
+        old.invoke(said("one"), at("t"))
+        options = {"migrate_from": old_saver, "mirror_back": True}
+        new = graph_on(stack.enter_context(open_backend("memory", tmp_path, **options)))
+        for answer in ("first", "second"):
+            new.invoke(Command(resume=answer), at("t"))
+        assert story(old) == story(new)
+
+
+def test_lost_connections_lose_no_save_there(pods: Any) -> None:
+    savers = pods("postgres", mirror_back=True)
+    db, new = savers[0].conn, graph_on(savers[1])
+    others = [one["pid"] for one in db.execute("SELECT pid FROM pg_stat_activity").fetchall()]
+    new.invoke(said("one"), at("t"))
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE NOT pid = ANY(%s)"
+    assert db.execute(ended, (others,)).fetchall()
+    new.invoke(Command(resume="yes"), at("t"))
+    written = [[one[1] for one in each.get_tuple(at("t")).pending_writes] for each in savers]
+    assert written[0] == written[1]
 
 
 def test_later_turns_are_brought_and_nothing_is_read_twice(pods: Any, monkeypatch: Any) -> None:

@@ -9,27 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.external import extra
-from threadkeep._stores.open import named
-from threadkeep._stores.options import described, from_url
-from threadkeep._stores.postgres import PostgresOptions
-from threadkeep._stores.sqlite import path_in
-from threadkeep._stores.sqlite.failures import named as mapped
-from threadkeep._stores.sqlite.opening import MEMORY, path_of
+from threadkeep._stores.sqlite.opening import MEMORY
 from threadkeep.errors import InvalidArgumentError, ReadOnlyError
-from threadkeep.threads.transfer.opening import homes_of, open_source
+from threadkeep.threads.transfer.opening import open_source, open_writer, path_of_store
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     LangGraphSource,
     MissingTablesError,
     Payloads,
-    needs,
     own_store,
 )
 
@@ -37,7 +29,6 @@ _HINT = (
     "Use the path or URL (sqlite:///, postgresql://) of a database for LangGraph's SqliteSaver or"
     " PostgresSaver, or one of these savers, or an InMemorySaver."
 )
-_BUSY_SECONDS = 30.0
 
 
 class Present(NamedTuple):
@@ -126,7 +117,12 @@ def open_destination(
             stack.callback(source.close)
         saver = None
         if create:
-            saver = _saver(target, serde, stack)
+            saver = open_writer(target, serde, stack)
+            db = getattr(saver, "conn", None)
+            if saver is not target and isinstance(db, sqlite3.Connection):
+                # (after a power failure, another call writes the last commits again)
+                db.execute("PRAGMA synchronous = NORMAL")
+                stack.callback(db.execute, "PRAGMA wal_checkpoint")
             source = source or stack.enter_context(closing(open_source(target, codec, key, None)))
         return Destination(saver, source, serde, stack.pop_all())
     raise AssertionError  # (mypy: an ExitStack may swallow errors)
@@ -134,48 +130,10 @@ def open_destination(
 
 def _reader(target: Any, codec: Codec, key: str | bytes | None) -> LangGraphSource | None:
     """Open the store for reading; None if it has no file, or no tables."""
-    path = _path_of(target)
+    path = path_of_store(target)
     if path not in (None, MEMORY) and not Path(str(path)).exists():
         return None
     try:
         return open_source(target, codec, key, None)
     except MissingTablesError:
         return None
-
-
-def _path_of(target: Any) -> str | None:
-    """Return the path of a SQLite database; None for another store."""
-    if isinstance(target, BaseCheckpointSaver):
-        return path_of(target.conn) if "sqlite" in homes_of(target) else None  # type: ignore[attr-defined]
-    name = os.fspath(target)
-    if not isinstance(name, str):
-        raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
-    if "://" in name or named(name) == "postgres":
-        return path_in(name) if named(name) == "sqlite" else None
-    return path_of(name)
-
-
-def _saver(target: Any, serde: SerializerProtocol, stack: ExitStack) -> BaseCheckpointSaver[Any]:
-    """Return LangGraph's saver for the store, with a connection of its own, and its tables."""
-    path = _path_of(target)
-    if isinstance(target, InMemorySaver) or path == MEMORY:
-        if path == MEMORY:
-            target.setup()
-        return target  # type: ignore[no-any-return]
-    if path is not None:
-        with needs("langgraph-checkpoint-sqlite", "write its tables"):
-            from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - only here
-        with mapped(path):
-            db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
-            saver = SqliteSaver(stack.enter_context(closing(db)), serde=serde)
-            saver.setup()
-            # (after a power failure, another call writes the last commits again)
-            db.execute("PRAGMA synchronous = NORMAL")
-            stack.callback(db.execute, "PRAGMA wal_checkpoint")
-        return saver
-    with extra("PostgreSQL", "postgres"):
-        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
-    if isinstance(target, BaseCheckpointSaver):
-        return source_postgres.open_saver(source_postgres.conninfo_of(target.conn), serde, stack)  # type: ignore[attr-defined]
-    name, options = from_url(os.fspath(target), described(PostgresOptions))
-    return source_postgres.open_saver(name, serde, stack, options.get("schema"))

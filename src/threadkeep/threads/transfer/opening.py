@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec
 from threadkeep._run.layered_backend import LayeredBackend
@@ -18,7 +18,8 @@ from threadkeep._stores.open import named
 from threadkeep._stores.options import described, from_url
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.sqlite import path_in
-from threadkeep._stores.sqlite.opening import path_of
+from threadkeep._stores.sqlite.failures import named as mapped
+from threadkeep._stores.sqlite.opening import MEMORY, path_of
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer.source_sqlite import open_sqlite, open_sqlite_saver
@@ -36,6 +37,7 @@ _HINT = (
     "Use the path or URL (sqlite:///, postgresql://) of a database of LangGraph's SqliteSaver or"
     " PostgresSaver, or one of these savers, or an InMemorySaver."
 )
+_BUSY_SECONDS = 30.0
 
 
 def open_source(
@@ -71,37 +73,48 @@ def open_named(name: str, payloads: Payloads) -> DatabaseSource:
     return open_sqlite(path_of(name), payloads)
 
 
-@contextmanager
-def open_writer(source: str | BaseCheckpointSaver[Any]) -> Iterator[BaseCheckpointSaver[Any]]:
-    """Open LangGraph's own saver on a database, to write into its tables. Its calls block.
+def open_writer(
+    store: Any, serde: SerializerProtocol | None, stack: ExitStack, *, shared: bool = False
+) -> BaseCheckpointSaver[Any]:
+    """Open LangGraph's own saver on a store, to write into its tables. Its calls may block.
 
-    It has connections of its own, except in memory. The tables must be there.
+    It has a connection of its own, except in memory, and creates missing tables. With `shared`,
+    several threads may use it at once, it replaces lost connections, and PostgreSQL's tables have
+    to exist.
     """
-    if isinstance(source, InMemorySaver):
-        yield source
-        return
-    name = source if isinstance(source, str) else None
-    if name is None:
-        conn: Any = getattr(source, "conn", None)
-        if "sqlite" in homes_of(source):
-            name = path_of(conn)
-        else:
-            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
-
-            name = source_postgres.conninfo_of(conn)
-    serde = None if isinstance(source, str) else source.serde
-    if named(name) == "postgres":
-        with extra("PostgreSQL", "postgres"):
-            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
-        name, options = from_url(name, described(PostgresOptions))
-        with source_postgres.pooled_saver(name, serde, options.get("schema")) as saver:
-            yield saver
+    path = path_of_store(store)
+    if path == MEMORY:
+        store.setup()
+    if isinstance(store, InMemorySaver) or path == MEMORY:
+        return store  # type: ignore[no-any-return]
+    if path is not None:
+        with needs("langgraph-checkpoint-sqlite", "write its tables"):
+            from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - only to write
+        with mapped(path):
+            db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+            saver = SqliteSaver(stack.enter_context(closing(db)), serde=serde)
+            saver.setup()
+        return saver
+    with extra("PostgreSQL", "postgres"):
+        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
+    options: Any = {}
+    if isinstance(store, BaseCheckpointSaver):
+        database = source_postgres.conninfo_of(store.conn)  # type: ignore[attr-defined]
     else:
-        with needs("langgraph-checkpoint-sqlite", "write into LangGraph's tables"):
-            from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - an extra
-        file = path_in(name) if "://" in name else path_of(name)
-        with closing(sqlite3.connect(file, check_same_thread=False, timeout=30)) as db:
-            yield SqliteSaver(db, serde=serde)
+        database, options = from_url(os.fspath(store), described(PostgresOptions))
+    return source_postgres.open_saver(database, serde, stack, options.get("schema"), shared=shared)
+
+
+def path_of_store(store: Any) -> str | None:
+    """Return the path of LangGraph's SQLite database; None for another store."""
+    if isinstance(store, BaseCheckpointSaver):
+        return path_of(store.conn) if "sqlite" in homes_of(store) else None  # type: ignore[attr-defined]
+    name = os.fspath(store)
+    if not isinstance(name, str):
+        raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
+    if "://" in name or named(name) == "postgres":
+        return path_in(name) if named(name) == "sqlite" else None
+    return path_of(name)
 
 
 def homes_of(saver: object) -> list[str]:

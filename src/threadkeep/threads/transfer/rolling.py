@@ -192,7 +192,8 @@ class Rolling:
     def _write(self, thread: str, method: str, given: Sequence[Any]) -> None:
         with self._lock:
             if self._writer is None:
-                self._writer = self._opened.enter_context(open_writer(self._source))
+                serde = None if isinstance(self._source, str) else self._source.serde
+                self._writer = open_writer(self._source, serde, self._opened, shared=True)
             known = self._known.get(thread)
         if method == "put":
             given = _complete(known, *given)

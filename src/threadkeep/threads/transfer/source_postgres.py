@@ -9,8 +9,8 @@ The tables are the same since langgraph-checkpoint-postgres 2.0, except the colu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Generator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -142,7 +142,9 @@ def conninfo_of(connection: Any) -> str:
     """Return the conninfo of a connection or pool of psycopg, sync or async."""
     try:
         if hasattr(connection, "conninfo"):
-            return psycopg.conninfo.make_conninfo(connection.conninfo)
+            known = {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()}
+            given = {k: v for k, v in (connection.kwargs or {}).items() if k in known}
+            return psycopg.conninfo.make_conninfo(connection.conninfo, **given)
         info = connection.info
         parameters = {**info.get_parameters(), "password": info.password or None}
         return psycopg.conninfo.make_conninfo(**parameters)
@@ -171,16 +173,32 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
 
 
 def open_saver(
-    database: str, serde: SerializerProtocol, stack: ExitStack, schema: str | None = None
+    database: str,
+    serde: SerializerProtocol | None,
+    stack: ExitStack,
+    schema: str | None,
+    *,
+    shared: bool,
 ) -> BaseCheckpointSaver[Any]:
-    """Connect LangGraph's saver to a database, and create its tables if they are missing."""
+    """Connect LangGraph's saver to a database; see `open_writer`."""
     with needs("langgraph-checkpoint-postgres", "write its tables"):
         from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to write
+        from psycopg_pool import ConnectionPool  # noqa: PLC0415 - likewise
     settings = settings_of(database)
-    with mapped_errors(settings.server):
-        db = psycopg.connect(
-            settings.conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=0
+    given: Any = {"autocommit": True, "prepare_threshold": None, "row_factory": dict_row}
+    if shared:
+        pool: Any = ConnectionPool(
+            settings.conninfo,
+            kwargs=given,
+            min_size=1,
+            max_size=4,
+            open=True,
+            configure=partial(_enter, schema=schema),
+            check=ConnectionPool.check_connection,
         )
+        return PostgresSaver(stack.enter_context(pool), serde=serde)
+    with mapped_errors(settings.server):
+        db: psycopg.Connection[Any] = psycopg.connect(settings.conninfo, **given)
         stack.callback(db.close)
         _enter(db, schema)
         saver = PostgresSaver(db, serde=serde)
@@ -188,24 +206,15 @@ def open_saver(
     return saver
 
 
-@contextmanager
-def pooled_saver(
-    database: str, serde: SerializerProtocol | None, schema: str | None
-) -> Iterator[BaseCheckpointSaver[Any]]:
-    """Connect LangGraph's saver to a database through a pool, which replaces lost connections."""
-    with needs("langgraph-checkpoint-postgres", "write its tables"):
-        from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to write
-        from psycopg_pool import ConnectionPool  # noqa: PLC0415 - likewise
-    given = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    conninfo, enter = settings_of(database).conninfo, partial(_enter, schema=schema)
-    with ConnectionPool(conninfo, kwargs=given, configure=enter, min_size=1, max_size=4) as pool:
-        yield PostgresSaver(pool, serde=serde)
-
-
 def _enter(db: psycopg.Connection[Any], schema: str | None) -> None:
     """Let a connection find the tables of a schema."""
     if schema is not None:
         path = PostgresSettings("", {"schema": schema}).quoted_schema
+        if not db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone():
+            raise OpenError(
+                f"The database has no schema {schema}.",
+                hint=f"Correct ?schema= in the URL, or create it: CREATE SCHEMA {path}.",
+            )
         db.execute("SELECT set_config('search_path', %s, false)", (path,))
 
 
