@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import os
 import threading
 from contextlib import ExitStack
 from datetime import timedelta
@@ -28,6 +29,7 @@ from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer import adopt
 
 from .test_adopt import official
+from .test_processes_and_loops import in_fork
 
 SOURCES = ("memory", "sqlite", "postgres")
 
@@ -389,3 +391,32 @@ def test_copies_of_a_thread_have_its_last_turn(pods: Any) -> None:
     graph_on(old_saver).invoke(said("one"), at("there"))
     with pytest.raises(ThreadExistsError):
         saver.copy_thread("t", "there")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads, on purpose
+def test_a_forked_worker_has_connections_of_its_own(pods: Any) -> None:
+    old_saver, saver = pods("postgres", mirror_back=True)
+    old, new = graph_on(old_saver), graph_on(saver)
+    new.invoke(said("before"), at("t"))
+    new.get_state(at("t"))
+    parents = {connection_of(saver._rolling._asked), *writers_of(saver)}
+
+    def child() -> bool:
+        new.invoke(Command(resume="in the child"), at("t"))
+        new.get_state(at("t"))
+        return parents.isdisjoint({connection_of(saver._rolling._asked), *writers_of(saver)})
+
+    assert in_fork(child)
+    assert new.get_state(at("t")).interrupts[0].value == "second after in the child?"
+    assert story(new) == story(old)
+
+
+def connection_of(source: Any) -> int:
+    """The process of the server that answers a connection."""
+    return int(source._db.info.backend_pid)
+
+
+def writers_of(saver: Any) -> set[int]:
+    with saver._rolling._writer.conn.connection() as connection:
+        return {connection.info.backend_pid}

@@ -26,6 +26,7 @@ from threadkeep._core.lru import Lru
 from threadkeep._run.driver import external
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.process_forks import WatchedMethods, watch
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
@@ -65,7 +66,7 @@ class _Level:
         return now == (checkpoints + self.checkpoints, writes + self.writes, replaced)
 
 
-class Rolling:
+class Rolling(WatchedMethods):
     """Takes threads over from a store of LangGraph's; see the option `migrate_from`.
 
     With `mirrors`, LangGraph's own saver also writes each save there.
@@ -93,6 +94,8 @@ class Rolling:
         self._writer: BaseCheckpointSaver[Any] | None = None
         self._opened = ExitStack()
         self._known: Lru[str, _Level] = Lru(_MOST)
+        self._parents: list[Any] = []  # connections of this process' parent
+        watch(self)
 
     def take(self, store: LayeredBackend, engine: Engine, thread: str) -> Operation[None]:
         """Copy the checkpoints of a thread that only LangGraph's store has.
@@ -221,6 +224,17 @@ class Rolling:
         if self._asked is not None:
             self._asked.close()
         self._asked = None
+
+    def before_fork(self) -> None:
+        """See `WatchedMethods.before_fork`."""
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `WatchedMethods.after_fork`: the child opens connections of its own."""
+        if in_child:
+            self._parents.append((self._asked, self._opened))  # (collecting them would close them)
+            self._asked, self._writer, self._opened = None, None, ExitStack()
+        self._lock.release()
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
