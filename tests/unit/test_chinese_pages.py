@@ -59,6 +59,16 @@ def test_a_page_has_the_headings_code_and_tables_of_the_english_one(name):
 
 
 @EACH
+def test_a_page_names_what_the_english_one_names_in_code(name):
+    english, chinese = (
+        {" ".join(span[0].split()) for span in SPAN.finditer(FENCE.sub("", text))}
+        for text in read(name)
+    )
+
+    assert english - chinese == set()
+
+
+@EACH
 def test_a_page_links_to_chinese_pages_and_to_the_english_one(name):
     english, chinese = read(name)
     targets = [each for each in TARGET.findall(chinese) if each != f"../{name}"]
