@@ -308,12 +308,12 @@ _UNLIMITED = 1 << 62
 def diff(
     session: Session,
     thread: str = THREAD,
-    before: str | None = argument("A", "Checkpoint before.", None),
+    before: str | None = argument("A", "Checkpoint before. Required without --other.", None),
     after: str | None = argument("B", "Checkpoint after. Default: the head.", None),
     *,
     other: str | None = option(
         "--other THREAD",
-        "Take B from this thread. A is then optional. Default: the head.",
+        "Take B from this thread. A and B are then the heads by default.",
         autocompletion=thread_ids,
     ),
     namespace: str = NAMESPACE,

@@ -63,7 +63,8 @@ def stats(
     top: int = option("--top N", "Show N channels, and N threads (at most 10).", 10, min=1),
     exact: bool = flag("--exact", "Read every thread instead of a sample."),
     max_age: str | None = option(
-        "--max-age TIME", "Accept statistics stored at most this long ago, such as 10m; else store."
+        "--max-age TIME",
+        "Accept statistics stored at most this long ago, such as 10m. Otherwise count, and store.",
     ),
     watch: bool = flag("--watch", "Refresh until interrupted, and show rates."),
     every: str = option("--every TIME", "Interval of --watch, such as 10s.", "2s"),

@@ -138,7 +138,7 @@ def adopt(
         " or postgresql://... (?schema=NAME). It is only read.",
     ),
     places: list[str] | None = argument(
-        "[TO] [THREAD]",
+        "TO [THREAD]",
         "TO: the store. Default: THREADKEEP_URL, else url in threadkeep.toml."
         " THREAD: only these threads.",
         None,
@@ -215,13 +215,16 @@ def leave(
         "Key to encrypt values with (LANGGRAPH_AES_KEY). Default: THREADKEEP_ADOPT_KEY.",
     ),
 ) -> int:
-    """Copy threads into the tables of LangGraph's own savers, which continue them.
+    """Copy threads back into the tables of LangGraph's own savers.
 
     Exit code 1: conflicts, skipped threads, or differences. Run it again to copy new checkpoints,
     or to finish an interrupted run.
     """
     if is_same(session.store_url(), target):
-        raise InvalidArgumentError("TO is the store itself.", hint="Use another database.")
+        raise InvalidArgumentError(
+            "TO is the store itself.",
+            hint="Use another database, or the schema of LangGraph's tables: ?schema=public.",
+        )
     if "://" not in target:
         check_exists(target, "Use an existing database; sqlite:///... creates one.")
     source = session.open(read_only=not session.cold)

@@ -285,7 +285,7 @@ def delete_account(  # noqa: PLR0913 - they are given by name
     yes: bool = YES,
     dry_run: bool = DRY_RUN,
 ) -> int:
-    """Erase a user: threads, archives, items of stores, sessions, cached results.
+    """Erase a user's threads, items, sessions and cached results.
 
     Exit code 1: the erasure is incomplete. Follow the output, and call it again.
     """
