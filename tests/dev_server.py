@@ -1,4 +1,4 @@
-"""`langgraph dev` with our saver and store in its langgraph.json, through its SDK.
+"""`langgraph dev` with the files of docs/langgraph-server.md, through its SDK.
 
 The server stops every run that blocks its event loop. `scripts/dev_server` runs this in an
 environment with langgraph-cli.
@@ -6,7 +6,6 @@ environment with langgraph-cli.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -21,16 +20,12 @@ import pytest
 from langgraph_sdk import get_client
 
 AGENT = """
-from contextlib import asynccontextmanager
 from operator import add
 from typing import Annotated
 
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
-
-from threadkeep import AsyncSqliteSaver
-from threadkeep.store import AsyncSqliteStore
 
 
 class State(TypedDict):
@@ -45,32 +40,17 @@ async def node(state, *, store):
 
 
 graph = StateGraph(State).add_node(node).add_edge(START, "node").compile()
-
-
-@asynccontextmanager
-async def saver():
-    async with AsyncSqliteSaver.from_conn_string("threads.db") as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def store():
-    async with AsyncSqliteStore.from_conn_string("threads.db") as opened:
-        yield opened
 """
-CONFIG = {
-    "dependencies": ["."],
-    "graphs": {"agent": "./agent.py:graph"},
-    "checkpointer": {"path": "./agent.py:saver"},
-    "store": {"path": "./agent.py:store"},
-}
+PAGE = Path(__file__).parents[1] / "docs" / "langgraph-server.md"
 SECONDS = 60  # until the server answers
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
+    page = PAGE.read_text(encoding="utf-8")
     (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "langgraph.json").write_text(json.dumps(CONFIG))
+    for name, language in (("persistence.py", "python"), ("langgraph.json", "json")):
+        (tmp_path / name).write_text(page.partition(f"```{language}\n")[2].partition("```")[0])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -190,6 +190,7 @@ def test_the_program_for_a_laptop_continues_its_thread(tmp_path, monkeypatch):
     ("page", "name", "package"),
     [
         ("approvals.md", "approvals.py", "langgraph"),
+        ("operating-sqlite.md", "journal.py", "sqlite3"),
         ("agents.md", "agents.py", "langchain"),
         ("agents.md", "supervisor.py", "langgraph_supervisor"),
         ("agents.md", "deep.py", "deepagents"),  # (too large for an environment of tests)

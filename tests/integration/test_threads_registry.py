@@ -195,6 +195,7 @@ def test_runs_say_who_they_are_for(saver: Any) -> None:
     """The last run's config counts, without LangGraph's keys and values that are not scalars."""
     graph = _chat(saver)
     metadata = {"user_id": "u1", "run_id": "r", "langgraph_x": 1, "deep": {"a": 1}, "n": 1.5}
+    metadata |= {"thread_id": "one", "run_attempt": 1}
     graph.invoke({"said": ["hello"]}, {**at("one"), "metadata": metadata})
     assert _known(saver, "one").metadata == {"user_id": "u1", "n": 1.5}
     graph.invoke({"said": ["hello"]}, at("one", user_id="u2", long="x" * 2000))

@@ -44,6 +44,7 @@ LAG = 1_000_000
 _OWN_KEYS = frozenset(
     {
         *("source", "step", "parents", "writes", "run_id", DELTA_COUNTERS),
+        *("thread_id", "run_attempt"),  # (of LangGraph's server)
         *("merged_from", "merged_checkpoint", "threadkeep_memory"),
     }
 )
