@@ -20,6 +20,7 @@ from psycopg_pool import ConnectionPool
 
 from threadkeep import Retention, SqliteSaver
 from threadkeep.errors import (
+    ClosedError,
     InvalidArgumentError,
     ThreadExistsError,
     ThreadNotFoundError,
@@ -259,6 +260,8 @@ def test_refused_options(tmp_path: Any) -> None:
     saver = SqliteSaver(tmp_path / "a.db", migrate_from=str(tmp_path / "b.db"))
     with saver, pytest.raises(InvalidArgumentError, match="tenants"):
         saver.for_tenant("acme")
+    with pytest.raises(ClosedError):
+        saver.get_tuple(at("t"))
 
 
 @pytest.mark.parametrize("mirror_back", [False, True])

@@ -98,6 +98,16 @@ def test_forks_share_the_key_of_their_origin(saver: Any) -> None:
     assert saver.check().ok
 
 
+def test_what_the_erasure_of_an_account_leaves_is_shredded(tmp_path: Path, options: Any) -> None:
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        put(saver, "t")
+        saver.threads.update("t", metadata={"user_id": "u1"})
+        saver.threads.fork("t", new_thread_id="fork")
+        done = saver.threads.delete_account({"user_id": "u1"})
+        assert "call shred for each thread" in str(done.remains)
+        assert [len(saver.shred(one.thread).keys) for one in done.threads] == [1, 1]
+
+
 def test_another_program_reads_a_fork(tmp_path: Path, options: Any) -> None:
     with open_backend("sqlite", tmp_path, **options) as saver:
         put(saver, "t")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +29,7 @@ _IN_MEMORY = (
     "Items and cached results in memory belong to their objects: call erase of each Store, and"
     " clear of each NodeCache."
 )
+_KEYS = "Keys of the threads, which open backups and bundles: call shred for each thread."
 
 
 def delete_account(
@@ -91,6 +92,9 @@ class _Beside:
 
     def report(self, erased: EraseReport) -> AccountReport:
         """Return a report that also has the removed items and results."""
+        keys = self._whole.backend.keys
+        if erased.remains and keys is not None and keys.has_thread_keys:
+            erased = replace(erased, remains=(*erased.remains, _KEYS))
         values = {one.name: getattr(erased, one.name) for one in fields(erased)}
         return AccountReport(**values, items=tuple(self._items.items()), results=self._results)
 

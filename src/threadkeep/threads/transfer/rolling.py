@@ -29,6 +29,7 @@ from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.process_forks import WatchedMethods, watch
 from threadkeep.errors import (
     BackendError,
+    ClosedError,
     InvalidArgumentError,
     ThreadkeepError,
     UnreachableError,
@@ -94,6 +95,7 @@ class Rolling(WatchedMethods):
         self._writer: BaseCheckpointSaver[Any] | None = None
         self._opened = ExitStack()
         self._known: Lru[str, _Level] = Lru(_MOST)
+        self._is_closed = False
         self._parents: list[Any] = []  # connections of this process' parent
         watch(self)
 
@@ -213,6 +215,8 @@ class Rolling(WatchedMethods):
                     known.state = known.state._replace(replaced=replaced)
 
     def _open(self, codec: Codec) -> LangGraphSource:
+        if self._is_closed:
+            raise ClosedError(hint="Open another saver.")
         return open_source(self._source, codec, None, self._ring)
 
     def _asking(self) -> LangGraphSource:
@@ -239,6 +243,7 @@ class Rolling(WatchedMethods):
     def close(self) -> None:
         """Close the connections. Idempotent."""
         with self._lock:
+            self._is_closed = True
             self._forget()
             self._writer = None
             self._opened.close()
