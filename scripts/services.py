@@ -6,6 +6,7 @@ A server that its variable names is used and left alone; the others are started 
 alone, on 127.0.0.1, with fresh data that is removed at the end. The command finds:
 
 TK_TEST_POSTGRES        URL of a PostgreSQL; the role is a superuser where we started it
+TK_TEST_POSTGRES_OURS   "1" if we started that server, and remove its data at the end, or ""
 TK_TEST_POSTGRES_BIN    folder of PostgreSQL's programs, for tests with a server of their own, or ""
 TK_TEST_USER            uid to run those (and PgBouncer) as where we are root, whom they refuse,
                         or ""
@@ -95,7 +96,7 @@ def provide_postgres(
     stack: ExitStack,
     interrupt: Interrupt,
 ) -> dict[str, str]:
-    url = os.environ.get("TK_TEST_POSTGRES", "")
+    url = named = os.environ.get("TK_TEST_POSTGRES", "")
     programs = postgres_programs(folder, user)
     bouncer = pgbouncer()
     interrupt.check()
@@ -108,6 +109,7 @@ def provide_postgres(
         url = start_postgres(programs, folder, user, settings, stack, interrupt)
     return {
         "TK_TEST_POSTGRES": url,
+        "TK_TEST_POSTGRES_OURS": "" if named else "1",
         "TK_TEST_POSTGRES_BIN": str(programs or ""),
         "TK_TEST_PGBOUNCER_BIN": bouncer,
     }

@@ -23,7 +23,8 @@ from threadkeep.testing.records import uid
 
 TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels", "heaps")
 STORE_TABLES = ("store_items", "store_namespaces", "store_item_versions")
-_SCHEMAS = 4  # a test uses no more folders at a time
+_SCHEMAS = 4  # a test uses no more folders at a time, and 2 with partitions, which are slow to make
+_IS_KEPT = not os.environ.get("TK_TEST_POSTGRES_OURS")
 
 
 def url() -> str:
@@ -57,7 +58,7 @@ class _Schemas:
         return known
 
     def _take(self) -> str:
-        if self.made < _SCHEMAS:
+        if self.made < (_SCHEMAS if self.layout in (plain, granted) else _SCHEMAS // 2):
             name = f"tk_{self.layout.__name__}_{os.getpid()}_{self.made}"
             self.made += 1
             make(name, self.layout)
@@ -108,9 +109,10 @@ def hashed(schema: str) -> None:
 
 
 def make(schema: str, layout: Layout = plain) -> None:
-    """Make a schema with its tables; it is dropped when the process ends."""
+    """Make a schema with its tables; a server that is kept drops it when the process ends."""
     _server().execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-    atexit.register(_server().execute, f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    if _IS_KEPT:
+        atexit.register(_server().execute, f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     backend = PostgresBackend(url(), schema=schema, max_size=1)
     backend.migrate()
     backend.close()
