@@ -110,12 +110,12 @@ def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSe
         conninfo = make_conninfo(database)
     except (psycopg.Error, UnicodeError) as error:
         named = {name for name, _ in parse_qsl(database.partition("?")[2])}
-        for name in named & set(re.findall(r'parameter: "(.*)"', str(error))):
+        for name in named & set(re.findall(r'^invalid .*parameter: "(.*)"', str(error))):
             raise unknown("PostgreSQL", name, described(PostgresOptions)) from None
         cause = _QUOTED.sub('"..."', " ".join(str(error).split()))
         raise errors.OpenError(
             f"Invalid PostgreSQL URL: {cause}",
-            hint="Use postgresql://user:password@host:5432/database.",
+            hint="Use postgresql://user:password@host:5432/database?name=value&name=value.",
         ) from None  # (the cause may show the password)
     return PostgresSettings(conninfo, cast("PostgresOptions", in_url | options))
 
