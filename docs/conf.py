@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from itertools import pairwise
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.search.en import SearchEnglish
 
 import threadkeep
 
@@ -40,6 +42,23 @@ FEW = 12  # parameters: a longer signature is shown with **options, as the optio
 CODE = re.compile(r"`[^`]+`(?=(\w?))")
 
 
+class Search(SearchEnglish):
+    """Index Chinese, which has no spaces, by its characters and pairs of them."""
+
+    js_splitter_code = r"""
+const han = /[\u4e00-\u9fff]+|(?:(?![\u4e00-\u9fff])[\p{Letter}\p{Number}_])+/gu;
+const pairs = (run) => [...run].slice(1).map((next, i) => run[i] + next);
+var splitQuery = (query) => (query.match(han) || []).flatMap((run) =>
+  run.length > 1 && /[\u4e00-\u9fff]/.test(run) ? pairs(run) : [run]);
+"""
+
+    def split(self, text: str) -> list[str]:
+        """Return the words of a text, as splitQuery does, and single characters."""
+        runs = re.findall(r"[\u4e00-\u9fff]+", text)
+        pairs = [first + second for run in runs for first, second in pairwise(run)]
+        return [*re.findall(r"[^\W\u4e00-\u9fff]+", text), *"".join(runs), *pairs]
+
+
 def shorter(*given: Any) -> tuple[str, str] | None:
     """Show many options as `(conn, **options)`, and no defaults that have no text."""
     *_, obj, _options, text, returned = given
@@ -71,6 +90,7 @@ def others(_app: Any, _what: str, _name: str, obj: Any, *_: Any) -> bool | None:
 
 def setup(app: Sphinx) -> None:
     """Register the functions above."""
+    app.add_search_language(Search)
     app.connect("autodoc-process-signature", shorter)
     app.connect("autodoc-process-docstring", plain, priority=0)
     app.connect("autodoc-skip-member", others)
