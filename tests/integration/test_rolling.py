@@ -199,11 +199,14 @@ def test_what_is_deleted_stays_deleted(pods: Any) -> None:
     assert old_saver.get_tuple(at("t")) is not None, "without mirror_back nothing is written there"
 
 
-def test_deleted_in_both(pods: Any) -> None:
+def test_deleted_in_both_and_begun_again_there(pods: Any) -> None:
     old_saver, saver = pods("sqlite", mirror_back=True)
-    graph_on(old_saver).invoke(said("one"), at("t"))
+    old, new = graph_on(old_saver), graph_on(saver)
+    old.invoke(said("one"), at("t"))
     saver.delete_thread("t")
     assert old_saver.get_tuple(at("t")) is None
+    old.invoke(said("begun again"), at("t"))
+    assert story(new) == story(old)
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])

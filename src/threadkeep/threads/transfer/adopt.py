@@ -150,9 +150,9 @@ def take(
 ) -> Operation[tuple[str | None, dict[str, str]]]:
     """Copy the checkpoints of a thread of an open source that are missing here.
 
-    A thread that was deleted here stays deleted. With `merges`, runs that both have made become
-    branches, and questions and answers of the source's heads take the place of those here: as in
-    one store of LangGraph's.
+    A deletion here is final, but a thread that was begun again there is copied. With
+    `merges`, runs that both have made become branches, and questions and answers of the source's
+    heads take the place of those here: as in one store of LangGraph's.
 
     Values of checkpoints that are here are not read again, but those of the heads, and of the heads
     as of the last call (`since`): writes may have been added to them.
@@ -165,8 +165,7 @@ def take(
     run = _Adoption(store, engine, source, no_progress, total=0, **flags)
     run.merges, run.since, run.is_tail = merges, since, True
     existing = yield from run.existing(thread, revive=False)
-    if not existing.deleted_at or existing.stored:
-        yield from run.thread(thread, existing)
+    yield from run.thread(thread, existing)
     yield from store.flush()
     return run.result.conflicts.get(thread), run.heads
 
@@ -257,7 +256,7 @@ class _Adoption:
             if is_conflict and not self.merges:
                 self.count(len(parents))
                 raise existing.conflict()
-            if self.is_tail and existing.stored:
+            if self.is_tail:
                 pruned = existing.pruned(left)
                 gone |= pruned
                 left = {key: left[key] for key in left.keys() - pruned}
