@@ -6,8 +6,9 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -184,6 +185,26 @@ def test_the_program_for_a_laptop_continues_its_thread(tmp_path, monkeypatch):
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         assert done.stdout == f"{answers(number)}\n"
     assert "1" in run("threads", "threads.db")
+
+
+def test_the_messages_of_a_file_are_read_without_threadkeep(tmp_path):
+    page = (DOCS / "file-format.md").read_text(encoding="utf-8")
+    program = programs("file-format.md")["read.py"]
+    assert "threadkeep" not in program
+    for text in ("hello", "again"):
+        command = [*python(), "-c", programs("laptop.md")["chat.py"], text]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    command = [*python(), "-W", "error", "-c", program]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert f"```\n{done.stdout}```" in page
+    with closing(sqlite3.connect(tmp_path / "threads.db")) as db:
+        tables = [
+            name
+            for (name,) in db.execute(
+                "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE TABLE%'"
+            )
+        ]
+    assert [name for name in tables if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(
