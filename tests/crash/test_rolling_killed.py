@@ -43,6 +43,54 @@ with open_saver(sys.argv[2], migrate_from=sys.argv[1], mirror_back=True) as save
         print(said, flush=True)
 """
 
+ENDLESS = """
+import sys
+from itertools import count
+from langgraph.checkpoint.sqlite import SqliteSaver
+from tests.crash.note_taker import graph_on, turn
+from threadkeep import open_saver
+
+name, source, url = sys.argv[1:]
+on_ours = lambda: open_saver(url, migrate_from=source, mirror_back=True)
+with on_ours() if name == "new" else SqliteSaver.from_conn_string(source) as saver:
+    for number in count():
+        turn(graph_on(saver), f"{name} {number}")
+        print(f"{name} {number}", flush=True)
+"""
+
+
+def test_both_killed_while_they_serve_one_thread(tmp_path: Path) -> None:
+    source, url = str(tmp_path / "langgraph.db"), url_of("sqlite", tmp_path)
+    with SqliteSaver.from_conn_string(source) as saver:
+        old = graph_on(saver)
+        turn(old, "first")
+        told = {"first"}
+        programs = [
+            subprocess.Popen(
+                [*python(), "-c", ENDLESS, name, source, url],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in ("old", "new")
+        ]
+        for program in programs:
+            told |= {program.stdout.readline().strip() for _ in range(2)}
+        for program in programs:
+            program.kill()
+            told |= {*program.communicate(timeout=SECONDS)[0].split("\n")[:-1]}
+        turn(old, "last")
+        with open_saver(url, migrate_from=source, mirror_back=True) as ours:
+            new = graph_on(ours)
+            assert new.get_state(at("t")).values == old.get_state(at("t")).values
+            for graph in (old, new):
+                history = graph.get_state_history(at("t"))
+                assert told <= {note for one in history for note in one.values.get("notes", [])}
+            assert {one.checkpoint["id"] for one in saver.list(at("t"))} <= {
+                one.checkpoint["id"] for one in ours.list(at("t"))
+            }
+            assert ours.check().ok
+
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("store", SHARED)
