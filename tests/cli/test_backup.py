@@ -5,12 +5,18 @@ As processes where a terminal, another writer or the whole way is what matters.
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import stat
+import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from kit.cli import SECONDS, threadkeep
 from kit.engine import Chain, everything
+from kit.forked import python
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
@@ -260,3 +266,30 @@ def test_a_restore_is_done_again_without_harm(tmp_path, path, here):
     assert main(["backup", str(path), str(file)]) == 0
     assert here("restore", target, file)[1] == [f"Restored 2 threads from {file}"]
     assert here("restore", target, file)[1] == [f"Restored 0 threads from {file}; 2 unchanged"]
+
+
+def test_the_drill_of_the_page(tmp_path, path, monkeypatch):
+    page = Path(__file__).parents[2].joinpath("docs/backup.md").read_text(encoding="utf-8")
+    scripts = re.findall(r"^```sh\n# (\w+\.sh)[^\n]*\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for name, script in scripts:
+        (tmp_path / name).write_text(script)
+    program = tmp_path / "bin" / "threadkeep"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(python())} -m threadkeep "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    backups = tmp_path / "backups"
+    backups.mkdir()
+
+    def sh(*command):
+        run = subprocess.run(["sh", *command], cwd=tmp_path, capture_output=True, text=True)  # noqa: PLW1510 - its code counts
+        return run.returncode, run.stdout.splitlines()[-1:]
+
+    assert sh("backup.sh", path, backups)[0] == 0
+    assert sh("drill.sh", backups) == (0, ["Older than recorded: 0 of 2 threads."])
+    with SqliteSaver(path) as saver:
+        Chain(saver, "late").put(n=1)
+    (tmp_path / "restored.db").unlink()
+    program.write_text(program.read_text().replace("exec", '[ "$1" = backup ] || exec'))
+    assert sh("backup.sh", path, backups)[0] == 0, "heads, and no backup"
+    assert sh("drill.sh", backups) == (1, ["Older than recorded: 1 of 3 threads."])
