@@ -11,7 +11,7 @@ import yaml
 from langgraph.checkpoint.memory import InMemorySaver
 from prometheus_client import CollectorRegistry
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, Thresholds
 from threadkeep.monitor import Alert, Monitor, observe
 from threadkeep.monitor.service import MonitorMetrics
 
@@ -66,3 +66,11 @@ def test_the_alert_rules_name_metrics_that_there_are() -> None:
     for rule in group["rules"]:
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert re.search(r"{{ \$(value|labels)", rule["annotations"]["summary"])
+
+
+def test_the_page_says_what_to_do_at_each_alert() -> None:
+    page = (DEPLOY.parent / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]*`[^|]*) \|", page.partition("### Respond to")[2], re.MULTILINE)
+    (group,) = yaml.safe_load((DEPLOY / "alert-rules.yml").read_text())["groups"]
+    alerts = {rule["alert"] for rule in group["rules"]} | set(Thresholds.__annotations__)
+    assert {f"`{alert}`" for alert in alerts} <= set(", ".join(rows).split(", "))
