@@ -272,6 +272,9 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("erase threads.db", "in one way"),
         ("erase threads.db alpha --metadata a=1 --yes", "in one way"),
         ("erase threads.db --metadata user_id --yes", "KEY=VALUE"),
+        ("leave langgraph.db alpha", "threadkeep leave threads.db sqlite:///langgraph.db"),
+        ("delete-account threads.db --yes", "Missing option '--metadata'"),
+        ("delete-account threads.db --metadata a=1 --namespace a..b --yes", "users.u1"),
     ],
 )
 def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
@@ -298,6 +301,8 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
         ["check", "a.db", "host=h password=hunter 2"],
         ["check", "u:hunter 2@127.0.0.1:1/db"],
         ["check", "postgresql://u:hunter 2@127.0.0.1:1/db"],
+        ["check", "postgresql://u:hunter/2@127.0.0.1:1/db"],
+        ["check", "postgresql://u:2@hunter@127.0.0.1:1/db"],
         ["check", "postgresql://u:hunter2@127.0.0.1:1/db"],  # (the driver says why it failed)
         ["mirror", "threads.db", "postgresql://u:hunter2@127.0.0.1:1/x"],
         ["stats", "redis://u:hunter2@127.0.0.1:1/0"],

@@ -115,7 +115,7 @@ PASSWORD = "hunter2"
         ("h?pwd={}", "not a URL"),
         (b"postgresql://u:{}@h/db", "bytes is not a URL"),
         ("postgresql://u:{}@h/\udcff", "not valid Unicode"),
-        ("postgresql://u:{}@h/db?sslmode=require?schema=x", r"database\?name=value&name=value"),
+        ("postgresql://u:{}@h/db?sslmode=require?schema=x", r"database\?option=value&option=value"),
         ("memory://u:{}@h", "Write memory://"),
         ("sqlite://u:{}@h/x.db", "names a host"),
         ("sqlite:///x.db?key={}", "Options: synchronous, busy_timeout"),

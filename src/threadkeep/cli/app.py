@@ -195,7 +195,7 @@ def _callback(found: _Command) -> Callable[..., int | None]:
             for name, make in found.groups.items():
                 own = {one.name: arguments.pop(one.name) for one in _parameters(make)}
                 arguments[name] = make(**own)
-            return found.run(Session(**shared), **arguments)
+            return found.run(Session(**shared, example=found.example), **arguments)
         except InvalidArgumentError as error:
             error.message = _with_flag(error.message, {one.name: _flag(one) for one in given})
             raise

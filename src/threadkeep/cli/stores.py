@@ -130,14 +130,20 @@ def names_store(word: str) -> bool:
         return False
 
 
-def url_of(argument: str | None) -> str:
-    """Return the URL or path that a command names, else the configured one."""
+_EXAMPLE = "threadkeep threads threads.db"
+
+
+def url_of(argument: str | None, example: str = _EXAMPLE) -> str:
+    """Return the URL or path that a command names, else the configured one.
+
+    `example` is of the command, for an error.
+    """
     url = settings().url if argument in (None, LEFT_OUT) else argument
     if not url:
         raise InvalidArgumentError(
             "No store is given.",
-            hint="Name it first, as in `threadkeep threads threads.db`; or set THREADKEEP_URL, or"
-            " write url = '...' into threadkeep.toml.",
+            hint=f"Name it, as in `{example}`; or set THREADKEEP_URL, or write url = '...' into"
+            " threadkeep.toml.",
         )
     return url
 
@@ -259,10 +265,11 @@ class Session(Output):
     raw: bool = False
     migrations: Migrations | None = None
     tenant: str | None = None
+    example: str = _EXAMPLE
 
     def store_url(self) -> str:
         """Return the URL of the store; see `url_of`."""
-        return url_of(self.store)
+        return url_of(self.store, self.example)
 
     def open(self, *, read_only: bool | Literal["live"] = False, strict: bool = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""

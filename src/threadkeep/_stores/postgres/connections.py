@@ -115,8 +115,15 @@ def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSe
         cause = _QUOTED.sub('"..."', " ".join(str(error).split()))
         raise errors.OpenError(
             f"Invalid PostgreSQL URL: {cause}",
-            hint="Use postgresql://user:password@host:5432/database?name=value&name=value.",
+            hint="Use postgresql://user:password@host:5432/database?option=value&option=value.",
         ) from None  # (the cause may show the password)
+    parts = conninfo_to_dict(conninfo)
+    host, ports = str(parts.get("host") or ""), str(parts.get("port") or "").split(",")
+    if separator and ("@" in host[1:] or not all(port.isdigit() for port in ports if port)):
+        raise errors.OpenError(  # (a part of the password is in the host or the port)
+            "Invalid PostgreSQL URL: its host has an @, or its port is no number.",
+            hint="Write special characters of the password as %40 for @, and %2F for /.",
+        )
     return PostgresSettings(conninfo, cast("PostgresOptions", in_url | options))
 
 

@@ -273,7 +273,11 @@ def erase(
 def delete_account(  # noqa: PLR0913 - they are given by name
     session: Session,
     *,
-    metadata: list[str] = WITH_METADATA,
+    metadata: list[str] = option(
+        "--metadata KEY=VALUE",
+        "A thread with this metadata is the user's. VALUE is JSON, else text. Repeatable.",
+        ...,
+    ),
     thread: list[str] | None = option("--thread ID", "Also this thread or session. Repeatable."),
     namespace: list[str] | None = option(
         "--namespace LABELS",
@@ -294,12 +298,20 @@ def delete_account(  # noqa: PLR0913 - they are given by name
             saver.threads.delete_account,
             parse_metadata("--metadata", metadata),
             thread_ids=thread or (),
-            namespaces=[tuple(one.split(".")) for one in namespace or ()],
+            namespaces=[_labels(one) for one in namespace or ()],
             results=not keep_results,
             forks=not keep_forks,
         )
         report = _erased(session, run, rewrite=rewrite, yes=yes, dry_run=dry_run)
     return 0 if report.ok else 1
+
+
+def _labels(word: str) -> tuple[str, ...]:
+    labels = tuple(word.split("."))
+    if not all(labels):
+        hint = "Use labels joined by dots: users.u1."
+        raise InvalidArgumentError(f"Invalid value for --namespace: {word!r}.", hint=hint)
+    return labels
 
 
 def _erased(
@@ -344,7 +356,8 @@ def _erase_lines(report: EraseReport) -> list[Drawn]:
         if report.results:
             lines.append(f"{verb} {plural(report.results, 'cached result')}")
     if report.forks:
-        lines.append(f"Forks still hold the data: {', '.join(report.forks)} (--forks erases them)")
+        erases = "without --keep-forks" if isinstance(report, AccountReport) else "--forks"
+        lines.append(f"Forks still hold the data: {', '.join(report.forks)} ({erases} erases them)")
     if report.shared_with:
         lines.append(f"Shared history with: {', '.join(report.shared_with)}")
     lines += [f"Cleared: {place}" for place in report.cleared]
