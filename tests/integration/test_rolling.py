@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit import runs
 from kit.backends import open_backend
 from kit.places import at
 from langgraph.graph import START, MessagesState, StateGraph
@@ -426,3 +427,23 @@ def connection_of(source: Any) -> int:
 def writers_of(saver: Any) -> set[int]:
     with saver._rolling._writer.conn.connection() as connection:
         return {connection.info.backend_pid}
+
+
+def test_ancestors_that_are_missing_there_are_written_too(pods: Any, monkeypatch: Any) -> None:
+    """LangGraph's savers rebuild a DeltaChannel from the writes of ancestors."""
+    old_saver, saver = pods("sqlite", mirror_back=True)
+    old_saver.setup()
+    old, new = runs.story(old_saver, runs.Delta), runs.story(saver, runs.Delta)
+    for who in ("a", "b"):
+        new.invoke({"log": [who]}, at("t"))
+    saver.threads.fork("t", new_thread_id="fork")
+    old_saver.delete_thread("t")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(old_saver), "put_writes", lambda *_: 1 / 0)
+        patch.setattr(type(old_saver), "put", lambda *_: 1 / 0)
+        new.invoke({"log": ["refused there"]}, at("fork"))
+    for thread in ("t", "fork"):
+        new.invoke({"log": ["c"]}, at(thread))
+        old.invoke({"log": ["d"]}, at(thread))
+        assert len(old.get_state(at(thread)).values["log"]) > 11
+        assert story(old, thread) == story(new, thread)

@@ -353,7 +353,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         self._save(call)
         if self._rolling is not None:
             given = (config, checkpoint, metadata, new_versions)
-            run(self._rolling.mirror(call.place.thread, "put", *given))
+            run(self._rolling.put(self._store, self._engine, call.place, *given))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             self._store.run(self._thinned(call.place.thread))
         return arguments.stored(call)
@@ -372,7 +372,7 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
         await self._asave(call)
         if self._rolling is not None:
             given = (config, checkpoint, metadata, new_versions)
-            await arun(self._rolling.mirror(call.place.thread, "put", *given))
+            await arun(self._rolling.put(self._store, self._engine, call.place, *given))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             await self._store.arun(self._thinned(call.place.thread))
         return arguments.stored(call)

@@ -40,6 +40,7 @@ from threadkeep._core.engine.model import (
     ThreadRows,
 )
 from threadkeep._core.engine.operation import (
+    CheckpointRef,
     Fetch,
     Operation,
     Progress,
@@ -158,6 +159,14 @@ def leave(
     return run.result
 
 
+def bring(
+    store: LayeredBackend, engine: Engine, there: Destination, place: CheckpointRef
+) -> Operation[None]:
+    """Write a checkpoint into LangGraph's tables, with the ancestors that they lack."""
+    run = _Leaving(store, engine, there, verify=False, dry_run=False)
+    yield from run.bring(place)
+
+
 def _read(name: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
     rows, entry = yield Fetch((ReadThread(name), ReadEntry(name)))
     return rows, entry
@@ -231,12 +240,27 @@ class _Leaving:
             self.result.newer.append(name)
             return
         if not self.dry_run:
+            for key in copy.to_compare():
+                yield from self._check_tip(copy, key)
             yield from self._write(copy)
         self.result.checkpoints += len(copy.missing) if self.dry_run else 0
         self.result.unchanged += len(ours) - len(copy.missing)
         self.result.threads += 1
         if self.verify:
             yield from self._verify(copy)
+
+    def bring(self, place: CheckpointRef) -> Operation[None]:
+        """See `bring`."""
+        rows, _ = yield from on(self.store, _read(place.thread))
+        ours = {(one.row.ns, one.row.id): one for one in rows.checkpoints}
+        theirs = yield from external(partial(self.there.present, place.thread))
+        copy = yield from external(partial(self._planned, place.thread, ours, theirs))
+        missing, key = set[CheckpointKey](), (place.ns, str(place.id))
+        while key in copy.missing:
+            missing.add(key)
+            key = place.ns, str(ours[key].row.parent)
+        lacking = {key: copy.lacking[key]} if key in copy.lacking else {}
+        yield from self._write(copy._replace(missing=missing, lacking=lacking))
 
     def _planned(
         self, name: str, ours: dict[CheckpointKey, StoredCheckpoint], theirs: Present
@@ -288,8 +312,6 @@ class _Leaving:
 
     def _write(self, copy: _Copy) -> Operation[None]:
         """Write all missing rows."""
-        for key in copy.to_compare():
-            yield from self._check_tip(copy, key)
         writer = _Writer(self.there.saver, copy, self.result)
         for part in parts_of(copy.to_write(), lambda _: 0, _MOST_CHECKPOINTS):
             loaded = yield from self._load(copy, part)

@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
 from threadkeep._core.codec import Codec
 from threadkeep._core.codec.format import describe
 from threadkeep._core.engine.context import Engine
-from threadkeep._core.engine.operation import Operation
+from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.lru import Lru
 from threadkeep._run.driver import external
 from threadkeep._run.layered_backend import LayeredBackend
@@ -36,10 +36,12 @@ from threadkeep.errors import (
 )
 from threadkeep.keys import KeyRing
 from threadkeep.threads import lazy
+from threadkeep.threads.transfer.destination import Destination
 from threadkeep.threads.transfer.opening import open_source, open_writer
 from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
 from threadkeep.threads.transfer.target import is_left
 
+_UNKNOWN = SourceState(-1, -1, None)
 _MOST = 10_000  # threads whose state there is remembered
 _REMAINS = "LangGraph's tables, which migrate_from= names, hold {}: delete them there, too."
 _FILES = (
@@ -133,10 +135,50 @@ class Rolling(WatchedMethods):
         A failure is logged, as the save is durable here.
         """
         ns = given[0]["configurable"].get("checkpoint_ns", "") if method != "delete_thread" else ""
-        if not (self._mirrors and is_left(ns)):
+        if self._mirrors and is_left(ns):
+            write = external(partial(self._write, thread, method, given))
+            yield from self._logged(thread, write)
+
+    def put(
+        self, store: LayeredBackend, engine: Engine, place: CheckpointRef, *given: Any
+    ) -> Operation[None]:
+        """Write a checkpoint into LangGraph's store, too, as `mirror` does.
+
+        LangGraph stores values apart from checkpoints, unchanged ones and those of DeltaChannels
+        with ancestors alone. If the parent may be missing there, as in a fork, all ancestors that
+        are missing are written, too.
+        """
+        if not (self._mirrors and is_left(place.ns)):
             return
+        config, checkpoint, _, _ = given
+        if self._has_parent(place, config):
+            write = external(partial(self._write, place.thread, "put", given))
+        else:
+            write = self._bring(store, engine, place)
+        yield from self._logged(place.thread, _unless_numeric(checkpoint, write))
+
+    def _has_parent(self, place: CheckpointRef, config: Any) -> bool:
+        with self._lock:
+            known = self._known.get(place.thread)
+        parent = config["configurable"].get("checkpoint_id")
+        return known is not None and known.heads.get(place.ns) == parent
+
+    def _bring(
+        self, store: LayeredBackend, engine: Engine, place: CheckpointRef
+    ) -> Operation[None]:
+        writer = yield from external(self._writing)
+        source = yield from external(partial(self._open, engine.codec))
+        with closing(source):
+            there = Destination(writer, source, writer.serde, ExitStack())
+            yield from lazy.leave.bring(store, engine, there, place)
+        with self._lock:
+            known = self._known.get(place.thread)
+            heads = {**({} if known is None else known.heads), place.ns: str(place.id)}
+            self._known.put(place.thread, _Level(_UNKNOWN, heads))
+
+    def _logged(self, thread: str, write: Operation[None]) -> Operation[None]:
         try:
-            yield from external(partial(self._write, thread, method, given))
+            yield from write
         except Exception:  # noqa: BLE001 - whatever that saver raises
             _log.exception(
                 "Thread %r could not be written into LangGraph's tables. threads.leave writes the"
@@ -194,15 +236,18 @@ class Rolling(WatchedMethods):
             self._known.put(thread, _Level(state, heads))
             return None, heads
 
-    def _write(self, thread: str, method: str, given: Sequence[Any]) -> None:
+    def _writing(self) -> BaseCheckpointSaver[Any]:
         with self._lock:
             if self._writer is None:
                 serde = None if isinstance(self._source, str) else self._source.serde
                 self._writer = open_writer(self._source, serde, self._opened, shared=True)
+            return self._writer
+
+    def _write(self, thread: str, method: str, given: Sequence[Any]) -> None:
+        writer = self._writing()
+        with self._lock:
             known = self._known.get(thread)
-        if method == "put":
-            given = _complete(known, *given)
-        getattr(self._writer, method)(*given)
+        getattr(writer, method)(*given)
         with self._lock:
             if known is not None and method == "put":
                 known.checkpoints += 1
@@ -249,15 +294,8 @@ class Rolling(WatchedMethods):
             self._opened.close()
 
 
-def _complete(known: _Level | None, config: Any, checkpoint: Any, metadata: Any, new: Any) -> Any:
-    """Return the arguments of a put, with all values if the parent may be missing there.
-
-    LangGraph stores values apart from checkpoints, and unchanged ones with an ancestor alone.
-    """
+def _unless_numeric(checkpoint: Any, write: Operation[None]) -> Operation[None]:
     if not all(isinstance(one, str) for one in checkpoint["channel_versions"].values()):
         hint = "Only threads that were begun with migrate_from= can be continued there."
         raise InvalidArgumentError("LangGraph's savers do not compare numeric versions.", hint=hint)
-    place = config["configurable"]
-    parent = place.get("checkpoint_id")
-    is_there = known is not None and known.heads.get(place.get("checkpoint_ns", "")) == parent
-    return config, checkpoint, metadata, new if is_there else checkpoint["channel_versions"]
+    yield from write
