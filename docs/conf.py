@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from itertools import pairwise
+from pydoc import locate
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -82,6 +83,14 @@ def plain(_app: Any, _what: str, name: str, _obj: Any, _: Any, lines: list[str])
     lines[:] = [CODE.sub(lambda code: code[0] + "\\ " * bool(code[1]), line) for line in lines]
 
 
+def async_variant(_app: Any, _what: str, name: str, obj: Any, _: Any, lines: list[str]) -> None:
+    """Explain an async method by the sync one, if both have the same text."""
+    owner, _dot, method = name.rpartition(".")
+    sync = f"{owner}.{method[1:]}"
+    if method.startswith("a") and getattr(locate(sync), "__doc__", None) == obj.__doc__:
+        lines[:] = [f"The async variant of :py:meth:`~{sync}`."]
+
+
 def others(_app: Any, _what: str, _name: str, obj: Any, *_: Any) -> bool | None:
     """Leave out LangGraph's own methods, and fields that their class lists."""
     foreign = str(getattr(obj, "__module__", "")).startswith("lang")
@@ -92,5 +101,6 @@ def setup(app: Sphinx) -> None:
     """Register the functions above."""
     app.add_search_language(Search)
     app.connect("autodoc-process-signature", shorter)
+    app.connect("autodoc-process-docstring", async_variant, priority=0)
     app.connect("autodoc-process-docstring", plain, priority=0)
     app.connect("autodoc-skip-member", others)

@@ -98,7 +98,7 @@ def listed(kind: type, **defaults: object) -> Callable[[F], F]:
             lines.append(f"    {name}: {option.help} Default: {shown_default(default)}.")
         changed: Any = function
         changed.__signature__ = signature.replace(parameters=[*plain, *keywords])
-        above = inspect.cleandoc(function.__doc__) + "\n\n" if function.__doc__ else ""
+        above = inspect.cleandoc(function.__doc__) + "\n\n" if function.__doc__ else "\n"
         changed.__doc__ = f"{above}Options:\n" + "\n".join(lines)
         return function
 

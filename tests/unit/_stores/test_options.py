@@ -81,6 +81,7 @@ def test_help_describes_each_option():
     for name, option in described(OpenSaverOptions).items():
         default = shown_default(option.default)
         assert f"    {name}: {option.help} Default: {default}." in threadkeep.open_saver.__doc__
+    assert inspect.getdoc(threadkeep.SqliteSaver.__init__).startswith("Options:\n    keys: ")
     assert inspect.signature(threadkeep.SqliteSaver).parameters["busy_timeout"].default == 30.0
     assert inspect.signature(cache.SqliteCache).parameters["synchronous"].default == "normal"
 
