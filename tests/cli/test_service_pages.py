@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -16,9 +17,11 @@ import psycopg
 import pytest
 from kit import postgres
 from kit.cli import SECONDS
+from kit.engine import Chain
 from kit.forked import python
 
-from threadkeep import PostgresSaver
+from threadkeep import KeyRing, PostgresSaver, SqliteSaver
+from threadkeep.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 SLOW = """
@@ -207,18 +210,31 @@ def test_the_messages_of_a_file_are_read_without_threadkeep(tmp_path):
     assert [name for name in tables if f"`{name}`" not in page] == []
 
 
+def test_the_commands_of_the_checklist_run(tmp_path, capsys):
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        Chain(saver).put(n=1)
+    page = (DOCS / "production.md").read_text(encoding="utf-8")
+    commands = page.partition("```sh\n")[2].partition("```")[0].splitlines()
+    for command in commands:
+        _, *arguments = shlex.split(command.replace("$STORE", str(tmp_path / "threads.db")))
+        assert main(arguments) == 0, command
+    assert "Nothing to remove" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("page", "name", "package"),
     [
         ("approvals.md", "approvals.py", "langgraph"),
         ("operating-sqlite.md", "journal.py", "sqlite3"),
+        ("production.md", "production.py", "cryptography"),
         ("agents.md", "agents.py", "langchain"),
         ("agents.md", "supervisor.py", "langgraph_supervisor"),
         ("agents.md", "deep.py", "deepagents"),  # (too large for an environment of tests)
     ],
 )
-def test_a_program_prints_the_output_of_its_page(page, name, package, tmp_path):
+def test_a_program_prints_the_output_of_its_page(page, name, package, tmp_path, monkeypatch):
     pytest.importorskip(package)
+    monkeypatch.setenv("TK_KEYS", KeyRing.generate().as_text())
     for file, program in programs(page).items():
         (tmp_path / file).write_text(program)
     # (langgraph_supervisor calls a deprecated function of LangGraph)
