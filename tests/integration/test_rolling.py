@@ -144,15 +144,21 @@ def test_lost_connections_lose_no_save_there(pods: Any) -> None:
     assert written[0] == written[1]
 
 
-def test_later_turns_are_brought_and_nothing_is_read_twice(pods: Any, monkeypatch: Any) -> None:
-    old, new = map(graph_on, pods("sqlite", mirror_back=True))
-    taken, take = [], adopt.take
+@pytest.fixture
+def taken(monkeypatch: Any) -> list[str]:
+    """The threads of each copy."""
+    names, take = [], adopt.take
 
     def spy(*given: Any, **options: Any) -> Any:
-        taken.append(given[3])
+        names.append(given[3])
         return take(*given, **options)
 
     monkeypatch.setattr(adopt, "take", spy)
+    return names
+
+
+def test_later_turns_are_brought_and_nothing_is_read_twice(pods: Any, taken: Any) -> None:
+    old, new = map(graph_on, pods("sqlite", mirror_back=True))
     for turn in range(3):
         old.invoke(said(f"old {turn}"), at("t"))
         for answer in ("first", "second"):
@@ -211,7 +217,7 @@ def test_deleted_in_both_and_begun_again_there(pods: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_many_touch_a_thread_first(backend: str, pods: Any) -> None:
+def test_many_touch_a_thread_first(backend: str, pods: Any, taken: Any) -> None:
     old, *savers = pods("sqlite", backend, count=3)
     graph_on(old).invoke(said("one"), at("t"))
     for answer in ("a", "b"):
@@ -229,6 +235,7 @@ def test_many_touch_a_thread_first(backend: str, pods: Any) -> None:
     for task in tasks:
         task.join()
     assert found == [wanted] * 6
+    assert len(taken) == 3, "once by each program"
     assert savers[0].check().ok
 
 

@@ -8,9 +8,11 @@ the copy before it reads.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +25,10 @@ from threadkeep._core.codec.format import describe
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.lru import Lru
-from threadkeep._run.driver import external
+from threadkeep._run.driver import external, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
-from threadkeep._stores.process_forks import WatchedMethods, watch
+from threadkeep._stores.process_forks import WatchedMethods, running_loop, watch
 from threadkeep.errors import (
     BackendError,
     ClosedError,
@@ -43,6 +45,7 @@ from threadkeep.threads.transfer.target import is_left
 
 _UNKNOWN = SourceState(-1, -1, None)
 _MOST = 10_000  # threads whose state there is remembered
+_PATIENCE = 300.0  # seconds for another caller's copy, which may have been abandoned
 _REMAINS = "LangGraph's tables, which migrate_from= names, hold {}: delete them there, too."
 _FILES = (
     "Free space in the files of LangGraph's database: VACUUM it. A run that is under way on"
@@ -97,6 +100,7 @@ class Rolling(WatchedMethods):
         self._writer: BaseCheckpointSaver[Any] | None = None
         self._opened = ExitStack()
         self._known: Lru[str, _Level] = Lru(_MOST)
+        self._copying: dict[str, Future[None]] = {}  # by thread
         self._is_closed = False
         self._parents: list[Any] = []  # connections of this process' parent
         watch(self)
@@ -109,9 +113,32 @@ class Rolling(WatchedMethods):
         Raises:
             ThreadkeepError: a value there cannot be read, or one of the stores failed.
         """
-        state, heads = yield from external(partial(self._look, thread))
-        if state is None:
-            return
+        while True:
+            state, heads = yield from external(partial(self._look, thread))
+            if state is None:
+                return
+            own: Future[None] = Future()
+            other = self._copying.setdefault(thread, own)
+            if other is own:
+                break
+            # (a long thread is copied once, however many ask for it)
+            yield from sync_or_async(partial(_wait, other), partial(_await, other))
+            if not other.done():
+                self._copying.pop(thread, None)
+        try:
+            yield from self._copy(store, engine, thread, state, heads)
+        finally:
+            self._copying.pop(thread, None)
+            own.set_result(None)
+
+    def _copy(
+        self,
+        store: LayeredBackend,
+        engine: Engine,
+        thread: str,
+        state: SourceState,
+        heads: dict[str, str],
+    ) -> Operation[None]:
         if not state.checkpoints:
             heads = {}  # (deleted there)
         else:
@@ -283,6 +310,7 @@ class Rolling(WatchedMethods):
         if in_child:
             self._parents.append((self._asked, self._opened))  # (collecting them would close them)
             self._asked, self._writer, self._opened = None, None, ExitStack()
+            self._copying = {}
         self._lock.release()
 
     def close(self) -> None:
@@ -292,6 +320,15 @@ class Rolling(WatchedMethods):
             self._forget()
             self._writer = None
             self._opened.close()
+
+
+def _wait(other: Future[None]) -> None:
+    if running_loop() is None:  # (else the other caller may need this thread)
+        wait([other], _PATIENCE)
+
+
+async def _await(other: Future[None]) -> None:
+    await asyncio.wait([asyncio.wrap_future(other)], timeout=_PATIENCE)
 
 
 def _unless_numeric(checkpoint: Any, write: Operation[None]) -> Operation[None]:
