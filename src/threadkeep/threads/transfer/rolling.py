@@ -188,7 +188,7 @@ class Rolling(WatchedMethods):
         with self._lock:
             known = self._known.get(place.thread)
         parent = config["configurable"].get("checkpoint_id")
-        return known is not None and known.heads.get(place.ns) == parent
+        return parent is None or (known is not None and known.heads.get(place.ns) == parent)
 
     def _bring(
         self, store: LayeredBackend, engine: Engine, place: CheckpointRef
