@@ -11,9 +11,12 @@ import httpx
 import pytest
 from kit.asgi import HERE, Client
 from kit.pages import page_over
+from kit.places import at
+from kit.runs import Delta
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver as OfficialSaver
+from langgraph.graph import START, StateGraph
 from langgraph.types import Interrupt
 
 from threadkeep import MemorySaver, SqliteSaver, Store
@@ -159,3 +162,15 @@ def test_a_page_reads_the_entry_of_its_thread_once(path, monkeypatch):
         client.cookies = dict(client("POST", "/enter", content=sessions.new_token()).cookies)
         answer = client.get(path.format(id=id))
     assert (answer.status_code, asked) == (200, ["one"])
+
+
+def test_a_conversation_of_writes_is_named():
+    builder = StateGraph(Delta).add_node("n", lambda _: {"log": ["b"]}).add_edge(START, "n")
+    with MemorySaver() as saver:
+        builder.compile(checkpointer=saver).invoke({"log": ["a"]}, at("one"))
+        sessions = Sessions()
+        client = Client(local_app(page_over(saver), sessions, 8230))
+        client.cookies = dict(client("POST", "/enter", content=sessions.new_token()).cookies)
+        shown = client.get("/thread/messages?id=one").text
+    assert "DeltaChannel" in shown
+    assert "<bdi>log</bdi>" in shown
