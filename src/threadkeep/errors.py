@@ -89,6 +89,8 @@ def _shown(value: object) -> str:
         return f"an integer of {value.bit_length()} bits"
     if value is None or type(value) in (bool, float, int):
         return repr(value)
+    if type(value) in (dict, list, tuple) and not value:
+        return repr(value)
     return f"a value of type {type(value).__name__}"
 
 
