@@ -20,7 +20,7 @@ from kit.cli import SECONDS
 from kit.engine import Chain
 from kit.forked import python
 
-from threadkeep import KeyRing, PostgresSaver, SqliteSaver
+from threadkeep import PostgresSaver, SqliteSaver
 from threadkeep.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -222,23 +222,19 @@ def test_the_commands_of_the_checklist_run(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("page", "name", "package"),
+    ("name", "package"),
     [
-        ("approvals.md", "approvals.py", "langgraph"),
-        ("operating-sqlite.md", "journal.py", "sqlite3"),
-        ("production.md", "production.py", "cryptography"),
-        ("agents.md", "agents.py", "langchain"),
-        ("agents.md", "supervisor.py", "langgraph_supervisor"),
-        ("agents.md", "deep.py", "deepagents"),  # (too large for an environment of tests)
+        ("agents.py", "langchain"),
+        ("supervisor.py", "langgraph_supervisor"),
+        ("deep.py", "deepagents"),  # (too large for an environment of tests)
     ],
 )
-def test_a_program_prints_the_output_of_its_page(page, name, package, tmp_path, monkeypatch):
+def test_a_program_of_agents_prints_the_output_of_its_page(name, package, tmp_path):
     pytest.importorskip(package)
-    monkeypatch.setenv("TK_KEYS", KeyRing.generate().as_text())
-    for file, program in programs(page).items():
+    for file, program in programs("agents.md").items():
         (tmp_path / file).write_text(program)
     # (langgraph_supervisor calls a deprecated function of LangGraph)
     strict = [] if package == "langgraph_supervisor" else ["-W", "error"]
     command = [*python(), *strict, name]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert f"```\n{done.stdout}```" in (DOCS / page).read_text(encoding="utf-8")
+    assert f"```\n{done.stdout}```" in (DOCS / "agents.md").read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ def duration(name: str, value: object) -> timedelta:
     if isinstance(value, int | float) and type(value) is not bool and 0 < value < LONGEST / 1e6:
         value = timedelta(seconds=value)
     if not isinstance(value, timedelta) or value < MICROSECOND:
-        raise invalid(name, value, "Use seconds, more than 0, or a timedelta.")
+        raise invalid(name, value, "Use seconds, or a timedelta, more than 0.")
     return value
 
 

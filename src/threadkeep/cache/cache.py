@@ -107,7 +107,7 @@ class CacheOptions(KeyOptions, total=False):
             " one computes its value, and the others wait at most this long. None: all of them"
             " compute it.",
             lambda value: value is None or bool(duration("lease", value)),
-            "Use seconds, more than 0, or a timedelta.",
+            "Use seconds, or a timedelta, more than 0.",
             None,
         ),
     ]

@@ -201,7 +201,7 @@ class CommonOptions(SaverKeyOptions, total=False):
             " workers may have it: a lease in the store lets one at a time collect. A forked child"
             " process has no such thread. Failures are logged.",
             lambda value: value is None or bool(duration("gc_every", value)),
-            "Use seconds, more than 0, or a timedelta.",
+            "Use seconds, or a timedelta, more than 0.",
             optional(float),
         ),
     ]
