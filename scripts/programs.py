@@ -103,11 +103,11 @@ def own(user: int | None, folder: Path) -> None:
 
 
 @contextmanager
-def run_folder(user: int | None) -> Iterator[Path]:
-    """A new folder that the user can reach, below build/services or else a temporary one."""
+def run_folder(user: int | None, in_memory: Path | None) -> Iterator[Path]:
+    """A new folder that the user can reach: in memory, below build/services, or a temporary one."""
     inside = ROOT / "build" / "services"
     inside.mkdir(parents=True, exist_ok=True)
-    for parent in (inside, Path(tempfile.gettempdir())):
+    for parent in filter(None, (in_memory, inside, Path(tempfile.gettempdir()))):
         folder = Path(tempfile.mkdtemp(prefix="tk-", dir=parent))
         try:
             folder.chmod(0o755)

@@ -19,7 +19,8 @@ TK_TEST_PGBOUNCER_BIN   pgbouncer, the program, or ""
 
 `--quick` is for tests, and never for measurements: our PostgreSQL does not wait for the disk (what
 it holds would outlive any process that is killed, but not a machine that loses its power), and
-TMPDIR is a folder in memory, where there is one with room and it names none yet.
+TMPDIR is a folder in memory, where there is one with room and it names none yet; the data of our
+servers is there, too.
 
 Invariants: each started process is stopped by its own process id, however the run ends (except by
 SIGKILL), and nothing outside the folders made here is removed.
@@ -78,9 +79,6 @@ def provide(
         "TK_TEST_USER": "" if user is None else str(user),
         "TK_TEST_FOLDER": str(folder),
     }
-    in_memory = memory_folder() if asked.quick and "TMPDIR" not in os.environ else None
-    if in_memory:
-        given["TMPDIR"] = str(in_memory)
     if "postgres" in asked.only:
         settings = HASTY if asked.quick else ()
         given |= provide_postgres(folder, user, settings, stack, interrupt)
@@ -143,8 +141,11 @@ def main(arguments: list[str]) -> int:
     try:
         with ExitStack() as stack:
             user = other_user()
-            folder = stack.enter_context(run_folder(user))
+            in_memory = memory_folder() if asked.quick and "TMPDIR" not in os.environ else None
+            folder = stack.enter_context(run_folder(user, in_memory))
             given = provide(asked, folder, user, stack, interrupt)
+            if in_memory:
+                given["TMPDIR"] = str(in_memory)
             return interrupt.run(asked.command, os.environ | given)
     except ServiceError as error:
         note(f"error: {error}")
