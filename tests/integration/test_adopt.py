@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl
 from uuid import uuid4
 
 import ormsgpack
@@ -902,6 +903,20 @@ def test_tables_of_the_shallow_saver_are_refused(tmp_path: Path) -> None:
                 ours.threads.adopt(name)
         finally:
             inner.conn.execute("ALTER TABLE checkpoints RENAME COLUMN x TO parent_checkpoint_id")
+
+
+def schema_of(url: str) -> str:
+    return dict(parse_qsl(url.partition("?")[2]))["schema"]
+
+
+def test_missing_rights_and_a_missing_schema_are_named(tmp_path: Path) -> None:
+    with official("postgres", tmp_path) as (inner, name), MemorySaver() as ours:
+        inner.conn.execute(f'GRANT USAGE ON SCHEMA "{schema_of(name)}" TO pg_monitor')
+        with pytest.raises(OpenError, match=r"cannot be read: .*permission denied"):
+            ours.threads.adopt(f"{name}options=-crole%3Dpg_monitor")
+        for move in (ours.threads.adopt, ours.threads.leave):
+            with pytest.raises(OpenError, match="has no schema elsewhere"):
+                move(name.replace(schema_of(name), "elsewhere"))
 
 
 @pytest.mark.parametrize("name", ["memory", "sqlite", "postgres"])

@@ -9,8 +9,8 @@ The tables are the same since langgraph-checkpoint-postgres 2.0, except the colu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._stores.postgres.connections import PostgresSettings, settings_of
 from threadkeep._stores.postgres.statement import mapped_errors
-from threadkeep.errors import OpenError
+from threadkeep.errors import OpenError, ReadOnlyError
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     MissingTablesError,
@@ -218,6 +218,19 @@ def _enter(db: psycopg.Connection[Any], schema: str | None) -> None:
         db.execute("SELECT set_config('search_path', %s, false)", (path,))
 
 
+@contextmanager
+def _reading(server: str) -> Iterator[None]:
+    try:
+        with mapped_errors(server):
+            yield
+    except ReadOnlyError as error:
+        _, _, cause = error.message.partition(": ")
+        raise OpenError(
+            f"LangGraph's tables cannot be read: {cause}",
+            hint="Grant this user USAGE on their schema, and SELECT on the tables.",
+        ) from error
+
+
 class _PostgresSource(DatabaseSource):
     mark = "%s"
     writes = "checkpoint_writes"
@@ -233,7 +246,7 @@ class _PostgresSource(DatabaseSource):
             columns.setdefault(row["relname"], set()).add(row["attname"])
         self.end()
         if "manifest" in columns.get("checkpoints", ()):
-            raise own_store("This schema")
+            raise own_store("This schema", " If LangGraph's tables are in another: ?schema=NAME.")
         if any(wanted - columns.get(table, set()) for table, wanted in _WANTED.items()):
             raise MissingTablesError(
                 "The database has no tables of LangGraph's PostgresSaver (2.0 or newer).",
@@ -244,7 +257,7 @@ class _PostgresSource(DatabaseSource):
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
 
     def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[_Row]:
-        with mapped_errors(self._server):
+        with _reading(self._server):
             return self._db.execute(text, parameters).fetchall()
 
     def threads(self) -> dict[str, int]:
@@ -265,7 +278,7 @@ class _PostgresSource(DatabaseSource):
 
     def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
         blobs: dict[_BlobKey, Any] = {}  # of the last checkpoint
-        with mapped_errors(self._server), self._db.cursor(_CURSOR) as cursor:
+        with _reading(self._server), self._db.cursor(_CURSOR) as cursor:
             cursor.execute(_CHECKPOINTS, (thread, first))
             while page := cursor.fetchmany(_PAGE):
                 writes = self._writes_of(thread, page)

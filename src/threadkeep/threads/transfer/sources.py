@@ -416,12 +416,10 @@ def needs(package: str, purpose: str) -> Iterator[None]:
         ) from error
 
 
-def own_store(what: str) -> NotLangGraphError:
-    """Return the error for a source that is threadkeep's own."""
-    return NotLangGraphError(
-        f"{what} is a threadkeep store already.",
-        hint="Open it with threadkeep, or copy threads: export_bundle() and import_bundle().",
-    )
+def own_store(what: str, more: str = "") -> NotLangGraphError:
+    """Return the error for a source that is threadkeep's own; `more` ends the hint."""
+    hint = "Open it with threadkeep, or copy threads: export_bundle() and import_bundle()."
+    return NotLangGraphError(f"{what} is a threadkeep store already.", hint=hint + more)
 
 
 @contextmanager
