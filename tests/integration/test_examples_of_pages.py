@@ -202,6 +202,11 @@ def test_the_examples_of_a_page_run(
             one.close()
 
 
+def test_the_tables_name_pages() -> None:
+    named = {*PROGRAMS, *REPLACED, *BEFORE, *AFTER, *NUMBERS_DIFFER, *NOT_COMPARED}
+    assert named - set(PAGES) == set()
+
+
 @pytest.mark.parametrize("page", PROGRAMS)
 def test_a_page_of_programs_has_only_programs(page: str) -> None:
     blocks = blocks_of(page)
