@@ -62,8 +62,8 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads.transfer import whole_thread
-from threadkeep.threads.transfer.adopt import ExistingThread
 from threadkeep.threads.transfer.destination import Destination, Present, open_destination
+from threadkeep.threads.transfer.existing import ExistingThread
 from threadkeep.threads.transfer.sources import (
     SourceCheckpoint,
     SourceWrite,

@@ -1,0 +1,171 @@
+"""A thread of a store beside the same thread in LangGraph's store, without the values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from threadkeep._core.engine import put
+from threadkeep._core.engine.context import Engine, Keyframes, read_elements, read_manifest
+from threadkeep._core.engine.differences import alike
+from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.lineage import CheckpointKey
+from threadkeep._core.engine.model import HIDDEN, OWN_NS, ThreadRows
+from threadkeep._core.engine.operation import CheckpointRef, Operation
+from threadkeep._core.engine.refs import Manifest, Ref
+from threadkeep._core.engine.rows import created_at, unpack_metadata, unpack_time, unpack_writes
+from threadkeep.errors import ThreadExistsError
+from threadkeep.threads.retention.choose import GRACE
+from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite, in_order
+
+
+class ExistingThread:
+    """A thread's checkpoints in the store (`stored`), including hidden checkpoints.
+
+    LangGraph takes checkpoints with the same id, parent, time, metadata and channel versions for
+    the same.
+    """
+
+    def __init__(self, engine: Engine, thread: str, rows: ThreadRows) -> None:
+        self.thread = thread
+        self.deleted_at = rows.deleted_at
+        self._engine = engine
+        self._known: Keyframes = {}
+        self._elements = Elements(engine.codec)
+        self.stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
+
+    def hides(self, ns: str, checkpoint: str) -> bool:
+        """True if a checkpoint is stored, but was pruned."""
+        stored = self.stored.get((ns, checkpoint))
+        return stored is not None and bool(stored.row.flags & HIDDEN)
+
+    def conflict(self) -> ThreadExistsError:
+        """Make the error for a thread that has diverged."""
+        return ThreadExistsError(
+            "The thread here and the source have diverged.", thread=self.thread
+        )
+
+    def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
+        """True if both have checkpoints after the shared ones."""
+        spaces = {ns for ns, _ in theirs}
+        own = [key for key in self.stored if key[0] in spaces or not key[0].startswith(OWN_NS)]
+        if all(key in theirs for key in own):
+            return False
+        newest = max([checkpoint for _, checkpoint in self.shared(theirs)], default="")
+        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self.stored.keys())
+
+    def shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+        """Return their checkpoints that are here, or that led here and were pruned."""
+        shared: set[CheckpointKey] = set()
+        for (ns, checkpoint), stored in self.stored.items():
+            for start in (checkpoint, stored.row.parent):
+                step = start
+                while step is not None and (ns, step) in theirs and (ns, step) not in shared:
+                    shared.add((ns, step))
+                    step = theirs[ns, step]
+        return shared
+
+    def deleted(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+        """Return their checkpoints from before the deletion here, and those that continue them."""
+        gone: set[CheckpointKey] = set()
+        for (ns, checkpoint), parent in sorted(theirs.items()) if self.deleted_at else ():
+            made = put.born(checkpoint, parent)
+            if (ns, parent) in gone or (made is not None and made <= self.deleted_at):
+                gone.add((ns, checkpoint))
+        return gone
+
+    def pruned(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+        """Return their checkpoints that were here and were removed: ancestors of those here.
+
+        Also all that are older than the first that was kept, such as those of subgraphs, except
+        those that a new branch begins from, and young tips, which retention keeps too.
+        """
+        there = self.stored.keys()
+        gone = self.shared(theirs) - there
+        if not gone:
+            return gone
+        last = max([id for ns, id in gone if not ns], default="")
+        first = min([id for ns, id in there if not ns and id > last], default=last)
+        continued = {(ns, parent) for (ns, _), parent in theirs.items()}
+        young = self._engine.now() - GRACE
+        gone |= {
+            key
+            for key in theirs.keys() - there
+            if key[1] < first and (key[0] or key in continued or (created_at(key[1]) or 0) < young)
+        }
+        for ns, checkpoint in theirs.keys() - there - gone:
+            step = theirs[ns, checkpoint]
+            while step is not None and (ns, step) in gone:
+                gone.remove((ns, step))
+                step = theirs[ns, step]
+        return gone
+
+    def newest_shared(self, theirs: Collection[CheckpointKey]) -> str | None:
+        """Return the newest shared, visible checkpoint of the root namespace, or None."""
+        both = [key for key in self.stored if key in theirs and not self.hides(*key)]
+        return max([checkpoint for ns, checkpoint in both if not ns], default=None)
+
+    def is_same(self, place: CheckpointRef, one: SourceCheckpoint) -> bool:
+        """True if the checkpoint at a place is the source's."""
+        stored = self.stored[place.ns, str(place.id)]
+        row = stored.row
+        manifest, _ = read_manifest(stored, self._known)
+        own = unpack_metadata(row.metadata, row.exact, self._engine.codec)
+        return (
+            one.parent in (None, row.parent)  # (None: LangGraph has pruned it)
+            and unpack_time(row.ts) == one.checkpoint.get("ts", "")
+            and alike(self._engine.codec, in_order(own), in_order(one.metadata))
+            and _is_same_shape(manifest, one.checkpoint)
+        )
+
+    def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
+        """Return the task id and index of each pending write of a checkpoint."""
+        stored = self.stored.get((ns, checkpoint))
+        rows = stored.writes if stored is not None else ()
+        return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
+
+    def read_special(self, part: Iterable[SourceCheckpoint]) -> Operation[None]:
+        """Read the special writes of checkpoints, for `is_new`."""
+        refs = [ref for one in part for ref in self._special(one.ns, one.id).values()]
+        spans = [span for found in refs for ref in found for span in ref.needs]
+        self._elements, _ = yield from read_elements(self._engine, self.thread, spans)
+
+    def is_new(self, one: SourceCheckpoint, write: SourceWrite) -> bool:
+        """True if a special write, such as the next question of a task, was never stored here."""
+        known = self._special(one.ns, one.id).get((write.task_id, write.idx), ())
+        codec = self._engine.codec
+        return not any(alike(codec, self._elements.value(ref), write.value) for ref in known)
+
+    def _special(self, ns: str, checkpoint: str) -> dict[tuple[str, int], list[Ref]]:
+        stored = self.stored.get((ns, checkpoint))
+        found: dict[tuple[str, int], list[Ref]] = {}
+        for row in stored.writes if stored is not None else ():
+            for write in unpack_writes(row):
+                if write.idx < 0:
+                    found.setdefault((write.task_id, write.idx), []).append(write.ref)
+        return found
+
+
+def _is_same_shape(manifest: Manifest, checkpoint: Mapping[str, Any]) -> bool:
+    """Return True if a checkpoint has the same versions, and values of the same channels."""
+    entries = manifest.entries
+    versions = {c: e.version for c, e in entries.items() if e.version is not None}
+    values = {c for c, e in entries.items() if e.ref is not None}
+    seen, theirs = manifest.seen, checkpoint.get("versions_seen", {})
+    return (
+        values == set(checkpoint["channel_values"])
+        and _are_same(versions, checkpoint["channel_versions"])
+        and seen.keys() == theirs.keys()
+        and all(_are_same(seen[node], theirs[node]) for node in seen)
+    )
+
+
+def _are_same(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    return own.keys() == theirs.keys() and all(_is_same(own[c], theirs[c]) for c in own)
+
+
+def _is_same(own: Any, theirs: Any) -> bool:
+    """Compare versions. A thread that left and came back counts 1, 2, 3 only here."""
+    if type(own) is int and isinstance(theirs, str):
+        return theirs.partition(".")[0] == f"{own:032}"
+    return repr(own) == repr(theirs)
