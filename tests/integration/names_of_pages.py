@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Annotated, Any, TypedDict
 
 import prometheus_client
-import pytest
+from fastapi import FastAPI
 from kit.damage import damaging
 from kit.postgres import url_for
 from langchain_core.language_models import GenericFakeChatModel
@@ -37,6 +37,7 @@ from threadkeep import (
     backends,
     stream_saved,
 )
+from threadkeep.ui import app
 
 INPUTS = {"messages": [("user", "hi")]}
 
@@ -125,6 +126,11 @@ def erasure(_):
     return {"saver": saver}
 
 
+def langgraph_server(patch):
+    patch.delenv("DATABASE_URL", raising=False)
+    return {}
+
+
 def layered_memory(_):
     with LayeredCheckpointSaver(SqliteSaver("threads.db"), Layers()) as saver:
         saver.save(config("support"), [("user", f"order number {n}") for n in range(120)])
@@ -196,11 +202,9 @@ def node_caches(_):
 
 
 def page(_):
-    fastapi = pytest.importorskip("fastapi")
-    ui = pytest.importorskip("threadkeep.ui")
     saver, graph = said("1")
-    names = {"saver": saver, "graph": graph, "service": fastapi.FastAPI()}
-    return names | {"app": ui.app, "authorize": lambda _: "ann"}
+    names = {"saver": saver, "graph": graph, "service": FastAPI()}
+    return names | {"app": app, "authorize": lambda _: "ann"}
 
 
 def production(patch):

@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 import tokenize
-from contextlib import redirect_stdout, suppress
+from contextlib import closing, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from textwrap import dedent
@@ -29,7 +29,6 @@ PROGRAMS = {  # pages of programs only, which this test runs as processes
     "agents.md": "tests/cli/test_service_pages.py",
     "fastapi.md": "tests/cli/test_service_pages.py",
     "file-format.md": "tests/cli/test_service_pages.py",
-    "langgraph-server.md": "tests/dev_server.py",
     "laptop.md": "tests/cli/test_service_pages.py",
     "web-service.md": "tests/cli/test_service_pages.py",
 }
@@ -70,6 +69,7 @@ BEFORE = {
 # Code that runs after a page: calls of its functions, and checks of its results.
 AFTER = {
     "check-and-repair.md": "assert report.repaired and taken.whole.checkpoints",
+    "langgraph-server.md": "async with saver() as opened, store():\n    await opened.acheck()",
     "monitoring.md": "metrics()",
     "page.md": "await on_answer('1', {})",
     "sessions.md": "assert [len(one.notes) async for one in research(notes)] == [1, 2]",
@@ -125,28 +125,55 @@ def as_run(page: str, folder: Path) -> list[Block]:
     return blocks
 
 
-def run(code: str, names: dict[str, Any], runner: asyncio.Runner) -> tuple[str, str]:
-    """Run a block as at Python's prompt; return what it prints, and that with the values."""
-    printed, everything = StringIO(), StringIO()
+class Prompt:
+    """Runs code as at Python's prompt, and closes in the end what it has opened."""
 
-    class Both(StringIO):
-        def write(self, text: str) -> int:
-            everything.write(text)
-            return printed.write(text)
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        self._runner = asyncio.Runner()
+        self._opened: dict[int, Any] = {}
+        self._keep_opened()
 
-    def show(value: object) -> None:
-        if value is not None:
-            everything.write(f"{value!r}\n")
+    def run(self, code: str) -> tuple[str, str]:
+        """Run a block; return the lines that it prints, and these with the values."""
+        printed, everything = StringIO(), StringIO()
 
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    tree = ast.Interactive(ast.parse(code).body)
-    compiled = compile(tree, "a page", "single", flags=flags, dont_inherit=True)
-    with redirect_stdout(Both()), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "displayhook", show)
-        done = eval(compiled, names)
+        class Both(StringIO):
+            def write(self, text: str) -> int:
+                everything.write(text)
+                return printed.write(text)
+
+        def show(value: object) -> None:
+            if value is not None:
+                everything.write(f"{value!r}\n")
+                self._keep(value)
+
+        with redirect_stdout(Both()), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "displayhook", show)
+            for statement in ast.parse(code).body:
+                self._run(ast.Interactive([statement]))
+                self._keep_opened()
+        return printed.getvalue(), everything.getvalue()
+
+    def _run(self, statement: ast.Interactive) -> None:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        done = eval(compile(statement, "a page", "single", flags, dont_inherit=True), self.names)
         if inspect.iscoroutine(done):
-            runner.run(done)
-    return printed.getvalue(), everything.getvalue()
+            self._runner.run(done)
+
+    def _keep_opened(self) -> None:
+        for one in self.names.values():
+            self._keep(one)
+            self._keep(getattr(one, "checkpointer", None))
+
+    def _keep(self, one: object) -> None:
+        if hasattr(one, "close") and not isinstance(one, ModuleType | type):
+            self._opened[id(one)] = one
+
+    def close(self) -> None:
+        self._runner.close()
+        for one in self._opened.values():
+            one.close()
 
 
 def shape(text: str, page: str) -> list[str]:
@@ -189,17 +216,14 @@ def test_the_examples_of_a_page_run(
     blocks = as_run(page, tmp_path)
     own = getattr(names_of_pages, Path(page).stem.replace("-", "_"), lambda _: {})
     names = {"__name__": "page", **names_of_pages.common(), **own(monkeypatch)}
-    with asyncio.Runner() as runner:
+    with closing(Prompt(names)) as prompt:
         for block in blocks:
             try:
-                check(page, block, *run(block.code, names, runner))
+                check(page, block, *prompt.run(block.code))
             except Exception as error:
                 error.add_note(f"This block: docs/{page}, line {block.line}.")
                 raise
-        run(AFTER.get(page, ""), names, runner)
-    for one in names.values():
-        if hasattr(one, "close") and not isinstance(one, ModuleType | type):
-            one.close()
+        prompt.run(AFTER.get(page, ""))
 
 
 def test_the_tables_name_pages() -> None:
