@@ -13,9 +13,9 @@ from kit.postgres import empty_schema, make, url, url_for
 from kit.postgres_server import SECONDS, bouncer
 from kit.rows import aput, place, put, value_at
 
-from threadkeep import AsyncPostgresSaver, PostgresSaver
+from threadkeep import AsyncPostgresSaver, MemorySaver, PostgresSaver
 from threadkeep._stores.postgres.backend import PostgresBackend
-from threadkeep.errors import StatementTimeoutError
+from threadkeep.errors import OpenError, StatementTimeoutError
 from threadkeep.testing import BlockingBackend
 
 POOLED = {"prepare_threshold": None}
@@ -144,3 +144,14 @@ def test_a_bouncer_that_restarts_is_not_noticed():
     with saver, bouncer(url(), listen_port=port):
         put(saver, config, {"value": 1}, value=2)
         assert value_at(saver, place()) == 1
+
+
+def test_a_schema_of_langgraphs_tables_does_not_reach_other_programs(between):
+    """The next client of the same session would have its search_path."""
+    schema = empty_schema()
+    with MemorySaver() as saver:
+        for move in (saver.threads.adopt, saver.threads.leave):
+            with pytest.raises(OpenError, match="PgBouncer"):
+                move(f"{between}?schema={schema}")
+        with pytest.raises(OpenError, match="no tables"):
+            saver.threads.adopt(f"{between}?schema=public")

@@ -53,6 +53,10 @@ _WANTED = {
     "checkpoint_blobs": {"checkpoint_ns", "channel", "version", "type", "blob"},
     "checkpoint_writes": {"checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel", "blob"},
 }
+_SCHEMA = """
+SELECT coalesce(current_schema() = nspname, false) AS is_first, pg_backend_pid() AS pid
+FROM pg_namespace WHERE nspname = %(schema)s
+"""
 _THREADS = """
 SELECT thread_id, count(*) AS count FROM checkpoints
 GROUP BY thread_id ORDER BY thread_id COLLATE "C"
@@ -208,14 +212,23 @@ def open_saver(
 
 def _enter(db: psycopg.Connection[Any], schema: str | None) -> None:
     """Let a connection find the tables of a schema."""
-    if schema is not None:
-        path = PostgresSettings("", {"schema": schema}).quoted_schema
-        if not db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone():
-            raise OpenError(
-                f"The database has no schema {schema}.",
-                hint=f"Correct ?schema= in the URL, or create it: CREATE SCHEMA {path}.",
-            )
-        db.execute("SELECT set_config('search_path', %s, false)", (path,))
+    if schema is None:
+        return
+    found = db.execute(_SCHEMA, {"schema": schema}).fetchone()
+    path = PostgresSettings("", {"schema": schema}).quoted_schema
+    if found is None:
+        raise OpenError(
+            f"The database has no schema {schema}.",
+            hint=f"Correct ?schema= in the URL, or create it: CREATE SCHEMA {path}.",
+        )
+    if found["is_first"]:
+        return
+    if found["pid"] != db.info.backend_pid:  # (other programs would get the search_path)
+        raise OpenError(
+            "?schema= needs a connection to PostgreSQL itself, not to PgBouncer or another pooler.",
+            hint="Use the server's URL, or a role whose search_path begins with this schema.",
+        )
+    db.execute("SELECT set_config('search_path', %s, false)", (path,))
 
 
 @contextmanager
