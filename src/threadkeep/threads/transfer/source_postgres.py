@@ -270,8 +270,8 @@ class _PostgresSource(DatabaseSource):
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
 
     def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[_Row]:
-        with _reading(self._server):
-            return self._db.execute(text, parameters).fetchall()
+        with _reading(self._server):  # (bytes as text would be twice as long)
+            return self._db.execute(text, parameters, binary=True).fetchall()
 
     def threads(self) -> dict[str, int]:
         found = self._all(_THREADS)
