@@ -61,9 +61,11 @@ var splitQuery = (query) => (query.match(han) || []).flatMap((run) =>
 
 
 def shorter(*given: Any) -> tuple[str, str] | None:
-    """Show many options as `(conn, **options)`, and no defaults that have no text."""
-    *_, obj, _options, text, returned = given
-    if "<factory>" in (text or ""):
+    """Show many options as `(conn, **options)`; hide arguments of errors, and textless defaults."""
+    _app, kind, name, obj, _options, text, returned = given
+    if "<factory>" in (text or "") or (
+        kind == "exception" and not name.endswith(".ThreadkeepError")
+    ):
         return "", ""
     try:
         signature = inspect.signature(obj)

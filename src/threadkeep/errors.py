@@ -1,4 +1,4 @@
-"""Errors of threadkeep: one root, a small tree.
+"""The errors of threadkeep; each is a `ThreadkeepError`.
 
 The docstring of a class is its default message; `hint` says what to do. Errors carry the place
 (`thread`, `namespace`, `checkpoint`, `channel`) if it is known; `retryable` is True if a retry can
