@@ -113,11 +113,13 @@ async def test_awaited(source: str, pods: Any) -> None:
     assert (await new.aget_state(at("t"))).values["notes"][-2:] == ["yes", "no"]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "connection", "pool"])
+@pytest.mark.parametrize("kind", ["sqlite", "unsaved", "connection", "pool"])
 def test_a_saver_in_place_of_its_url(kind: str, tmp_path: Any) -> None:
     with ExitStack() as stack:
-        source = "sqlite" if kind == "sqlite" else "postgres"
+        source = "sqlite" if kind in ("sqlite", "unsaved") else "postgres"
         old_saver, _ = stack.enter_context(official(source, tmp_path))
+        if kind == "unsaved":
+            old_saver = stack.enter_context(type(old_saver).from_conn_string(":memory:"))
         if kind == "pool":  # (libpq's arguments may be given apart)
             database = old_saver.conn.info.get_parameters()
             given: Any = {"autocommit": True, "row_factory": dict_row, **database}
@@ -130,6 +132,23 @@ def test_a_saver_in_place_of_its_url(kind: str, tmp_path: Any) -> None:
         for answer in ("first", "second"):
             new.invoke(Command(resume=answer), at("t"))
         assert story(old) == story(new)
+        old.invoke(said("two"), at("t"))
+        assert story(old) == story(new)
+
+
+def test_a_file_that_was_replaced_is_opened_again(tmp_path: Any) -> None:
+    with ExitStack() as stack:
+        (old, file), (other, copy) = [
+            stack.enter_context(official("sqlite", tmp_path)) for _ in range(2)
+        ]
+        graph_on(old).invoke(said("one"), at("t"))
+        new = graph_on(stack.enter_context(open_backend("memory", tmp_path, migrate_from=file)))
+        assert story(new) == story(graph_on(old))
+        old.conn.backup(other.conn)
+        graph_on(other).invoke(Command(resume="yes"), at("t"))
+        other.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        copy.replace(file)
+        assert new.get_state(at("t")).interrupts == graph_on(other).get_state(at("t")).interrupts
 
 
 def test_lost_connections_lose_no_save_there(pods: Any) -> None:

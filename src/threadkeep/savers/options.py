@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
@@ -131,13 +132,13 @@ class CommonOptions(SaverKeyOptions, total=False):
         ),
     ]
     migrate_from: Annotated[
-        str | BaseCheckpointSaver[Any] | None,
+        str | os.PathLike[str] | BaseCheckpointSaver[Any] | None,
         Option(
             None,
             "A database of LangGraph's own SqliteSaver or PostgresSaver (its URL or path, or the"
             " saver). Threads are copied from there when they are used, and later turns of"
             " LangGraph's saver, too: both may run beside each other.",
-            lambda value: isinstance(value, str | BaseCheckpointSaver | None),
+            lambda value: isinstance(value, str | os.PathLike | BaseCheckpointSaver | None),
             "Use the URL or path of a database of LangGraph's, or its saver.",
             str,
         ),

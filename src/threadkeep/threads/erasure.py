@@ -131,8 +131,11 @@ def plan_of(
     forks: bool,
 ) -> ErasurePlan:
     """Return the plan to erase all threads with this metadata, and some more threads."""
-    if not metadata or not isinstance(metadata, Mapping):
-        raise invalid("metadata", metadata, 'Use a dict such as {"user_id": "u1"}.')
+    hint = 'Use a dict such as {"user_id": "u1"}.'
+    if not isinstance(metadata, Mapping):
+        raise invalid("metadata", metadata, hint)
+    if not metadata:
+        raise InvalidArgumentError("Invalid metadata: it is empty.", hint=hint)
     return ErasurePlan(store, engine, metadata_labels(metadata), tuple(threads), forks)
 
 

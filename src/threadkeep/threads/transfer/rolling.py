@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
@@ -83,13 +84,13 @@ class Rolling(WatchedMethods):
 
     def __init__(
         self,
-        source: str | BaseCheckpointSaver[Any],
+        source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
         codec: Codec,
         ring: KeyRing | None,
         *,
         mirrors: bool = False,
     ) -> None:
-        if mirrors and ring is not None and isinstance(source, str):
+        if mirrors and ring is not None and not isinstance(source, BaseCheckpointSaver):
             raise InvalidArgumentError(
                 "mirror_back= would write plain values into LangGraph's tables.",
                 hint="Give the saver in migrate_from=, with its EncryptedSerializer, or with none.",
@@ -266,7 +267,7 @@ class Rolling(WatchedMethods):
     def _writing(self) -> BaseCheckpointSaver[Any]:
         with self._lock:
             if self._writer is None:
-                serde = None if isinstance(self._source, str) else self._source.serde
+                serde = getattr(self._source, "serde", None)
                 self._writer = open_writer(self._source, serde, self._opened, shared=True)
             return self._writer
 
@@ -292,6 +293,8 @@ class Rolling(WatchedMethods):
         return open_source(self._source, codec, None, self._ring)
 
     def _asking(self) -> LangGraphSource:
+        if self._asked is not None and not self._asked.is_current():
+            self._forget()
         if self._asked is None:
             self._asked = self._open(self._codec)
         return self._asked

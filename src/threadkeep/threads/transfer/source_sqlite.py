@@ -153,7 +153,7 @@ class _SqliteSource(DatabaseSource):
         super().__init__(payloads)
         self._db = db
         self._path = path
-        self._opened = None if path == MEMORY else _identity(path)
+        self._opened = _identity(path)
         self._has_paths = "task_path" in self._checked_columns()["writes"]
         self._writes = _WRITES.format(path="task_path" if self._has_paths else "''")
 
@@ -282,7 +282,7 @@ class _SqliteSource(DatabaseSource):
         self._db.set_progress_handler(is_late, _STEPS_OF_LIMIT)
 
     def is_current(self) -> bool:
-        return self._path == MEMORY or _identity(self._path) == self._opened
+        return self._path != MEMORY and _identity(self._path) == self._opened  # (else: a copy)
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         with needs("langgraph-checkpoint-sqlite", "verify"):

@@ -96,6 +96,10 @@ class LangGraphSource:
         """Return a value that changes with a thread."""
         raise NotImplementedError
 
+    def is_current(self) -> bool:
+        """Return False if the store has to be opened again."""
+        return True
+
     def begin(self) -> None:
         """Begin to read one consistent state."""
 
@@ -307,10 +311,6 @@ class DatabaseSource(LangGraphSource):
     def limit(self, seconds: float) -> None:
         """Let no statement take longer."""
         raise NotImplementedError
-
-    def is_current(self) -> bool:
-        """Return False if the store has to be opened again."""
-        return True
 
 
 # -- payloads --------------------------------------------------------------------------
