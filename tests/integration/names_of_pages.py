@@ -86,7 +86,8 @@ def archives(_):
 def changing_state(patch):
     def shop(name, *fields):
         module = ModuleType(f"shop.{name}")
-        module.Order = make_dataclass("Order", fields, namespace={"__module__": module.__name__})
+        module.Order = make_dataclass("Order", fields)
+        module.Order.__module__ = module.__name__
         patch.setitem(sys.modules, module.__name__, module)
         return module.Order
 
@@ -215,8 +216,9 @@ def production(patch):
 
 def retention(_):
     said("order-7", turns=40)[0].close()
-    _saver, graph = said("order-8", turns=3)
+    saver, graph = said("order-8", turns=3)
     head = graph.get_state(config("order-7")).config
+    saver.close()
     return {"id": head["configurable"]["checkpoint_id"]}
 
 
