@@ -14,6 +14,8 @@ import pytest
 from kit import runs
 from kit.backends import open_backend
 from kit.places import at
+from kit.runs import extend
+from langgraph.channels import DeltaChannel
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from psycopg.rows import dict_row
@@ -202,6 +204,25 @@ def test_a_thread_that_both_have_continued_is_named(pods: Any, caplog: Any) -> N
     source = old_saver.conn.execute("PRAGMA database_list").fetchone()[2]
     assert [*saver.threads.adopt(source, dry_run=True).conflicts] == ["t"]
     assert saver.threads.adopt(source, as_fork=True).forks == {"t": "t-adopted"}
+
+
+class Deltas(TypedDict):
+    count: int
+    log: Annotated[list[str], DeltaChannel(extend, list, snapshot_frequency=2)]
+
+
+@pytest.mark.parametrize("source", ["sqlite", "postgres"])
+def test_snapshots_of_delta_channels_are_no_differences(source: str, pods: Any) -> None:
+    """SqliteSaver has them with one checkpoint, we with all of the same version."""
+    old_saver, saver, other = pods(source, count=2, mirror_back=True)
+    builder = StateGraph(Deltas).add_node("tell", lambda _: {"log": ["told"]})
+    builder.add_edge(START, "tell")
+    old, new, last = (builder.compile(checkpointer=one) for one in (old_saver, saver, other))
+    for graph in (old, new, new, new, old):
+        graph.invoke({"count": 1}, at("t"))
+    assert last.get_state(at("t")).values["log"] == ["told"] * 5
+    assert other.threads.adopt(old_saver, verify=True).conflicts == {}
+    assert other.threads.leave(old_saver, verify=True).differences == {}
 
 
 @pytest.mark.parametrize("source", ["sqlite", "postgres"])

@@ -14,6 +14,7 @@ from threadkeep._core.engine.model import HIDDEN, OWN_NS, ThreadRows
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.engine.refs import Manifest, Ref
 from threadkeep._core.engine.rows import created_at, unpack_metadata, unpack_time, unpack_writes
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import ThreadExistsError
 from threadkeep.threads.retention.choose import GRACE
 from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite, in_order
@@ -115,7 +116,7 @@ class ExistingThread:
             one.parent in (None, row.parent)  # (None: LangGraph has pruned it)
             and unpack_time(row.ts) == one.checkpoint.get("ts", "")
             and alike(self._engine.codec, in_order(own), in_order(one.metadata))
-            and _is_same_shape(manifest, one.checkpoint)
+            and _is_same_shape(manifest, one.checkpoint, own.get(DELTA_COUNTERS, ()))
         )
 
     def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
@@ -146,14 +147,20 @@ class ExistingThread:
         return found
 
 
-def _is_same_shape(manifest: Manifest, checkpoint: Mapping[str, Any]) -> bool:
-    """Return True if a checkpoint has the same versions, and values of the same channels."""
+def _is_same_shape(
+    manifest: Manifest, checkpoint: Mapping[str, Any], deltas: Collection[str]
+) -> bool:
+    """Return True if a checkpoint has the same versions, and values of the same channels.
+
+    LangGraph's SqliteSaver stores the snapshot of a DeltaChannel (`deltas`) with one checkpoint,
+    other savers return it with all of its version.
+    """
     entries = manifest.entries
     versions = {c: e.version for c, e in entries.items() if e.version is not None}
     values = {c for c, e in entries.items() if e.ref is not None}
     seen, theirs = manifest.seen, checkpoint.get("versions_seen", {})
     return (
-        values == set(checkpoint["channel_values"])
+        (values ^ checkpoint["channel_values"].keys()).issubset(deltas)
         and _are_same(versions, checkpoint["channel_versions"])
         and seen.keys() == theirs.keys()
         and all(_are_same(seen[node], theirs[node]) for node in seen)

@@ -23,6 +23,7 @@ from threadkeep._core.codec.langgraph_payloads import Shared, decode_langgraph
 from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.load import Loaded
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -545,7 +546,10 @@ def differences(
     parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
     one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
     other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
-    found = [f"{name} (missing in one of them)" for name in sorted(one.keys() ^ other.keys())]
+    # (the snapshot of a DeltaChannel may be with one checkpoint of its version, or with all)
+    deltas = {f"channel_values of {name!r}" for name in ours.metadata.get(DELTA_COUNTERS, ())}
+    missing = (one.keys() ^ other.keys()) - deltas
+    found = [f"{name} (missing in one of them)" for name in sorted(missing)]
     both = sorted(one.keys() & other.keys())
     return found + [name for name in both if not is_as_there(codec, serde, one[name], other[name])]
 
