@@ -494,3 +494,23 @@ def test_ancestors_that_are_missing_there_are_written_too(pods: Any, monkeypatch
         old.invoke({"log": ["d"]}, at(thread))
         assert len(old.get_state(at(thread)).values["log"]) > 11
         assert story(old, thread) == story(new, thread)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_writes_that_come_after_later_checkpoints_arrive(source: str, pods: Any) -> None:
+    """Runs that overlap on a thread: a node of one ends after the other has continued."""
+    old_saver, saver = pods(source, mirror_back=True)
+    old_saver.get_tuple(at("t"))  # (makes the tables)
+    gate = runs.Gate()
+    old = runs.story(old_saver, runs.Delta, {"old-first": gate})
+    new = runs.story(saver, runs.Delta)
+    new.invoke({"log": ["begin"]}, at("t"))
+    held = runs.Run(old.invoke, {"log": ["old"]}, at("t"), durability="sync")
+    gate.wait_until_reached()
+    for _ in range(2):
+        new.invoke({"log": ["new"]}, at("t"))
+        new.get_state(at("t"))
+    gate.open()
+    held.finish()
+    assert new.get_state(at("t")).values == old.get_state(at("t")).values
+    assert new.get_state(at("t")).values["log"] == runs.told("begin", "old")

@@ -59,6 +59,7 @@ from threadkeep.threads.transfer.sources import (
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
 _MOST_BYTES = 8 << 20
+_RECENT = 64  # checkpoints of a thread that may still get writes
 _FORK = "-adopted"  # ends the id of a fork
 
 
@@ -253,18 +254,28 @@ class _Adoption:
                 pruned = existing.pruned(left)
                 gone |= pruned
                 left = {key: left[key] for key in left.keys() - pruned}
-                self.first = self._tail(left, existing)
+                self.first = yield from self._tail(name, left, existing)
         keys = yield from self._put_missing(name, existing, gone)
         if self.verify:
             yield from self._verify(name, existing.thread, keys)
 
-    def _tail(self, parents: Mapping[CheckpointKey, str | None], existing: ExistingThread) -> str:
-        """Return the id of the oldest checkpoint that may lack something here."""
+    def _tail(
+        self, name: str, parents: Mapping[CheckpointKey, str | None], existing: ExistingThread
+    ) -> Operation[str]:
+        """Return the id of the oldest checkpoint that may lack something here.
+
+        Runs that are under way there add writes to any of the newest checkpoints.
+        """
         missing = parents.keys() - existing.stored.keys()
         newest = dict(sorted(parents.keys() & existing.stored.keys()))  # of each namespace
         ids = {id for _, id in missing} | {newest.get(ns, "~") for ns, _ in missing}
         for heads in (self.heads, self.since):
             ids |= {heads.get("", "~"), max(heads.values(), default="~")}
+        recent = sorted([id for _, id in parents])[-_RECENT:]
+        written = yield from external(partial(self.source.written, name, min(recent, default="~")))
+        for key in written.keys() & parents.keys() & existing.stored.keys():
+            if written[key] - existing.writes(*key):
+                ids.add(key[1])
         return min(ids)
 
     def _replace(self, name: str, existing: ExistingThread) -> Operation[None]:

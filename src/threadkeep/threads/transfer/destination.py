@@ -18,7 +18,6 @@ from threadkeep._stores.sqlite.opening import MEMORY
 from threadkeep.errors import InvalidArgumentError, ReadOnlyError
 from threadkeep.threads.transfer.opening import open_source, open_writer, path_of_store
 from threadkeep.threads.transfer.sources import (
-    DatabaseSource,
     LangGraphSource,
     MissingTablesError,
     Payloads,
@@ -78,23 +77,9 @@ class Destination:
             return Present({}, {})
         self._source.begin()
         try:
-            return Present(self._source.parents(thread), _written(self._source, thread))
+            return Present(self._source.parents(thread), self._source.written(thread))
         finally:
             self._source.end()
-
-
-def _written(source: LangGraphSource, thread: str) -> dict[CheckpointKey, set[tuple[str, int]]]:
-    found: dict[CheckpointKey, set[tuple[str, int]]] = {}
-    if isinstance(source, DatabaseSource):
-        text = f"SELECT checkpoint_ns, checkpoint_id, task_id, idx FROM {source.writes}"  # noqa: S608 - constants
-        for ns, checkpoint, task, idx in source.rows(
-            f"{text} WHERE thread_id = {source.mark}", (thread,)
-        ):
-            found.setdefault((ns, checkpoint), set()).add((task, idx))
-    else:
-        for one in source.checkpoints(thread):
-            found[one.ns, one.id] = {(write.task_id, write.idx) for write in one.writes}
-    return found
 
 
 def open_destination(

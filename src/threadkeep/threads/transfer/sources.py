@@ -117,6 +117,13 @@ class LangGraphSource:
         """
         raise NotImplementedError
 
+    def written(self, thread: str, first: str = "") -> dict[CheckpointKey, set[tuple[str, int]]]:
+        """Return the task and index of each write of a thread's checkpoints from an id on."""
+        return {
+            (one.ns, one.id): {(write.task_id, write.idx) for write in one.writes}
+            for one in self.checkpoints(thread, first)
+        }
+
     def saver(self) -> BaseCheckpointSaver[Any]:
         """Return LangGraph's own saver for the same state.
 
@@ -225,6 +232,12 @@ SELECT
 """
 
 
+_WRITTEN = """
+SELECT checkpoint_ns, checkpoint_id, task_id, idx FROM {writes}
+WHERE thread_id = {mark} AND checkpoint_id >= {mark}
+"""
+
+
 class DatabaseSource(LangGraphSource):
     """A LangGraph store in a database, which can also be read in windows."""
 
@@ -261,6 +274,14 @@ class DatabaseSource(LangGraphSource):
         (found,) = self.rows(text, (thread,) * text.count(self.mark))
         self.end()
         return SourceState(*found)
+
+    def written(self, thread: str, first: str = "") -> dict[CheckpointKey, set[tuple[str, int]]]:
+        """See `LangGraphSource.written`."""
+        found: dict[CheckpointKey, set[tuple[str, int]]] = {}
+        text = _WRITTEN.format(mark=self.mark, writes=self.writes)
+        for ns, checkpoint, task, idx in self.rows(text, (thread, first)):
+            found.setdefault((ns, checkpoint), set()).add((task, idx))
+        return found
 
     def thread(self, name: str) -> SourceThread | None:
         """Return one thread, or None if it has no checkpoint."""
