@@ -16,6 +16,7 @@ from kit.backends import open_backend
 from kit.places import at
 from kit.runs import extend
 from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from psycopg.rows import dict_row
@@ -25,6 +26,7 @@ from threadkeep import Retention, SqliteSaver
 from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,
+    OpenError,
     ThreadExistsError,
     ThreadNotFoundError,
     UnfinishedErasureError,
@@ -69,6 +71,8 @@ def pods(tmp_path: Any) -> Any:
         def start(source: str, backend: str = "sqlite", count: int = 1, **options: Any) -> Any:
             made = official(source, tmp_path)
             old, name = stack.enter_context(made)
+            if source == "sqlite":
+                old.setup()
             name = name if source == "memory" else str(name)
             given = {"migrate_from": name, **options}
             ours = [open_backend(backend, tmp_path, **given) for _ in range(count)]
@@ -308,11 +312,21 @@ def test_refused_options(tmp_path: Any) -> None:
         )
     with pytest.raises(InvalidArgumentError, match="migrate_from"):
         SqliteSaver(tmp_path / "a.db", migrate_from=7)
-    saver = SqliteSaver(tmp_path / "a.db", migrate_from=str(tmp_path / "b.db"))
+    saver = SqliteSaver(tmp_path / "a.db", migrate_from=InMemorySaver())
     with saver, pytest.raises(InvalidArgumentError, match="tenants"):
         saver.for_tenant("acme")
     with pytest.raises(ClosedError):
         saver.get_tuple(at("t"))
+
+
+async def test_a_wrong_source_is_found_when_the_saver_opens(tmp_path: Any) -> None:
+    """Not at a request, when the old programs have been stopped."""
+    saver = SqliteSaver(tmp_path / "a.db", migrate_from=tmp_path / "b.db")
+    with pytest.raises(OpenError, match=r"no file .*b\.db"):
+        saver.__enter__()
+    with pytest.raises(OpenError, match=r"no file .*b\.db"):
+        await saver.__aenter__()
+    saver.close()
 
 
 @pytest.mark.parametrize("mirror_back", [False, True])

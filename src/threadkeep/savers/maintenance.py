@@ -331,7 +331,9 @@ class Maintenance(ForTenants, Closing):
     flush, aflush = sync_and_async(_flush)
 
     def _opening(self) -> Operation[None]:
-        return self._store.opening()
+        yield from self._store.opening()
+        if self._rolling is not None:
+            yield from external(self._rolling.open)
 
     def _close(self) -> Operation[None]:
         """Close the saver and its store. Idempotent; later calls raise `ClosedError`."""

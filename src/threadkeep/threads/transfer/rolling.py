@@ -106,6 +106,15 @@ class Rolling(WatchedMethods):
         self._parents: list[Any] = []  # connections of this process' parent
         watch(self)
 
+    def open(self) -> None:
+        """Connect to LangGraph's store; else its first use does.
+
+        Raises:
+            OpenError: it cannot be opened, or has no tables of LangGraph's.
+        """
+        with self._lock:
+            self._asking()
+
     def take(self, store: LayeredBackend, engine: Engine, thread: str) -> Operation[None]:
         """Copy the checkpoints of a thread that only LangGraph's store has.
 
