@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import operator
 import os
@@ -16,6 +17,7 @@ from kit.backends import open_backend
 from kit.places import at
 from kit.runs import extend
 from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
@@ -32,7 +34,8 @@ from threadkeep.errors import (
     UnfinishedErasureError,
 )
 from threadkeep.keys import KeyRing
-from threadkeep.threads.transfer import adopt
+from threadkeep.threads.transfer import adopt, rolling
+from threadkeep.threads.transfer.sources import _MemorySource
 
 from .test_adopt import official
 from .test_processes_and_loops import in_fork
@@ -192,6 +195,34 @@ def test_later_turns_are_brought_and_nothing_is_read_twice(pods: Any, taken: Any
     new.invoke(said("alone"), at("t"))
     new.get_state(at("t"))
     assert taken == ["t"] * 3, "once for each turn of the other program"
+
+
+async def test_a_slow_store_there_does_not_stop_the_event_loop(pods: Any, monkeypatch: Any) -> None:
+    old, saver = pods("memory", mirror_back=True)
+    await saver.aget_tuple(at("t"))
+    asked, written, go = [threading.Event() for _ in range(3)]
+    state, write = _MemorySource.state, rolling.Rolling._writing
+
+    def slow(source: Any, thread: str) -> Any:
+        asked.set()
+        assert go.wait(10), "the event loop has stopped"
+        return state(source, thread)
+
+    def begun(self: Any) -> Any:
+        written.set()
+        return write(self)
+
+    monkeypatch.setattr(_MemorySource, "state", slow)
+    monkeypatch.setattr(rolling.Rolling, "_writing", begun)
+    reading = asyncio.create_task(saver.aget_tuple(at("other")))
+    await asyncio.to_thread(asked.wait)
+    checkpoint = empty_checkpoint()
+    place = at("t", checkpoint_ns="")
+    writing = asyncio.create_task(saver.aput(place, checkpoint, {"source": "input"}, {}))
+    await asyncio.to_thread(written.wait)
+    go.set()
+    await asyncio.gather(reading, writing)
+    assert old.get_tuple(at("t")).checkpoint["id"] == checkpoint["id"]
 
 
 def test_a_thread_that_both_have_continued_is_named(pods: Any, caplog: Any) -> None:

@@ -96,7 +96,8 @@ class Rolling(WatchedMethods):
                 hint="Give the saver in migrate_from=, with its EncryptedSerializer, or with none.",
             )
         self._source, self._codec, self._ring, self._mirrors = source, codec, ring, mirrors
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the connections, held while they are used
+        self._memory = threading.Lock()  # of `_known`, never held for long
         self._asked: LangGraphSource | None = None
         self._writer: BaseCheckpointSaver[Any] | None = None
         self._opened = ExitStack()
@@ -163,7 +164,7 @@ class Rolling(WatchedMethods):
                     " to resolve it, use threads.adopt with as_fork= or replace=.",
                     thread,
                 )
-        with self._lock:
+        with self._memory:
             self._known.put(thread, _Level(state, heads))
 
     def mirror(self, thread: str, method: str, *given: Any) -> Operation[None]:
@@ -195,7 +196,7 @@ class Rolling(WatchedMethods):
         yield from self._logged(place.thread, _unless_numeric(checkpoint, write))
 
     def _has_parent(self, place: CheckpointRef, config: Any) -> bool:
-        with self._lock:
+        with self._memory:
             known = self._known.get(place.thread)
         parent = config["configurable"].get("checkpoint_id")
         return parent is None or (known is not None and known.heads.get(place.ns) == parent)
@@ -208,7 +209,7 @@ class Rolling(WatchedMethods):
         with closing(source):
             there = Destination(writer, source, writer.serde, ExitStack())
             yield from lazy.leave.bring(store, engine, there, place)
-        with self._lock:
+        with self._memory:
             known = self._known.get(place.thread)
             heads = {**({} if known is None else known.heads), place.ns: str(place.id)}
             self._known.put(place.thread, _Level(_UNKNOWN, heads))
@@ -264,8 +265,8 @@ class Rolling(WatchedMethods):
 
         Also its heads as of the last look.
         """
-        with self._lock:
-            state = self._state_now(thread)
+        state = self._state(thread)
+        with self._memory:
             known = self._known.get(thread)
             heads = {} if known is None else known.heads
             if known is None or not known.explains(state):
@@ -282,19 +283,22 @@ class Rolling(WatchedMethods):
 
     def _write(self, thread: str, method: str, given: Sequence[Any]) -> None:
         writer = self._writing()
-        with self._lock:
+        with self._memory:
             known = self._known.get(thread)
         getattr(writer, method)(*given)
-        with self._lock:
-            if known is not None and method == "put":
+        if known is None:
+            return
+        plain, now = 0, None
+        if method == "put_writes":
+            plain = sum([name not in WRITES_IDX_MAP for name, _ in given[1]])
+            now = self._state(thread) if plain < len(given[1]) else None
+        with self._memory:
+            known.writes += plain
+            if now is not None:
+                known.state = known.state._replace(replaced=now.replaced)
+            if method == "put":
                 known.checkpoints += 1
                 known.heads[given[0]["configurable"].get("checkpoint_ns", "")] = given[1]["id"]
-            elif known is not None and method == "put_writes":
-                plain = [name for name, _ in given[1] if name not in WRITES_IDX_MAP]
-                known.writes += len(plain)
-                if len(plain) < len(given[1]):
-                    replaced = self._asking().state(thread).replaced
-                    known.state = known.state._replace(replaced=replaced)
 
     def _open(self, codec: Codec) -> LangGraphSource:
         if self._is_closed:
@@ -316,6 +320,7 @@ class Rolling(WatchedMethods):
     def before_fork(self) -> None:
         """See `WatchedMethods.before_fork`."""
         self._lock.acquire()
+        self._memory.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
         """See `WatchedMethods.after_fork`: the child opens connections of its own."""
@@ -323,6 +328,7 @@ class Rolling(WatchedMethods):
             self._parents.append((self._asked, self._opened))  # (collecting them would close them)
             self._asked, self._writer, self._opened = None, None, ExitStack()
             self._copying = {}
+        self._memory.release()
         self._lock.release()
 
     def close(self) -> None:
