@@ -35,6 +35,7 @@ from threadkeep.errors import (
 )
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer import adopt, rolling
+from threadkeep.threads.transfer.rolling import Rolling
 from threadkeep.threads.transfer.sources import _MemorySource
 
 from .test_adopt import official
@@ -559,3 +560,41 @@ def test_writes_that_come_after_later_checkpoints_arrive(source: str, pods: Any)
     held.finish()
     assert new.get_state(at("t")).values == old.get_state(at("t")).values
     assert new.get_state(at("t")).values["log"] == runs.told("begin", "old")
+
+
+def test_writes_of_a_killed_process_are_written_there_by_the_next(
+    pods: Any, monkeypatch: Any
+) -> None:
+    old_saver, saver, other = pods("sqlite", count=2, mirror_back=True)
+    old_saver.setup()
+
+    def graph_of(saver: Any, act: Any = None) -> Any:
+        builder = StateGraph(runs.Delta).add_node("think", lambda _: {"log": ["thought"]})
+        builder.add_node("act", act or (lambda _: {"log": ["acted"]}))
+        builder.add_edge(START, "think").add_edge(START, "act")
+        return builder.compile(checkpointer=saver)
+
+    begun = threading.Event()
+
+    def killed(_: Any) -> Any:
+        assert begun.wait(runs.WAIT)
+        raise OSError
+
+    put_writes = Rolling._write
+
+    def refuse(*given: Any) -> Any:
+        if given[2] == "put_writes" and given[3][1][0][1] == ["thought"]:
+            begun.set()
+            raise OSError
+        return put_writes(*given)
+
+    graph_of(saver).invoke({"log": ["before"]}, at("t"))
+    assert other.get_tuple(at("t")) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(Rolling, "_write", refuse)
+        with pytest.raises(OSError):
+            graph_of(saver, killed).invoke({"log": ["now"]}, at("t"))
+    graph_of(other).invoke(None, at("t"))
+    log = graph_of(other).get_state(at("t")).values["log"]
+    assert sorted(log[3:]) == ["acted", "now", "thought"]
+    assert graph_of(old_saver).get_state(at("t")).values["log"] == log

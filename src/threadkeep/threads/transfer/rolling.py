@@ -25,6 +25,7 @@ from threadkeep._core.codec import Codec
 from threadkeep._core.codec.format import describe
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import CheckpointRef, Operation
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep._core.lru import Lru
 from threadkeep._run.driver import external, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend
@@ -102,6 +103,7 @@ class Rolling(WatchedMethods):
         self._writer: BaseCheckpointSaver[Any] | None = None
         self._opened = ExitStack()
         self._known: Lru[str, _Level] = Lru(_MOST)
+        self._own: Lru[tuple[str, str], str] = Lru(_MOST)  # written last, by thread and namespace
         self._copying: dict[str, Future[None]] = {}  # by thread
         self._is_closed = False
         self._parents: list[Any] = []  # connections of this process' parent
@@ -188,18 +190,24 @@ class Rolling(WatchedMethods):
         """
         if not (self._mirrors and is_left(place.ns)):
             return
-        config, checkpoint, _, _ = given
-        if self._has_parent(place, config):
+        config, checkpoint, metadata, _ = given
+        if self._has_parent(place, config, metadata):
             write = external(partial(self._write, place.thread, "put", given))
         else:
             write = self._bring(store, engine, place)
         yield from self._logged(place.thread, _unless_numeric(checkpoint, write))
 
-    def _has_parent(self, place: CheckpointRef, config: Any) -> bool:
+    def _has_parent(self, place: CheckpointRef, config: Any, metadata: Any) -> bool:
+        parent = config["configurable"].get("checkpoint_id")
         with self._memory:
             known = self._known.get(place.thread)
-        parent = config["configurable"].get("checkpoint_id")
-        return parent is None or (known is not None and known.heads.get(place.ns) == parent)
+            own = self._own.get((place.thread, place.ns))
+        if parent is None:
+            return True
+        if known is None or known.heads.get(place.ns) != parent:
+            return False
+        # (another process may have been killed before it wrote the parent's writes there)
+        return own == parent or DELTA_COUNTERS not in metadata
 
     def _bring(
         self, store: LayeredBackend, engine: Engine, place: CheckpointRef
@@ -213,11 +221,15 @@ class Rolling(WatchedMethods):
             known = self._known.get(place.thread)
             heads = {**({} if known is None else known.heads), place.ns: str(place.id)}
             self._known.put(place.thread, _Level(_UNKNOWN, heads))
+            self._own.put((place.thread, place.ns), str(place.id))
 
     def _logged(self, thread: str, write: Operation[None]) -> Operation[None]:
         try:
             yield from write
         except Exception:  # noqa: BLE001 - whatever that saver raises
+            with self._memory:
+                if (known := self._known.get(thread)) is not None:
+                    known.heads.clear()  # (so the next save also writes this one)
             _log.exception(
                 "Thread %r could not be written into LangGraph's tables. threads.leave writes the"
                 " checkpoints that they lack.",
@@ -297,8 +309,10 @@ class Rolling(WatchedMethods):
             if now is not None:
                 known.state = known.state._replace(replaced=now.replaced)
             if method == "put":
+                ns = given[0]["configurable"].get("checkpoint_ns", "")
                 known.checkpoints += 1
-                known.heads[given[0]["configurable"].get("checkpoint_ns", "")] = given[1]["id"]
+                known.heads[ns] = given[1]["id"]
+                self._own.put((thread, ns), given[1]["id"])
 
     def _open(self, codec: Codec) -> LangGraphSource:
         if self._is_closed:
