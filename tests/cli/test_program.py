@@ -272,6 +272,7 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("erase threads.db", "in one way"),
         ("erase threads.db alpha --metadata a=1 --yes", "in one way"),
         ("erase threads.db --metadata user_id --yes", "KEY=VALUE"),
+        ("leave threads.db sqlite:///absent/new.db", "There is no folder"),
         ("leave langgraph.db alpha", "threadkeep leave threads.db sqlite:///langgraph.db"),
         ("delete-account threads.db --yes", "Missing option '--metadata'"),
         ("delete-account threads.db --metadata a=1 --namespace a..b --yes", "users.u1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -88,6 +89,9 @@ def open_writer(
     if isinstance(store, InMemorySaver) or path == MEMORY:
         return store  # type: ignore[no-any-return]
     if path is not None:
+        folder = Path(path).absolute().parent
+        if not folder.is_dir():
+            raise OpenError(f"There is no folder {folder}.", hint="Create it, or correct the path.")
         with needs("langgraph-checkpoint-sqlite", "write its tables"):
             from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - only to write
         with mapped(path):
