@@ -261,7 +261,9 @@ def test_what_changed(forked, told, refused):
     assert lines[1].startswith(f"+ forked {forked[5]}")
     assert "  ~ 1 -> 10" in lines
     assert told("diff", "forked", forked[5], "--json")["same"] is True
-    assert refused("diff", "forked") == (2, "InvalidArgumentError")
+    step = told("diff", "forked", "--json")
+    assert [step[side]["checkpoint"] for side in ("before", "after")] == [forked[4], forked[5]]
+    assert refused("diff", "small") == (2, "InvalidArgumentError")  # it has one checkpoint
     assert refused("diff", "forked", "absent") == (1, "CheckpointNotFoundError")
     assert refused("diff", "absent", "absent") == (1, "CheckpointNotFoundError")
 

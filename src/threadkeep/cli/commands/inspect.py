@@ -304,16 +304,16 @@ _CHANGES = 20  # shown of a channel
 _UNLIMITED = 1 << 62
 
 
-@command("threadkeep diff threads.db 42 CHECKPOINT", cold=True, imports=True, raw=True)
+@command("threadkeep diff threads.db 42", cold=True, imports=True, raw=True)
 def diff(
     session: Session,
     thread: str = THREAD,
-    before: str | None = argument("A", "Checkpoint before. Required without --other.", None),
+    before: str | None = argument("A", "Checkpoint before. Default: the parent of the head.", None),
     after: str | None = argument("B", "Checkpoint after. Default: the head.", None),
     *,
     other: str | None = option(
         "--other THREAD",
-        "Take B from this thread. A and B are then the heads by default.",
+        "Take B from this thread. A is then the head by default.",
         autocompletion=thread_ids,
     ),
     namespace: str = NAMESPACE,
@@ -321,14 +321,11 @@ def diff(
     full: bool = FULL,
 ) -> None:
     """Show what changed between two checkpoints."""
-    if before is None and other is None:
-        raise InvalidArgumentError(
-            "Nothing to compare the head with.",
-            hint="Use a checkpoint id (see threadkeep history), or --other THREAD.",
-        )
     with session.open_to_look() as saver:
         a = whole_thread(saver, thread)
         b = whole_thread(saver, other) if other else a
+        if before is None and other is None:
+            before = _parent(_read(saver, a, namespace, None, lazy=True))
         before = whole_checkpoint(saver, a, namespace, before)
         after = whole_checkpoint(saver, b, namespace, after)
         found = saver.threads.diff_checkpoints(
@@ -338,6 +335,16 @@ def diff(
     changes, columns = (_UNLIMITED, _UNLIMITED) if full else (_CHANGES, width())
     lines = found.as_text(internal=internal, changes=changes, width=columns).split("\n")
     session.print(document, Text("\n").join([text(line, _diff_style(line)) for line in lines]))
+
+
+def _parent(head: CheckpointTuple) -> str:
+    if head.parent_config is None:
+        raise InvalidArgumentError(
+            "The head has no parent to compare it with.",
+            hint="Use a checkpoint id (see threadkeep history), or --other THREAD.",
+        )
+    parent: str = head.parent_config["configurable"]["checkpoint_id"]
+    return parent
 
 
 def _diff_style(line: str) -> str:
