@@ -2,7 +2,7 @@
 
 `make test-all` sets `THREADKEEP_TESTS=full`. Only these rules decide which cases `make test` skips:
 variants of a backend run a part of the contract (`kit.contract`), tests on all stores run on some
-(`stores_left_out`), long lists of cases are drawn from (`drawn`), half of the tests in a browser
+(`stores_left_out`), long lists of cases are drawn from (`drawn`), a third of the tests in a browser
 run (`tests/ui`), and hypothesis tries fewer examples (`settings_of`).
 """
 
