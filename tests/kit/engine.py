@@ -269,6 +269,10 @@ class Steps:
             return getattr(self._backend, self.request.method)(*self.request.args)
         return self._backend.commit(self.request.change)
 
+    def tell(self, answer: Any = None) -> Any:
+        """Continue with the answer to a request that was carried out."""
+        return self._send(lambda: self._operation.send(answer))
+
     def fail(self, error: ThreadkeepError) -> Any:
         """Throw an error in place of the answer."""
         return self._send(lambda: self._operation.throw(error))

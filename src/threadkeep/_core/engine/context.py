@@ -198,8 +198,9 @@ def resume_logs(
     key: Keyframe,
     segments: list[Segment],
     found: Elements,
+    generation: int,
 ) -> None:
-    """Continue the logs that a checkpoint ends in."""
+    """Continue the logs that a checkpoint ends in, as read under `generation`."""
     ends: dict[int, int] = {}
     for segment in segments:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
@@ -218,7 +219,7 @@ def resume_logs(
         if segment.count < FULL_COUNT and size < FULL_BYTES:
             tail = TailSegment(elements, size, len(segment.data))
             tails.append((segment.log, segment.start, tail))
-    memory.logs.note_tails(tails)
+    memory.note_tails(tails, generation)
 
 
 def keyframe_of(
@@ -282,6 +283,7 @@ def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     """Publish a committed batch to the working set."""
     built.appender.committed()
     memory, state = built.memory, built.state
+    memory.note_tails(built.appender.tails, built.batch.generation)
     counts, touch = engine.working_set.counts, built.batch.touch
     size = 0 if touch is None else touch.size
     counts.written += size

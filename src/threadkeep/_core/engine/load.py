@@ -157,7 +157,7 @@ def _read(
                 value = loaded.checkpoint["channel_values"][name]
                 known[name] = watched_value(entry.ref, found, value)
         if not current:  # else the logs are open already
-            resume_logs(memory, ns, sound, key, segments, found)
+            resume_logs(memory, ns, sound, key, segments, found, generation)
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest if sound is read else b"", engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])

@@ -164,24 +164,26 @@ class OpenLogs:
                 self._open(ns, channel, log, stop)
 
     def note_tails(self, tails: Iterable[tuple[int, int, TailSegment]]) -> None:
-        """Remember committed small segments (log, start, segment), to be sealed later."""
-        with self._lock:
-            for number, start, part in tails:
-                log = self._by_number.get(number)
-                count = len(part.elements)
-                if log is None or (log.tail and _overlaps(log.tail, start, start + count)):
-                    continue
-                is_old = not log.tail and (count >= SEAL_EARLY // 4 or part.size >= SEAL_BYTES)
-                log.tail[start] = part
-                if is_old:
-                    log.old_count += count
-                    log.old_bytes += part.size
-                else:
-                    log.new_count += count
-                    log.new_bytes += part.size
-                self.tails += part.size
-                if log.is_ripe:
-                    self._ripe[number] = log
+        """Remember committed small segments (log, start, segment), to be sealed later.
+
+        The caller holds the lock.
+        """
+        for number, start, part in tails:
+            log = self._by_number.get(number)
+            count = len(part.elements)
+            if log is None or (log.tail and _overlaps(log.tail, start, start + count)):
+                continue
+            is_old = not log.tail and (count >= SEAL_EARLY // 4 or part.size >= SEAL_BYTES)
+            log.tail[start] = part
+            if is_old:
+                log.old_count += count
+                log.old_bytes += part.size
+            else:
+                log.new_count += count
+                log.new_bytes += part.size
+            self.tails += part.size
+            if log.is_ripe:
+                self._ripe[number] = log
 
     def begin_seals(self) -> list[tuple[OpenLog, Tail]]:
         """Return the ripe logs, each with a copy of its tail; `end_seal` must follow."""
@@ -225,8 +227,8 @@ class Appender:
     """Collects the new elements of one batch for the logs of one namespace."""
 
     __slots__ = (
-        *("logs", "ns", "compression", "home", "size", "stored", "dropped"),
-        *("_borrowed", "_runs", "_sealed", "_seals", "_tails"),
+        *("logs", "ns", "compression", "home", "size", "stored", "dropped", "tails"),
+        *("_borrowed", "_runs", "_sealed", "_seals"),
     )
 
     def __init__(self, logs: OpenLogs, ns: str, compression: Compression) -> None:
@@ -242,7 +244,7 @@ class Appender:
         self._borrowed: dict[tuple[int, int], Segment] | None = None
         self._sealed: tuple[Segment, ...] = ()
         self._seals: tuple[tuple[OpenLog, Tail, Tail], ...] = ()
-        self._tails: list[tuple[int, int, TailSegment]] = []
+        self.tails: list[tuple[int, int, TailSegment]] = []  # (log, start, segment)
 
     def append(self, channel: str, data: list[bytes]) -> tuple[int, int]:
         """Add elements to the channel's log; return log and first position. Takes the list over."""
@@ -301,7 +303,7 @@ class Appender:
         stored = len(segment.data)
         self.stored += stored
         if size < FULL_BYTES:
-            self._tails.append((log, start, TailSegment(data, size, stored)))
+            self.tails.append((log, start, TailSegment(data, size, stored)))
         return segment
 
     def seal(self) -> None:
@@ -336,8 +338,6 @@ class Appender:
         self.home.segments = ()  # no other batch has to carry them now
         for log, tail, grows in self._seals:
             self.logs.end_seal(log, tail, grows)
-        if self._tails:
-            self.logs.note_tails(self._tails)
 
     def failed(self) -> None:
         """Allow others to seal the logs of this batch."""

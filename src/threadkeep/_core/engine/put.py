@@ -273,7 +273,9 @@ def _recall(
     with suppress(CodecError):
         found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
         if resume:
-            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found)
+            resume_logs(
+                memory, parent.ns, parent.manifest, parent.keyframe, segments, found, generation
+            )
         for channel, ref in lost.items():
             with suppress(CodecError):
                 held[channel] = watched_value(ref, found, found.value(ref))

@@ -7,11 +7,11 @@ while an operation waits.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep._core.engine.logs import Lock, OpenLogs
+from threadkeep._core.engine.logs import Lock, OpenLogs, TailSegment
 from threadkeep._core.engine.model import NESTED, HeadFence
 from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
@@ -102,6 +102,18 @@ class ThreadMemory:
         with self._lock:
             if generation == self.generation:
                 self.recent.remember(placed, known)
+
+    def note_tails(
+        self, tails: Sequence[tuple[int, int, TailSegment]], generation: int | None
+    ) -> None:
+        """Remember small segments that were stored under `generation`, to be sealed later.
+
+        After a removal other elements may have their positions.
+        """
+        if tails:
+            with self._lock:
+                if generation == self.generation:
+                    self.logs.note_tails(tails)
 
     def state(self, ns: str, checkpoint_id: str) -> CheckpointSnapshot | None:
         """Return the snapshot of a checkpoint, if it is remembered."""

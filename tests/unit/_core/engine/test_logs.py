@@ -16,6 +16,7 @@ from kit.engine import (
     exactly,
     fresh,
     put_operation,
+    run_config,
     until_commit,
     values_of,
 )
@@ -257,3 +258,23 @@ def test_two_threads_of_one_process_seal_the_same_log(made):
         steps.finish()
     assert len(list(saver.list(config()))) == 80
     assert fresh(saver).check().ok
+
+
+def test_a_segment_that_is_removed_before_its_run_hears_of_the_commit(made):
+    """Another element may have its position by then, and is sealed in its place."""
+    saver, backend = made
+    chain = Chain(saver)
+    first = chain.put(m=[f"first {LONG}"])
+    values, versions = dict(chain.values), dict(chain.versions)
+    given = chain.arguments(m=[*values["m"], f"slow {LONG}"])
+    slow = until_commit(Steps(put_operation(saver, *given), backend))
+    slow.carry_out()
+    fresh(saver).delete_checkpoints("t", [given[1]["id"]])
+    place = run_config()["configurable"] | first["configurable"]
+    assert saver.get_tuple({"configurable": place}) is not None
+    slow.tell()
+    chain.at, chain.values, chain.versions = first, values, versions
+    kept = chain.put(m=[*values["m"], f"kept {LONG}"])
+    for turn in range(logs.SEAL_COUNT):
+        chain.put(m=[*chain.values["m"], f"{turn} {LONG}"])
+    assert values_of(fresh(saver), kept)["m"] == [f"first {LONG}", f"kept {LONG}"]
