@@ -16,7 +16,7 @@ from threadkeep._core.codec.frame import MOST_PADDING
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.external import extra, replacing
 from threadkeep._stores.open import open_backend
-from threadkeep._stores.options import Option
+from threadkeep._stores.options import Option, switch
 from threadkeep.errors import InvalidArgumentError, WrongKeyError
 
 if TYPE_CHECKING:
@@ -293,12 +293,9 @@ class SaverKeyOptions(KeyOptions, total=False):
     ]
     thread_keys: Annotated[
         bool,
-        Option(
-            False,  # noqa: FBT003 - the default
+        switch(
             "With `key_store`, each thread has its own random key, which its forks share.",
-            lambda value: type(value) is bool,
-            "Use True or False.",
-            None,
+            parse=None,
         ),
     ]
 

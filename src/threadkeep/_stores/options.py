@@ -181,6 +181,11 @@ def flag(text: str) -> bool:
         raise ValueError(text) from None
 
 
+def switch(help: str, *, parse: Callable[[str], bool] | None = flag) -> Option:
+    """Return an option that is on or off, and off by default."""
+    return Option(False, help, lambda value: type(value) is bool, "Use True or False.", parse)  # noqa: FBT003 - the default
+
+
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a converter that takes "none" as well, for None."""
     return lambda text: None if text.strip().lower() == "none" else parse(text)

@@ -16,7 +16,7 @@ from threadkeep._core.policies import ReadCache, Retention, Tiering, WriteBehind
 from threadkeep._core.validation import duration, is_count
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.open import DatabaseOptions
-from threadkeep._stores.options import Option, check, described, flag, optional
+from threadkeep._stores.options import Option, check, described, optional, switch
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.sqlite import SqliteOptions
@@ -84,13 +84,9 @@ class CommonOptions(SaverKeyOptions, total=False):
     ]
     pickle_fallback: Annotated[
         bool,
-        Option(
-            False,  # noqa: FBT003 - the default
+        switch(
             "Pickle values that the codec cannot store, and load pickles. Loading a pickle runs"
             " code that it names: use it only with data that you trust.",
-            lambda value: type(value) is bool,
-            "Use True or False.",
-            flag,
         ),
     ]
     migrations: Annotated[
@@ -145,13 +141,9 @@ class CommonOptions(SaverKeyOptions, total=False):
     ]
     mirror_back: Annotated[
         bool,
-        Option(
-            False,  # noqa: FBT003 - the default
+        switch(
             "With `migrate_from`, also write each save into LangGraph's tables, so that programs on"
             " LangGraph's saver continue from it.",
-            lambda value: type(value) is bool,
-            "Use True or False.",
-            flag,
         ),
     ]
     hot: Annotated[

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypedDict
 
 from threadkeep._core.validation import is_count, is_time
-from threadkeep._stores.options import Option, flag, optional
+from threadkeep._stores.options import Option, optional, switch
 
 _LONGEST_TTL = 10**9  # seconds: some thirty years
 
@@ -65,12 +65,8 @@ class RedisThreadOptions(RedisOptions, total=False):
     ]
     ttl_refresh_on_read: Annotated[
         bool,
-        Option(
-            False,  # noqa: FBT003 - the default
+        switch(
             "Reads of a thread (but not of sizes, checks and searches) restart its ttl as well.",
-            lambda value: type(value) is bool,
-            "Use True or False.",
-            flag,
         ),
     ]
 

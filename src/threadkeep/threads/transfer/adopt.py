@@ -34,10 +34,7 @@ from threadkeep._core.engine.operation import (
     no_progress,
 )
 from threadkeep._core.engine.put import Put, PutWrites, SaveCall
-from threadkeep._core.engine.rows import (
-    created_at,
-    pack_time,
-)
+from threadkeep._core.engine.rows import created_at, pack_time
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on, together
 from threadkeep._run.layered_backend import LayeredBackend
