@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
 from threadkeep._core.codec import Compression, Migrations, register, register_module
+from threadkeep._core.known_names import missing as _missing
 from threadkeep._core.policies import (
     ColdTier,
     HotTier,
@@ -205,7 +206,7 @@ def _get(name: str) -> _Any:
     elif name == "__version__":
         value = _import("importlib.metadata").version("threadkeep")
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _missing(__name__, name)
     globals()[name] = value
     return value
 

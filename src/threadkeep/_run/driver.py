@@ -45,6 +45,7 @@ from threadkeep._core.engine.operation import (
     Request,
     commit_many,
 )
+from threadkeep._core.known_names import KnownNames
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
@@ -418,7 +419,7 @@ def each_and_aeach(
     return _described(pages, method, variant)
 
 
-class Closing:
+class Closing(KnownNames):
     """Sync and async context manager for a class with `close` and `aclose`."""
 
     close: Callable[[], None]

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
+from threadkeep._core.known_names import missing as _missing
 from threadkeep.memory.changes import MessageGroups
 from threadkeep.memory.policy import (
     ArchivedMessage,
@@ -55,7 +56,7 @@ __all__ = [
 
 def __getattr__(name: str) -> _Any:
     if name != "LayeredMemoryMiddleware":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _missing(__name__, name)
     try:
         from threadkeep.memory.middleware import LayeredMemoryMiddleware  # noqa: PLC0415 - needs langchain
     except ImportError as error:

@@ -15,6 +15,7 @@ from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import OFFLOAD_OVER
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import Operation, Progress
+from threadkeep._core.known_names import KnownNames
 from threadkeep._run.driver import on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.upgrading import UpgradeReport
 
 
-class Threads(ThreadEntries, ThreadTransfers):
+class Threads(ThreadEntries, ThreadTransfers, KnownNames):
     """The threads of a store. Each method has an async variant: `afork` of `fork`, and so on."""
 
     def __init__(self, store: LayeredBackend, engine: Engine) -> None:
