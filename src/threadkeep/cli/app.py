@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
 from inspect import Parameter, Signature, cleandoc, signature
@@ -239,9 +238,7 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
 
 
 def _import(modules: Iterable[str] | None) -> None:
-    """Import the modules of the classes in threads, and LangGraph's own."""
-    with suppress(ModuleNotFoundError):
-        importlib.import_module("langgraph.types")
+    """Import the modules of the classes in threads."""
     for name in modules or ():
         if "" not in sys.path:
             sys.path.insert(0, "")  # the working directory, as for `python -m`

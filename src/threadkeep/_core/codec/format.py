@@ -122,7 +122,11 @@ HOMES: dict[int, str] = {
 }
 """Code of a class -> its name in data, "module:qualified name"."""
 
-CODES: dict[str, int] = {home: code for code, home in HOMES.items()}
+CODES: dict[str, int] = {
+    **{home: code for code, home in HOMES.items()},
+    "langgraph.constants:Send": 33,  # until langgraph 0.2.24
+    "langgraph.constants:Interrupt": 35,
+}
 """When a class moves, `HOMES` gets its new name, and its old name is added here."""
 
 PLAIN: dict[int, dict[str, Any]] = {33: {"timeout": None}, 39: {}, 40: {"score": None}}

@@ -1,8 +1,8 @@
 """LangGraph's own payloads, read only: the formats of `JsonPlusSerializer`.
 
-Nothing that the data names is imported. Only the closed list below is called, and the validation of
-models that this program has allowed. Values come back as LangGraph would return them, except that a
-class that cannot be found raises `UnknownTypeError`.
+Nothing that the data names is imported. Only the closed list below is called, LangGraph's
+`Interrupt`, and the validation of models that this program has allowed. Values come back as
+LangGraph would return them, except that a class that cannot be found raises `UnknownTypeError`.
 """
 
 from __future__ import annotations
@@ -254,9 +254,14 @@ def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
     return value
 
 
+_INTERRUPT = "langgraph.types:Interrupt"
+
+
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
-    """Set the fields; LangGraph has its own forms of `Send` and `Item`."""
+    """Set the fields; LangGraph has its own forms of `Send`, `Item` and old interrupts."""
     own = dict(fields)
+    if name_of(cls) == _INTERRUPT and "id" not in own:  # (before 0.6; its namespace gives the id)
+        return cls(**own)
     if cls.__name__ == "Send" and args:
         own = dict(zip(("node", "arg", "timeout"), args, strict=False))
     elif cls.__name__ in ("Item", "SearchItem"):

@@ -1,9 +1,10 @@
 """Registry of the classes that a program can store and load, and lookup by name.
 
-A lookup never calls what data names. A class is found if it is in the built-in table, or was
-registered, or if all of these hold: its module is imported or this process has stored instances of
-it, it is a data class, and it is allowed or LangGraph's strict mode is off. Only from data that is
-known to come from programs with the store's keys, other data classes are found, too, and imported.
+A lookup never calls what data names. A class is found if it is in the built-in table, whose modules
+are imported if necessary, or was registered, or if all of these hold: its module is imported or
+this process has stored instances of it, it is a data class, and it is allowed or LangGraph's strict
+mode is off. Only from data that is known to come from programs with the store's keys, other data
+classes are found, too, and imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 from weakref import WeakSet, ref
@@ -152,13 +154,16 @@ class Finder(NamedTuple):
         return cls, kind
 
     def _built_in(self, name: str) -> type:
+        """Return a class of `HOMES`, whose module is imported if necessary."""
         cls = imported(name)
-        if cls is None and self.authentic():
-            cls = _after_import(name)
+        if cls is None:
+            with suppress(ImportError):
+                importlib.import_module(name.partition(":")[0])
+            cls = imported(name)
         if cls is None:
             raise UnknownTypeError(
-                f"The stored value is a {name.replace(':', '.')}, which is not imported.",
-                hint=f"Add to your program: import {name.partition(':')[0]}",
+                f"The stored value is a {name.replace(':', '.')}, which is not installed.",
+                hint="Install a release of langgraph and langchain-core that has it.",
             )
         return cls
 

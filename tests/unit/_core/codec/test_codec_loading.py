@@ -183,12 +183,28 @@ def test_a_member_that_is_gone_is_named() -> None:
         CODEC.decode(data)
 
 
-def test_a_class_whose_module_is_not_imported_here_is_named(monkeypatch) -> None:
+BARE = """
+import sys
+from threadkeep._core.codec import NativeCodec
+assert "langgraph.types" not in sys.modules
+print(NativeCodec().decode(bytes.fromhex(sys.argv[1])))
+"""
+
+
+def test_a_class_of_langgraph_is_found_before_the_program_imports_it() -> None:
+    data = CODEC.encode(Send("n", 1)).hex()
+    found = subprocess.run(
+        [sys.executable, "-c", BARE, data], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "Send(node='n', arg=1)\n"
+
+
+def test_a_class_that_is_not_installed_is_named(monkeypatch) -> None:
     data = CODEC.encode(Send("n", 1))
-    monkeypatch.delitem(sys.modules, "langgraph.types")
+    monkeypatch.setitem(sys.modules, "langgraph.types", None)
     with pytest.raises(UnknownTypeError, match=r"langgraph\.types\.Send") as caught:
         CODEC.decode(data)
-    assert "import langgraph.types" in caught.value.hint
+    assert "Install" in caught.value.hint
 
 
 def test_numbers_of_a_newer_release_say_so() -> None:

@@ -105,7 +105,8 @@ def test_each_known_class_is_where_the_table_says(code) -> None:
 
 
 def test_codes_are_given_once() -> None:
-    assert len(CODES) == len(HOMES)
+    assert len({*HOMES.values()}) == len(HOMES)
+    assert {*CODES.values()} == HOMES.keys()
 
 
 def test_a_message_that_is_not_as_its_class_says_goes_the_general_way() -> None:

@@ -122,6 +122,29 @@ def test_payloads_come_back_as_langgraph_gives_them(value) -> None:
     assert repr(decode_langgraph(*inside, CODEC)) == repr(LANGGRAPH.loads_typed(inside))
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"value": "ok?", "resumable": True, "ns": ["sub:1", "ask:2"], "when": "during"},
+        {"value": "ok?", "resumable": False, "ns": None, "when": "during"},
+        {"value": "ok?", "when": "before"},
+        {"value": "ok?", "id": "i"},
+    ],
+)
+def test_interrupts_of_older_releases_have_an_id(fields) -> None:
+    data = extension(2, "langgraph.types", "Interrupt", fields)
+    found = decode_langgraph("msgpack", data, CODEC)
+    assert found == LANGGRAPH.loads_typed(("msgpack", data))
+    assert CODEC.decode(CODEC.encode(found)) == found
+    assert repr(found)
+
+
+@pytest.mark.parametrize("fields", [{}, {"value": 1, "ns": [1]}])
+def test_a_damaged_interrupt_is_a_typed_error(fields) -> None:
+    with pytest.raises(CorruptionError):
+        decode_langgraph("msgpack", extension(2, "langgraph.types", "Interrupt", fields), CODEC)
+
+
 def test_enum_members_whose_value_was_a_tuple_are_found() -> None:
     payload = LANGGRAPH.dumps_typed(m.Colour.GREEN)
     assert decode_langgraph(*payload, CODEC) is m.Colour.GREEN
@@ -247,6 +270,8 @@ JSON_VALUES = [
     (envelope("codec_models", "Point", x=1, y=2.0), m.Point(1, 2.0)),
     (envelope("codec_models", "Address", street="s"), m.Address(street="s")),
     (envelope("langgraph.types", "Send", node="n", arg=1), Send("n", 1)),
+    (envelope("langgraph.constants", "Send", node="n", arg=1), Send("n", 1)),
+    (envelope("langgraph.constants", "Interrupt", value=1, when="during"), Interrupt(1)),
     ({"lc": 3, "plain": [1]}, {"lc": 3, "plain": [1]}),
     ({"type": "constructor", "id": ["a"]}, {"type": "constructor", "id": ["a"]}),
 ]
