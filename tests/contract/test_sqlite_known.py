@@ -23,7 +23,7 @@ from threadkeep._core.engine.thread_entry import (
     transition,
 )
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.sqlite import additions, changes, known, known_segments
+from threadkeep._stores.sqlite import additions, connections, known, known_segments
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.reads import checkpoint as answer
 from threadkeep.errors import LockedError, SegmentTakenError, ThreadDeletedError
@@ -287,7 +287,7 @@ def test_a_commit_beside_others_takes_the_lock_soon_and_sees_what_they_did(backe
 def test_a_commit_beside_others_waits_for_the_timeout(backend, waits, monkeypatch):
     attempts = []
     clock = iter((0.0, 29.9, 30.0, 31.0))
-    monkeypatch.setattr(changes, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(connections, "monotonic", lambda: next(clock))
     with closing(sqlite3.connect(backend.location.path, isolation_level=None)) as rival:
         rival.execute("BEGIN IMMEDIATE")
         waits(lambda: attempts.append(1))

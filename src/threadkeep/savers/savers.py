@@ -40,7 +40,8 @@ class SqliteSaver(Saver):
 
     Args:
         conn: the file's path, or a connection of sqlite3 or aiosqlite. The saver opens its own
-            connections to that file; you close yours.
+            connections to that file; you close yours. Nothing can be saved while your program has
+            a write transaction open on it.
         **options: see `help(SqliteSaver.__init__)`.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from threadkeep._core.engine.model import ReadCheckpoint
@@ -50,10 +51,9 @@ class SqliteBackend(Backend):
     ) -> None:
         given = complete("SQLite", SqliteOptions, options)
         mode = "live" if read_only == "live" else "ro" if read_only else "rwc"
-        find = finder(database)
-        self._connections = Connections(
-            lambda: DatabaseLocation(find(), given["synchronous"], given["busy_timeout"], mode)
-        )
+        find, own = finder(database), None if isinstance(database, str | PathLike) else database
+        settings = (given["synchronous"], given["busy_timeout"], mode, own)
+        self._connections = Connections(lambda: DatabaseLocation(find(), *settings))
 
     @property
     def location(self) -> DatabaseLocation:
@@ -146,7 +146,7 @@ class SqliteBackend(Backend):
         location = self.location
         if location.in_memory or location.is_read_only or not has_fts5():
             return None
-        return SqliteIndex(location.path, busy_timeout=location.busy_timeout)
+        return SqliteIndex(location.path, busy_timeout=location.busy_timeout, given=location.given)
 
     def close(self) -> None:
         """Close all connections; a read in progress may end first. Idempotent."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import groupby
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import EntryFence
 from threadkeep._stores.records import check_ends, check_state, only_adds
 from threadkeep._stores.sqlite import additions, damage, threads
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_busy, mapped
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS
 from threadkeep._stores.sqlite.known import Known
 from threadkeep._stores.sqlite.records import TABLES, pack_id, unpack_id
 from threadkeep._stores.sqlite.threads import read_thread_head
@@ -265,7 +264,7 @@ def _commit(
     try:
         in_turns = connections.known.others_commit
         db, known = connections.writer(in_turns=in_turns), connections.known
-        _begin(db, connections.location.busy_timeout, in_turns=in_turns)
+        connections.begin(db)
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]
     except ThreadkeepError as error:
@@ -291,25 +290,8 @@ def _commit(
     return refusals
 
 
-def _begin(db: sqlite3.Connection, timeout: float, *, in_turns: bool) -> None:
-    """Take the write lock. Raises the driver's errors, also if it stays taken for `timeout`.
-
-    SQLite sleeps for up to 100 ms before it looks at the lock again, and those that have just come
-    are served first. With `in_turns`, beside other processes, the sleeps stay short.
-    """
-    deadline = monotonic() + timeout if in_turns else 0.0
-    while True:
-        try:
-            db.execute("BEGIN IMMEDIATE")
-        except DRIVER_ERRORS as error:
-            if not is_busy(error) or monotonic() >= deadline:
-                raise
-        else:
-            return
-
-
 def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
-    failure = mapped(error, connections.location.path)
+    failure = connections.location.failure(error)
     failure.__cause__ = error
     return failure
 

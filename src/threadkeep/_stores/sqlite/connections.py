@@ -11,13 +11,27 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep._stores import process_forks
 from threadkeep._stores.process_forks import FirstUse
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient, mapped, named
+from threadkeep._stores.sqlite.failures import (
+    DRIVER_ERRORS,
+    is_busy,
+    is_undecodable,
+    lenient,
+    mapped,
+    named,
+)
 from threadkeep._stores.sqlite.known import Known
-from threadkeep._stores.sqlite.opening import DatabaseLocation, open_first, sweep, transaction
+from threadkeep._stores.sqlite.opening import (
+    DatabaseLocation,
+    open_first,
+    set_timeout,
+    sweep,
+    transaction,
+)
 from threadkeep.errors import ClosedError, LockedError, NotSetUpError, OpenError
 
 if TYPE_CHECKING:
@@ -53,7 +67,7 @@ class Connections:
         self._find = find
         self._location: DatabaseLocation | None = None
         self._writer: sqlite3.Connection | None = None
-        self._in_turns = False  # of the writer, as last set
+        self._timeout = 0.0  # of the writer, as last set
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
         self._closed: ClosedError | None = None
@@ -73,6 +87,7 @@ class Connections:
         with self.write_lock:
             self._check_open()
             location, self._writer = open_first(self._find())
+            self._timeout = location.busy_timeout
             self._location, self.known = location, Known(location.path)
 
     @property
@@ -86,22 +101,38 @@ class Connections:
     def writer(self, *, in_turns: bool = False) -> sqlite3.Connection:
         """Return the writing connection of an open database, outside any transaction.
 
-        It waits for a lock for `busy_timeout`; with `in_turns`, for `TURN` at most.
+        Its statements wait for a lock for `patience`; with `in_turns`, for `TURN` at most.
         """
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call may have left one open
+        location = self.location
         if self._writer is None:
-            self._writer = self._open(self.location.connect_writer)
-        if in_turns is not self._in_turns:  # (each PRAGMA costs as much as a small SELECT)
-            timeout = self.location.busy_timeout
-            self._set_timeout(self._writer, min(TURN, timeout) if in_turns else timeout)
-            self._in_turns = in_turns
+            self._writer = self._open(location.connect_writer)
+            self._timeout = location.busy_timeout
+        seconds = min(TURN, location.patience) if in_turns else location.patience
+        if seconds != self._timeout:  # (each PRAGMA costs as much as a small SELECT)
+            set_timeout(self._writer, seconds)
+            self._timeout = seconds
         return self._writer
 
-    @staticmethod
-    def _set_timeout(db: sqlite3.Connection, seconds: float) -> None:
-        db.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
+    def begin(self, db: sqlite3.Connection) -> None:
+        """Take the write lock. Raises the driver's errors, also if it stays taken.
+
+        SQLite sleeps for up to 100 ms before it looks at the lock again, and those that have just
+        come are served first. After `writer(in_turns=True)`, beside other processes, the sleeps
+        stay short.
+        """
+        begun = monotonic()
+        while True:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except DRIVER_ERRORS as error:
+                waited = monotonic() - begun
+                if not is_busy(error) or waited + TURN >= self.location.patience:
+                    raise
+            else:
+                return
 
     def rest_writer(self) -> None:
         """End an open transaction; if that fails, the next call opens a new connection."""
@@ -110,7 +141,7 @@ class Connections:
             self._forget_writer()
 
     def _forget_writer(self) -> None:
-        self._writer, self._in_turns = None, False
+        self._writer = None
         self.known = Known() if self._location is None else Known(self._location.path)
 
     def take(self) -> sqlite3.Connection:
@@ -171,17 +202,19 @@ class Connections:
         if not lock.acquire(timeout=-1 if busy_timeout is None else busy_timeout):
             raise LockedError
         try:
-            with named(location.path):
-                db = self.writer()
-                if busy_timeout is not None:
-                    self._set_timeout(db, busy_timeout)
-                try:
-                    with transaction(db):
-                        yield db
-                finally:
-                    if busy_timeout is not None:
-                        self._set_timeout(db, location.busy_timeout)
+            db = self.writer()
+            if busy_timeout is None:
+                self.begin(db)
+            else:
+                set_timeout(db, busy_timeout)
+                db.execute("BEGIN IMMEDIATE")
+            with transaction(db, None):
+                yield db
+        except DRIVER_ERRORS as error:
+            raise location.failure(error) from error
         finally:
+            if busy_timeout is not None and self._writer is not None:
+                set_timeout(self._writer, self._timeout)
             lock.release()
 
     @contextmanager

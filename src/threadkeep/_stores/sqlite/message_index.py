@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from typing import Any
 
 from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
@@ -55,6 +56,7 @@ class SqliteIndex(MadeTables):
     Args:
         path: the file.
         busy_timeout: seconds to wait for another process that is writing.
+        given: see `DatabaseLocation`.
 
     Raises:
         OpenError: and its kinds, if the file cannot be opened.
@@ -62,8 +64,9 @@ class SqliteIndex(MadeTables):
 
     content = "full-text index"
 
-    def __init__(self, path: str, *, busy_timeout: float = 30.0) -> None:
-        super().__init__(Connections(lambda: DatabaseLocation(path, "normal", busy_timeout, "rw")))
+    def __init__(self, path: str, *, busy_timeout: float = 30.0, given: Any = None) -> None:
+        location = DatabaseLocation(path, "normal", busy_timeout, "rw", given)
+        super().__init__(Connections(lambda: location))
 
     def _is_made(self, db: sqlite3.Connection) -> bool:
         found = db.execute(_TABLE).fetchone()

@@ -28,7 +28,7 @@ from urllib.parse import quote_from_bytes
 
 from threadkeep import errors
 from threadkeep._stores.process_forks import ResetInChild
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_busy, mapped
 from threadkeep._stores.sqlite.records import CACHED
 
 APPLICATION_ID = 0x74686B70  # "thkp", as `file` and `PRAGMA application_id` show it
@@ -68,9 +68,10 @@ def create(db: sqlite3.Connection, path: str) -> None:
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """Commit at the end of the block, or roll back if it fails."""
-    db.execute(begin)
+def transaction(db: sqlite3.Connection, begin: str | None = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Commit at the end of the block, or roll back if it fails. With None it has begun."""
+    if begin is not None:
+        db.execute(begin)
     try:
         yield
         db.execute("COMMIT")
@@ -162,6 +163,7 @@ MEMORY = ":memory:"
 _RETRY_SECONDS = 0.005  # between attempts to switch a new file to WAL
 _CHECKPOINT_PAGES = 2000  # size of the WAL at which SQLite copies it into the file
 _WAL_BYTES = 8 << 20  # and truncates its own file to this size
+_HELD_SECONDS = 1.0  # to wait for a transaction on the program's own connection
 
 
 class DatabaseLocation(NamedTuple):
@@ -170,12 +172,42 @@ class DatabaseLocation(NamedTuple):
     `mode` is one of SQLite's: `rwc` creates a missing file; `rw` does not; `ro` reads only;
     `immutable` reads a file without a WAL and creates no other files. `live` becomes `ro` also
     without a WAL, if the folder allows to create one: commits of others are seen.
+
+    `given` is the program's own connection to the file, if it gave one in place of a path.
     """
 
     path: str
     synchronous: str
     busy_timeout: float
     mode: str = "rwc"
+    given: Any = None
+
+    @property
+    def is_held(self) -> bool:
+        """True if a transaction is open on the given connection, which may hold the write lock."""
+        try:
+            return self.given is not None and bool(self.given.in_transaction)
+        except (sqlite3.Error, ValueError):  # it is closed, or not yet open
+            return False
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for the write lock.
+
+        A transaction on the given connection may be that of the caller, and would never end.
+        """
+        return min(self.busy_timeout, _HELD_SECONDS) if self.is_held else self.busy_timeout
+
+    def failure(self, error: Exception) -> errors.ThreadkeepError:
+        """Map a driver's error."""
+        if is_busy(error) and self.is_held:
+            return errors.LockedError(
+                "A transaction is open on the connection that you gave, and holds the write lock"
+                f" of {self.path}.",
+                hint="Commit or roll back on your connection before threadkeep writes: it uses"
+                " connections of its own.",
+            )
+        return mapped(error, self.path)
 
     @property
     def in_memory(self) -> bool:
@@ -239,7 +271,7 @@ def open_first(location: DatabaseLocation) -> tuple[DatabaseLocation, sqlite3.Co
             db.close()
             raise
     except DRIVER_ERRORS as error:
-        raise _open_error(error, location.path) from error
+        raise _open_error(error, location) from error
     except OSError as error:
         raise errors.OpenError(
             f"{location.path} cannot be opened: {error.strerror}.",
@@ -278,6 +310,10 @@ def _as_found(location: DatabaseLocation) -> DatabaseLocation:
 
 
 def _prepare(db: sqlite3.Connection, location: DatabaseLocation) -> None:
+    patience = location.patience
+    is_shorter = patience < location.busy_timeout
+    if is_shorter:
+        set_timeout(db, patience)
     with transaction(db, "BEGIN"):
         ours = is_ours(db, location.path)
     if not ours and location.mode != "rwc":
@@ -285,7 +321,14 @@ def _prepare(db: sqlite3.Connection, location: DatabaseLocation) -> None:
     if not ours:
         create(db, location.path)
     if not location.in_memory and location.mode == "rwc":
-        _use_wal(db, location.busy_timeout)
+        _use_wal(db, patience)
+    if is_shorter:
+        set_timeout(db, location.busy_timeout)
+
+
+def set_timeout(db: sqlite3.Connection, seconds: float) -> None:
+    """Set how long statements wait for a lock."""
+    db.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
 
 
 def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
@@ -323,8 +366,8 @@ def _no_database(path: str) -> errors.NotOursError:
     )
 
 
-def _open_error(error: Exception, path: str) -> errors.ThreadkeepError:
-    code = _code(error)
+def _open_error(error: Exception, location: DatabaseLocation) -> errors.ThreadkeepError:
+    code, path = _code(error), location.path
     if code == sqlite3.SQLITE_NOTADB:
         return _no_database(path)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
@@ -332,7 +375,7 @@ def _open_error(error: Exception, path: str) -> errors.ThreadkeepError:
             f"{path} cannot be opened: SQLite says {str(error)!r}.",
             hint="This process needs read and write access to the file and its folder.",
         )
-    return mapped(error, path)
+    return location.failure(error)
 
 
 def _code(error: Exception) -> int:
