@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._core.engine.put import Put
+from threadkeep._core.langgraph_internals import FORMATS
 from threadkeep._core.validation import is_mapping
 from threadkeep._core.versions import unordered
 from threadkeep.errors import InvalidArgumentError, invalid
@@ -26,6 +27,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 class Fields(NamedTuple):
     """The checked fields of a checkpoint."""
 
+    v: Any
     id: str
     ts: str
     versions: Mapping[str, Any]
@@ -45,6 +47,7 @@ def strict(call: Put) -> Put:
         return call
     at, found = call.place, call.checkpoint
     fields = Fields(
+        found.get("v", 1),
         str(at.id),
         found.get("ts", ""),
         found["channel_versions"],
@@ -59,7 +62,9 @@ def strict(call: Put) -> Put:
 
 def problems(fields: Fields) -> Iterator[InvalidArgumentError]:
     """Check each field by itself. Absent metadata is valid, as in LangGraph."""
-    own_id, ts, versions, seen, metadata = fields
+    v, own_id, ts, versions, seen, metadata = fields
+    if type(v) is not int or v not in FORMATS:
+        yield invalid("checkpoint['v']", v, f"Use one of {', '.join(map(str, FORMATS))}.")
     if not _UUID.fullmatch(own_id):
         yield invalid("checkpoint['id']", own_id, "Use a UUID, such as uuid6() of LangGraph.")
     if not _is_utc(ts):
@@ -76,13 +81,19 @@ def problems(fields: Fields) -> Iterator[InvalidArgumentError]:
         yield invalid("metadata['source']", source, f"Use one of {', '.join(SOURCES)}.")
     if not isinstance(step, int) or type(step) is bool or step < -1:
         yield invalid("metadata['step']", step, "Use a whole number, -1 or more.")
-    above = metadata.get("parents")
-    if "parents" in metadata and not (
-        is_mapping(above)
-        and all(isinstance(ns, str) and isinstance(id, str) and id for ns, id in above.items())
-    ):
-        hint = "Use a dict: the id of a checkpoint for each namespace above."
-        yield invalid("metadata['parents']", above, hint)
+    yield from _wrong_parents(metadata.get("parents", {}))
+
+
+def _wrong_parents(above: object) -> Iterator[InvalidArgumentError]:
+    hint = "Use the id of a checkpoint for each namespace above."
+    if not is_mapping(above):
+        yield invalid("metadata['parents']", above, f"Use a dict. {hint}")
+        return
+    for ns, own_id in above.items():
+        if not isinstance(ns, str):
+            yield invalid("namespace in metadata['parents']", ns, hint)
+        elif not isinstance(own_id, str) or not own_id:
+            yield invalid(f"metadata['parents'][{ns!r}]", own_id, hint)
 
 
 def _is_utc(ts: str) -> bool:

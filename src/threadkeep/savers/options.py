@@ -61,8 +61,8 @@ class CommonOptions(SaverKeyOptions, total=False):
         Option(
             "types",
             '"types": `put` checks the types of a checkpoint\'s fields. "strict": also the values'
-            " of `id`, `ts`, versions, `source`, `step` and `parents`, and `check` notes stored"
-            " ones that it would refuse.",
+            " of `v`, `id`, `ts`, versions, `source`, `step` and `parents`, and `check` notes"
+            " stored ones that it would refuse.",
             lambda value: value in ("types", "strict"),
             'Use "types" or "strict".',
         ),

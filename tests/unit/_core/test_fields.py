@@ -10,11 +10,14 @@ from uuid import uuid4
 import pytest
 from kit.places import THREAD
 from kit.rows import checkpoint, metadata, place
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.pregel._checkpoint import LATEST_VERSION
 
 from threadkeep import MemorySaver
 from threadkeep._core import arguments, fields
 from threadkeep._core.engine.model import OWN_NS
+from threadkeep._core.langgraph_internals import FORMATS
 from threadkeep.errors import InvalidArgumentError
 
 UUID7 = "0190163d-8694-739b-aea5-966c26f8ad91"
@@ -50,6 +53,11 @@ def test_valid(parts):
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "format 99": (r"\['v'\]: 99", {"v": 99}),
+    "format -1": (r"\['v'\]: -1", {"v": -1}),
+    "a text as format": (r"\['v'\]: 'x'", {"v": "x"}),
+    "no format": (r"\['v'\]: None", {"v": None}),
+    "True as format": (r"\['v'\]: True", {"v": True}),
     "a name as id": (r"\['id'\]", {"id": "first"}),
     "a UUID without hyphens": (r"\['id'\]", {"id": uuid4().hex}),
     "no time": (r"\['ts'\]", {"ts": ""}),
@@ -74,9 +82,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "True as step": (r"\['step'\]", {"meta": {"step": True}}),
     "half a step": (r"\['step'\]", {"meta": {"step": 1.5}}),
     "a list of parents": (r"\['parents'\]", {"meta": {"parents": ["x"]}}),
-    "a number as parent": (r"\['parents'\]", {"meta": {"parents": {"": 5}}}),
-    "an empty parent": (r"\['parents'\]", {"meta": {"parents": {"": ""}}}),
-    "a number as namespace": (r"\['parents'\]", {"meta": {"parents": {5: "x"}}}),
+    "a number as parent": (r"\['parents'\]\[''\]: 5", {"meta": {"parents": {"": 5}}}),
+    "an empty parent": (r"\['parents'\]\[''\]: ''", {"meta": {"parents": {"": ""}}}),
+    "a number as namespace": (r"\['parents'\]: 5", {"meta": {"parents": {5: "x"}}}),
 }
 
 
@@ -99,12 +107,16 @@ def test_by_default_it_is_stored_and_comes_back(parts):
     assert found.metadata == json.loads(json.dumps(meta))  # (as LangGraph's savers return it)
 
 
+def test_what_langgraph_writes_today_is_a_known_format():
+    assert {LATEST_VERSION, empty_checkpoint()["v"]} <= {*FORMATS}
+
+
 def test_several_problems_are_all_found():
     found = call(id="x", ts="y", meta={"source": "z", "step": -9, "parents": {"": 1}})
     problems = fields.problems(
-        fields.Fields("x", "y", {"a": 1, "b": "1"}, {}, found.metadata),
+        fields.Fields(5, "x", "y", {"a": 1, "b": "1"}, {}, found.metadata),
     )
-    assert len([*problems]) == 6
+    assert len([*problems]) == 7
 
 
 def test_checkpoints_that_threadkeep_writes_itself_are_not_checked():

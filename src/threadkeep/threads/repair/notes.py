@@ -68,4 +68,4 @@ def _fields(row: CheckpointRow, manifest: Manifest) -> fields.Fields:
     entries = manifest.entries.items()
     versions = {name: entry.version for name, entry in entries if entry.version is not None}
     metadata = thread_summary.shown(row)
-    return fields.Fields(row.id, unpack_time(row.ts), versions, manifest.seen, metadata)
+    return fields.Fields(manifest.v, row.id, unpack_time(row.ts), versions, manifest.seen, metadata)
