@@ -33,7 +33,9 @@ AsyncBackend, Saver, `threadkeep.backends` and `threadkeep.testing`. All errors:
 package of their subject.
 """
 
+from contextlib import suppress as _suppress
 from importlib import import_module as _import
+from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
@@ -113,7 +115,7 @@ if _CHECKING:
 
     __version__: str
 
-# (Without names that need an extra: `import *` would load its packages, or fail without them.)
+# (Without names of extras that are not installed: `import *` would fail.)
 __all__ = [
     "Alert",
     "AsyncBackend",
@@ -180,6 +182,16 @@ __all__ = [
     "revoke_role",
     "stream_saved",
 ]
+with _suppress(ImportError):
+    if _find_spec("pydantic_settings"):
+        __all__ += [
+            "AutoSaver",
+            "CheckpointConfig",
+            "CheckpointManager",
+            "MemoryCheckpointStore",
+            "SQLiteCheckpointStore",
+            "checkpointed",
+        ]
 
 _LATER = {  # modules that are imported when one of their names is first used
     "cache": "InMemoryCache MemoryCache NodeCache PostgresCache RedisCache SqliteCache open_cache",

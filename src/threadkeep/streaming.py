@@ -16,7 +16,7 @@ from threadkeep._core.langgraph_internals import TASK_ID, TASK_NS
 from threadkeep._run import driver
 from threadkeep._run.delegate import Delegate
 from threadkeep._run.driver import sync_and_async
-from threadkeep.errors import InvalidArgumentError, StateError
+from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.threads.partial_output import (
     Part,
     PartialMessage,
@@ -71,10 +71,8 @@ class StreamingCheckpointSaver(Delegate):
         max_bytes: int = MAX_BYTES,
     ) -> None:
         if not isinstance(base_saver, BaseCheckpointSaver):
-            raise InvalidArgumentError(
-                f"{base_saver!r} is not a LangGraph saver.",
-                hint="Use a BaseCheckpointSaver.",
-            )
+            hint = "Use a LangGraph saver, such as SqliteSaver(path)."
+            raise invalid("base_saver", base_saver, hint)
         super().__init__(base_saver)
         self.streaming_limits = {
             "interval": interval,

@@ -52,6 +52,7 @@ for name in sys.argv[2:]:
     module, everything = importlib.import_module(name), {}
     exec(f"from {name} import *", everything)
     assert set(module.__all__) <= set(everything), name
+    assert "CheckpointManager" not in everything
     assert all(hasattr(module, each) for each in module.__all__), name
     inspect.getmembers(module)
 
@@ -108,6 +109,7 @@ def test_what_is_imported_when_it_is_used_has_its_name():
     everything: dict[str, object] = {}
     exec("from threadkeep import *", everything)
     assert set(threadkeep.__all__) <= set(everything)
+    assert {"CheckpointManager", "CheckpointConfig", "AutoSaver"} <= set(everything)
     with pytest.raises(AttributeError, match="has no attribute 'wrapped'"):
         _ = threadkeep.wrapped
 

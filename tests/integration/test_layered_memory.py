@@ -810,6 +810,9 @@ def test_arguments_that_are_refused() -> None:
     ):
         with pytest.raises(InvalidArgumentError):
             LayeredCheckpointSaver(**{"saver": inner, **wrong})
+    with pytest.raises(InvalidArgumentError, match="saver: None"):
+        LayeredCheckpointSaver()
+    assert LayeredCheckpointSaver(base_saver=inner).threads.count() == 0
 
 
 def test_what_is_saved_is_in_the_store_of_the_saver_inside(tmp_path: Any) -> None:

@@ -65,7 +65,7 @@ def test_a_child_forked_while_another_thread_encodes_goes_on(saver: Any) -> None
         encoding.set()
         return int(forked.wait(SECONDS))
 
-    threadkeep.register(Slow, encode=encode, decode=lambda _: Slow())
+    threadkeep.register(Slow, encode, lambda _: Slow())
 
     def child() -> bool:
         head = put(saver, place(), {"value": "of the child"})

@@ -66,6 +66,13 @@ async def test_awaited(saver: Any) -> None:
     await saver.aclose()
 
 
+def test_the_new_versions_may_be_left_out(saver: Any) -> None:
+    puts = chain("a", 3)
+    configs = saver.put_many([put[:3] for put in puts])
+    assert len(configs) == 3
+    assert shown(saver, "a") == shown(one_by_one(puts), "a")
+
+
 def test_a_saver_goes_on_where_many_were_put(saver: Any) -> None:
     (*_, last) = saver.put_many(chain("a", 5))
     made = checkpoint(9, {"m": ["new"], "n": 9}, {"m": 9, "n": 9})

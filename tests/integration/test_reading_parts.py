@@ -148,6 +148,20 @@ async def aread_whole(lazy: Any) -> Any:
     return read_whole(lazy)
 
 
+async def check_lazy_tuples(saver: Any) -> None:
+    configs = [at(), *(one.config for one in saver.list(at()))]
+    for config in configs:
+        eager = saver.get_tuple(config)
+        assert read_whole(saver.get_tuple(config, values="lazy")) == eager
+        assert await aread_whole(await saver.aget_tuple(config, values="lazy")) == eager
+        assert saver.get_tuple(config, values="eager") == eager
+    part = saver.get_tuple(at(), channels=["number"])
+    assert saver.get_tuple(at(), channels=["number"], values="lazy") == part
+    for absent in (at("no such thread"), at(THREAD, "1f1c0000-0000-6000-8000-000000000000")):
+        assert saver.get_tuple(absent, values="lazy") is None
+        assert await saver.aget_tuple(absent, values="lazy") is None
+
+
 async def check_lazy(saver: Any) -> None:
     for options in ({}, {"limit": 2}, {"filter": {"step": 1}}):
         eager = [*saver.list(at(), **options)]
@@ -160,6 +174,17 @@ async def check_lazy(saver: Any) -> None:
 async def test_lazy_checkpoints_have_what_eager_ones_have(saver: Any) -> None:
     fill(saver, 40)
     await check_lazy(saver)
+    await check_lazy_tuples(saver)
+
+
+async def test_a_lazy_checkpoint_is_of_the_namespace_that_the_config_names(ours: Any) -> None:
+    fill(ours, 2)
+    made = checkpoint({"inner": 1}, inner=1)
+    ours.put(place(ns="sub"), made, metadata(9), made["channel_versions"])
+    for config in (at(), {"configurable": {"thread_id": THREAD}}):
+        lazy = ours.get_tuple(config, values="lazy")
+        assert lazy.checkpoint["id"] == ours.get_tuple(config).checkpoint["id"]
+        assert lazy.config["configurable"]["checkpoint_ns"] == ""
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
@@ -168,8 +193,11 @@ async def test_lazy_through_a_saver_in_front(ours: Any, front: str, is_ours: boo
     saver = FRONTS[front](ours if is_ours else InMemorySaver())
     fill(saver)
     await check_lazy(saver)
+    await check_lazy_tuples(saver)
     with pytest.raises(InvalidArgumentError, match="values"):
         [*saver.list(at(), values="late")]
+    with pytest.raises(InvalidArgumentError, match="values"):
+        saver.get_tuple(at(), values="late")
 
 
 @pytest.mark.parametrize("is_ours", [True, False])

@@ -297,22 +297,30 @@ class Plain:
 
 
 class OneWay:
-    """An object that its dict does not restore."""
+    """An object whose class does not read its dict."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {}
+        return {"number": 8}
+
+
+@dataclass
+class Numbered:
+    number: int
 
 
 @on("beneath", ["memory", "LangGraph memory"], indirect=True)
-async def test_an_object_is_stored_as_its_dict_if_its_class_reads_that(call):
+async def test_an_object_is_stored_as_its_dict(call):
     own_id = await call("create_checkpoint", "s", "flow", Plain(7))
     assert await call("restore_from_checkpoint", "s", own_id) == {"number": 7}
     restored = await call("restore_from_checkpoint", "s", own_id, Plain)
     assert (type(restored), restored.number) == (Plain, 7)
-    for state in (OneWay(), Plain, Plain(object())):
+    own_id = await call("create_checkpoint", "s", "flow", OneWay())
+    assert await call("restore_from_checkpoint", "s", own_id) == {"number": 8}
+    assert await call("restore_from_checkpoint", "s", own_id, Numbered) == Numbered(8)
+    for state in (Plain, Plain(object())):
         with pytest.raises((UnserializableError, TypeError)):
             await call("create_checkpoint", "s", "flow", state)
-    assert len(await call("list_checkpoints", "s")) == 1
+    assert len(await call("list_checkpoints", "s")) == 2
 
 
 def test_only_what_changed_is_stored(tmp_path):
@@ -518,6 +526,18 @@ async def test_a_store_by_both_apis(number, tmp_path):
         assert store.list_by_session("s") == []
     with pytest.raises(ClosedError):
         store.save({"session_id": "s", "workflow_id": "flow", "state_data": 1})
+
+
+async def test_a_store_in_memory_is_cleared():
+    with MemoryCheckpointStore() as store, CheckpointManager(checkpoint_store=store) as manager:
+        for session in "st":
+            manager.create_checkpoint(session, "flow", {"n": 1})
+        store.clear()
+        assert store.list_by_session("s") == store.list_by_session("t") == []
+        made = manager.create_checkpoint("s", "flow", {"n": 2})
+        assert [one["id"] for one in store.list_by_session("s")] == [made]
+        await store.aclear()
+        assert manager.get_latest_checkpoint("s") is None
 
 
 def test_a_store_fails_loudly(tmp_path):

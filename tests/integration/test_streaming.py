@@ -596,5 +596,5 @@ def test_a_stream_that_was_stopped_by_itself_is_forgotten() -> None:
 
 
 def test_what_is_no_saver() -> None:
-    with pytest.raises(InvalidArgumentError, match="not a LangGraph saver"):
+    with pytest.raises(InvalidArgumentError, match="base_saver"):
         StreamingCheckpointSaver("threads.db")

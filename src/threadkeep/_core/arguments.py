@@ -107,13 +107,13 @@ _PUT = ("config", "checkpoint", "metadata", "new_versions")
 def puts(many: Sequence[Sequence[Any]]) -> list[Put]:
     calls = []
     for number, one in enumerate(many):
-        if not isinstance(one, tuple | list) or len(one) != len(_PUT):
+        if not isinstance(one, tuple | list) or len(one) not in (3, len(_PUT)):
             found = f" of {len(one)}" if isinstance(one, tuple | list) else ""
             raise InvalidArgumentError(
                 f"puts[{number}] is a {type(one).__name__}{found}.",
-                hint=f"Use a tuple of {len(_PUT)}: {', '.join(_PUT)}.",
+                hint=f"Use a tuple of {len(_PUT)}: {', '.join(_PUT)}, which may be left out.",
             )
-        calls.append(put(one[0], one[1], one[2], one[3]))
+        calls.append(put(one[0], one[1], one[2], one[3] if len(one) == len(_PUT) else {}))
     return calls
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Seque
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -17,7 +17,7 @@ from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
-from threadkeep._run.lazy_values import is_lazy, loaded
+from threadkeep._run.lazy_values import is_lazy, loaded, one_lazily
 from threadkeep.errors import InvalidArgumentError
 
 _BASE: Any = BaseCheckpointSaver
@@ -105,9 +105,15 @@ class Delegate(BaseCheckpointSaver[Any]):
     # -- reading ---------------------------------------------------------------------
 
     def _get_tuple(
-        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+        self,
+        config: RunnableConfig,
+        *,
+        channels: Sequence[str] | None = None,
+        values: Literal["eager", "lazy"] = "eager",
     ) -> Operation[CheckpointTuple | None]:
         """See `Saver.get_tuple`. Other savers than threadkeep's read all channels."""
+        if is_lazy(values) and channels is None:
+            return (yield from one_lazily(self, config))
         return (yield from self._inner_tuple(config, channels))
 
     def _inner_tuple(

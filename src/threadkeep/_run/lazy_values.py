@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from threadkeep._core import arguments
@@ -198,6 +199,18 @@ def each_lazily(saver: Any, found: Iterable[CheckpointTuple]) -> Operation[list[
     """Return checkpoints from `load.listed`, whose values and writes `saver` reads when used."""
     awaited = yield from is_awaited()
     return [_lazily(saver, one, awaited=awaited) for one in found]
+
+
+def one_lazily(saver: Any, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
+    """Return the checkpoint that `saver.get_tuple` returns, with lazy values."""
+    thread, ns, checkpoint = arguments.place(config)
+    named = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}
+    options: Any = {"config": {"configurable": named}, "limit": 1, "values": "lazy"}
+    found: CheckpointTuple | None = yield External(
+        lambda: next(iter(saver.list(**options)), None),
+        lambda: anext(saver.alist(**options), None),
+    )
+    return found
 
 
 def _lazily(saver: Any, found: CheckpointTuple, *, awaited: bool) -> CheckpointTuple:

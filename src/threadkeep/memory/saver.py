@@ -57,6 +57,7 @@ class LayeredCheckpointSaver(LayeredChanges):
         summarizer: a chat model, a `Summarizer`, or a function of `(messages, previous)`; None for
             `ExtractiveSummarizer()`, which needs no model.
         channel: the channel that holds the messages.
+        base_saver: another name of `saver`.
         language: "en" or "zh": language of the title of the summary's message.
         index: index for searching archived messages; None for one beside the saver's own tables.
         background: make summaries in the background; until a summary is ready, turns see all
@@ -67,18 +68,20 @@ class LayeredCheckpointSaver(LayeredChanges):
         InvalidArgumentError: an argument is invalid.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - they are given by name
         self,
-        saver: BaseCheckpointSaver[Any],
+        saver: BaseCheckpointSaver[Any] | None = None,
         policy: Layers | None = None,
         summarizer: object = None,
         channel: str = "messages",
         *,
+        base_saver: BaseCheckpointSaver[Any] | None = None,
         language: str = "en",
         index: ArchiveIndex | None = None,
         background: bool = False,
         on_suggestion: Callable[[Suggestion], None] | None = None,
     ) -> None:
+        saver = base_saver if saver is None else saver
         if not isinstance(saver, BaseCheckpointSaver):
             raise invalid("saver", saver, "Use a LangGraph saver, such as SqliteSaver(path).")
         if isinstance(saver, LayeredView):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage
@@ -21,7 +21,7 @@ from threadkeep._core import arguments
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
-from threadkeep._run.lazy_values import LazyValues
+from threadkeep._run.lazy_values import LazyValues, is_lazy, one_lazily
 from threadkeep.errors import CorruptionError
 from threadkeep.memory import records, window
 from threadkeep.memory.archive import Recent
@@ -67,13 +67,19 @@ class LayeredView(Archiving):
     # -- loading ---------------------------------------------------------------------
 
     def _get_tuple(
-        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+        self,
+        config: RunnableConfig,
+        *,
+        channels: Sequence[str] | None = None,
+        values: Literal["eager", "lazy"] = "eager",
     ) -> Operation[CheckpointTuple | None]:
         """Return a checkpoint with the view of its messages. See `Saver.get_tuple`.
 
         Without `channels`, the thread's head may get a new summary first; every other checkpoint
         keeps its own.
         """
+        if channels is None and is_lazy(values):
+            return (yield from one_lazily(self, config))
         if channels is not None:
             part = yield from self._inner_tuple(config, channels)
             if part is None or self.channel not in channels:

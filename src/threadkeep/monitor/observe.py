@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -93,19 +93,15 @@ class ObservedSaver(Observed, Delegate):
         BaseCheckpointSaver.get_delta_channel_history
     )
 
-    def get_tuple(
-        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
-    ) -> CheckpointTuple | None:
+    def get_tuple(self, config: RunnableConfig, **options: Any) -> CheckpointTuple | None:
         """See `Saver.get_tuple`."""
         with Timing(self._exports, "get_tuple", config):
-            return super().get_tuple(config, channels=channels)
+            return super().get_tuple(config, **options)
 
-    async def aget_tuple(
-        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
-    ) -> CheckpointTuple | None:
+    async def aget_tuple(self, config: RunnableConfig, **options: Any) -> CheckpointTuple | None:
         """Async variant of `get_tuple`."""
         with Timing(self._exports, "get_tuple", config):
-            return await super().aget_tuple(config, channels=channels)
+            return await super().aget_tuple(config, **options)
 
     def for_tenant(self, tenant: str) -> Self:
         """Return the tenant's saver, whose operations are measured as this one's are."""

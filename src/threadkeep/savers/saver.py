@@ -33,7 +33,7 @@ from threadkeep._core.engine.shapes import AS_STORED, ChannelShapes
 from threadkeep._core.langgraph_internals import NO_VERSION
 from threadkeep._run.driver import arun, each_and_aeach, on, run, sync_and_async, together
 from threadkeep._run.layered_backend import RANDOM, LayeredBackend
-from threadkeep._run.lazy_values import each_lazily, is_lazy
+from threadkeep._run.lazy_values import each_lazily, is_lazy, one_lazily
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
@@ -90,7 +90,10 @@ class Serializing:
                 one._clones.clear()  # noqa: SLF001 - a clone
 
 
-PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
+PutArguments: TypeAlias = (
+    tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
+    | tuple[RunnableConfig, Checkpoint, CheckpointMetadata]
+)
 
 _CLONES = 16  # savers with another allowlist that are kept for the next run
 _log = logging.getLogger("threadkeep")
@@ -215,7 +218,11 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
     # -- reading ---------------------------------------------------------------------
 
     def get_tuple(
-        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+        self,
+        config: RunnableConfig,
+        *,
+        channels: Sequence[str] | None = None,
+        values: Literal["eager", "lazy"] = "eager",
     ) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or the thread's head; None if it has none.
 
@@ -224,22 +231,32 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             channels: read only the values and pending writes of these channels, to show them;
                 None for all. A channel that is empty or unknown is absent from `channel_values`.
                 Versions and metadata are complete. Runs need all channels.
+            values: "lazy" reads values when they are first used, as in `list`, if `channels` is
+                None. `aget_tuple` never blocks: load them by `await channel_values.aload("name")`.
 
         Raises:
             InvalidConfigError: the config has no thread_id.
-            InvalidArgumentError: `channels` is no list of names.
+            InvalidArgumentError: `channels` is no list of names, or `values` is invalid.
             CorruptionError, UnknownTypeError: the checkpoint, or one of these channels, cannot be
                 read back exactly.
         """
+        if values != "eager" and is_lazy(values) and channels is None:
+            return run(one_lazily(self, config))
         call = arguments.load(config)
         if self._rolling is not None:
             run(self._rolling.take(self._store, self._engine, call.place.thread))
         return self._store.run(self._get_tuple(call, config, channels))
 
     async def aget_tuple(
-        self, config: RunnableConfig, *, channels: Sequence[str] | None = None
+        self,
+        config: RunnableConfig,
+        *,
+        channels: Sequence[str] | None = None,
+        values: Literal["eager", "lazy"] = "eager",
     ) -> CheckpointTuple | None:
         """Async variant of `get_tuple`."""
+        if values != "eager" and is_lazy(values) and channels is None:
+            return await arun(one_lazily(self, config))
         call = arguments.load(config)
         if self._rolling is not None:
             await arun(self._rolling.take(self._store, self._engine, call.place.thread))
@@ -428,7 +445,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
 
         Args:
             puts: for each checkpoint the arguments of `put`: config, checkpoint, metadata,
-                new_versions. A config may name an earlier checkpoint of this call as the parent.
+                new_versions (or without new_versions: the checkpoint's own versions decide). A
+                config may name an earlier checkpoint of this call as the parent.
 
         Returns:
             The config of each checkpoint, in order, with its id.

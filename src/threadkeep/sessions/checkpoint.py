@@ -188,10 +188,8 @@ def as_type(state: Any, type: Any) -> Any:
 
 
 def as_dict(state: Any) -> Any:
-    """Return `state.to_dict()`; None unless its class has `from_dict` too."""
-    if isclass(state) or not callable(getattr(state.__class__, "from_dict", None)):
-        return None
-    to_dict = getattr(state, "to_dict", None)
+    """Return `state.to_dict()`; None if it has none."""
+    to_dict = None if isclass(state) else getattr(state, "to_dict", None)
     return to_dict() if callable(to_dict) else None
 
 

@@ -49,6 +49,7 @@ class CheckpointManager(Closing):
         saver: a threadkeep saver, another LangGraph saver, or a `CheckpointStore`; closed with the
             manager. None opens the store that the configuration names.
         config: the configuration; None for `CheckpointConfig()`.
+        checkpoint_store: another name of `saver`.
 
     Raises:
         InvalidArgumentError: an argument has another type.
@@ -56,12 +57,17 @@ class CheckpointManager(Closing):
     """
 
     def __init__(
-        self, saver: SaverOrStore | None = None, config: CheckpointConfig | None = None
+        self,
+        saver: SaverOrStore | None = None,
+        config: CheckpointConfig | None = None,
+        *,
+        checkpoint_store: SaverOrStore | None = None,
     ) -> None:
         self.config = CheckpointConfig() if config is None else config
         if not isinstance(self.config, CheckpointConfig):
             raise invalid("config", config, "Use a CheckpointConfig; from_dict makes one.")
-        self._records = _records(open_saver(self.config.store_url) if saver is None else saver)
+        owned = checkpoint_store if saver is None else saver
+        self._records = _records(open_saver(self.config.store_url) if owned is None else owned)
         self._is_closed = False
 
     # -- saving ----------------------------------------------------------------------
@@ -80,9 +86,8 @@ class CheckpointManager(Closing):
         Args:
             session_id: the session.
             workflow_id: the workflow.
-            state: any value that the saver can store, or an object with `to_dict` whose class has
-                `from_dict`: it is stored as that dict. For a dict, only the changes of changed
-                keys are stored.
+            state: any value that the saver can store, or else an object with `to_dict`, which is
+                stored as that dict. For a dict, only the changes of changed keys are stored.
             metadata: metadata of the checkpoint.
             checkpoint_id: your own id. A checkpoint of the session with this id is replaced, and
                 keeps its `created_at`.

@@ -172,6 +172,13 @@ class MemoryCheckpointStore(SaverCheckpointStore):
     def __init__(self, **options: Unpack[SaverOptions]) -> None:
         super().__init__(MemorySaver(**options))
 
+    def _clear(self) -> Operation[None]:
+        """Remove the checkpoints of all sessions."""
+        for session in (yield from self.records.sessions()):
+            yield from self.records.cleanup(session, 0, None)
+
+    clear, aclear = sync_and_async(_clear)
+
 
 # -- a user's own store ------------------------------------------------------------------
 

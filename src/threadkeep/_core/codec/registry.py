@@ -365,9 +365,9 @@ def register(cls: C, *, name: str | None = ...) -> C: ...
 @overload
 def register(
     cls: C,
-    *,
     encode: Callable[[Any], Any],
     decode: Callable[[Any], Any],
+    *,
     name: str | None = ...,
 ) -> C: ...
 @overload
@@ -376,9 +376,9 @@ def register(*, name: str | None = ...) -> Callable[[C], C]: ...
 
 def register(
     cls: C | None = None,
-    *,
     encode: Callable[[Any], Any] | None = None,
     decode: Callable[[Any], Any] | None = None,
+    *,
     name: str | None = None,
 ) -> C | Callable[[C], C]:
     """Allow a class to be stored and loaded; also usable as a decorator.
