@@ -33,12 +33,7 @@ from threadkeep._stores.items.records import (
     patch,
     patched,
 )
-from threadkeep.errors import (
-    ConflictError,
-    CorruptionError,
-    EmbeddingError,
-    invalid,
-)
+from threadkeep.errors import CodecError, ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index, Text
 from threadkeep.store.items import (
     ItemEngine,
@@ -249,13 +244,17 @@ def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[li
     found = []
     newer = None
     if current is not None:
-        newer = current.value
         if not (engine.omit_expired and has_expired(current, engine.now())):
             value = value_of(engine, current)
             found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
+        newer = opened(current.value)
     for row in earlier:
         try:
             opened(row.patch)
+        except CodecError as error:
+            error.message = f"Version {row.version} of item {key!r} cannot be read: {error.message}"
+            raise
+        try:
             newer = patched(row.patch, None if row.deleted else newer)
             plain = engine.unseal(newer, namespace, key)
         except CorruptionError:  # (a store without history put the item in between)
