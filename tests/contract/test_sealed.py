@@ -4,24 +4,30 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from kit.backends import BACKENDS, url_of
 from kit.contract import Variant, awaited
 from kit.postgres import url_for
 
 from threadkeep._core.engine.model import (
+    FREE,
+    HIDDEN,
     Batch,
     CopyThread,
     DropThread,
     FindThreads,
     ForkThread,
     ReadCheckpoint,
+    ReadPath,
     ReadSegments,
     ReadThread,
+    ScanCheckpoints,
     Span,
 )
 from threadkeep._core.engine.thread_entry import ThreadEntry
 from threadkeep._core.sealing import OVERHEAD
 from threadkeep._core.tenants import family_thread
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.open import open_backend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
@@ -98,7 +104,7 @@ def turn(backend, thread, number, **fields):
             NOW,
             segments=(segment(number, data=b"%s of %d" % (thread.encode(), number)),),
             checkpoints=(row._replace(key_pos=number),),
-            writes=(write(number, body=thread.encode()),),
+            writes=(write(number, body=thread.encode(), task_path=f"~pull, {MARKER}"),),
         )
     )
 
@@ -115,6 +121,7 @@ def test_files_hold_no_content(backend, tmp_path):
     data = MARKER.encode()
     row = head(backend, "t").row
     assert (row.metadata, row.exact, row.manifest) == (metadata, data, data)
+    assert head(backend, "t").writes[0].task_path == f"~pull, {MARKER}"
     assert backend.fetch([FindThreads(None, 9, (MARKER,))]) == [["t"]]
     with closing(sqlite3.connect(tmp_path / "threads.db")) as db:
         text = "\n".join(db.iterdump())
@@ -132,8 +139,13 @@ OTHERS = "(SELECT {} FROM {} WHERE thread = " + numbered("two") + ")"
         ("tk_checkpoints", "parent = id"),
         ("tk_checkpoints", "ts = ts + 1"),
         ("tk_checkpoints", "run = 7"),
+        ("tk_checkpoints", "seen = 7"),
+        ("tk_checkpoints", f"flags = {FREE}"),
+        ("tk_checkpoints", f"flags = {HIDDEN}"),
         ("tk_checkpoints", f"manifest = {OTHERS.format('manifest', 'tk_checkpoints')}"),
         ("tk_writes", "task = 'another'"),
+        ("tk_writes", "run = 7"),
+        ("tk_writes", "seen = 7"),
         ("tk_writes", f"body = {OTHERS.format('body', 'tk_writes')}"),
         ("tk_heap_segments", f"data = {OTHERS.format('data', 'tk_heap_segments')}"),
         ("tk_heap_segments", "data = substr(data, 1, length(data) - 1)"),
@@ -150,6 +162,70 @@ def test_a_row_that_was_changed_or_moved_is_refused(backend, table, change):
     asked = (ReadThread("one"), ReadThread("three"), whole)
     with pytest.raises(TamperedDataError):
         backend.fetch(asked)
+
+
+@pytest.fixture(params=BACKENDS)
+def anywhere(request, tmp_path):
+    """A sealed store of each kind."""
+    below = MemoryBackend()
+    if request.param != "memory":
+        below = open_backend(url_of(request.param, tmp_path))
+    backend = SealedBackend(below, keys())
+    yield backend
+    backend.close()
+
+
+def flags_of(backend):
+    (rows,) = backend.fetch([ReadThread("t")])
+    return [one.row.flags for one in rows.checkpoints]
+
+
+def test_hiding_is_authenticated(anywhere):
+    """A checkpoint that somebody hides or shows without the keys is refused."""
+    for number in (1, 2, 3):
+        turn(anywhere, "t", number)
+    anywhere.commit(Batch("t", NOW, hide_checkpoints=(("", uid(1)), ("", uid(9)))))
+    assert flags_of(anywhere) == [HIDDEN, 0, 0]
+    hidden = ReadCheckpoint("t", "", uid(1))
+    newest = ReadCheckpoint("t", "", uid(3))
+    assert anywhere.fetch([hidden])[0].found.row.flags == HIDDEN
+    below = anywhere.below
+    below.commit(Batch("t", NOW, hide_checkpoints=(("", uid(3)),)))
+    for read in (ReadCheckpoint("t", ""), newest, ReadPath("t", "", uid(3), 9), ReadThread("t")):
+        with pytest.raises(TamperedDataError):
+            anywhere.fetch([read])
+    (row,) = [one.found.row for one in below.fetch([hidden])]
+    below.commit(Batch("t", NOW, checkpoints=(row._replace(flags=0),)))
+    with pytest.raises(TamperedDataError):
+        anywhere.fetch([hidden])
+
+
+def test_a_thread_whose_newest_checkpoint_is_hidden_is_read(anywhere):
+    for number in (1, 2, 3):
+        turn(anywhere, "t", number)
+    turn(anywhere, "t", 3, flags=FREE)  # (the batch has a hidden row itself)
+    row = anywhere.fetch([ReadCheckpoint("t", "", uid(3))])[0].found.row
+    anywhere.commit(Batch("t", NOW, checkpoints=(row,), hide_checkpoints=(("", uid(3)),)))
+    assert flags_of(anywhere) == [0, 0, FREE | HIDDEN]
+    assert head(anywhere, "t").row.id == uid(2)
+    assert anywhere.at_hand(ReadCheckpoint("t", "")) is None
+
+
+@pytest.mark.parametrize("field", ["run", "seen"])
+def test_a_child_decides_which_writes_count_only_if_it_opens(anywhere, field):
+    """`run` and `seen` of a child, which come with the parent, are authenticated."""
+    for number in (1, 2, 3):
+        turn(anywhere, "t", number)
+    parent = ReadCheckpoint("t", "", uid(1))
+    assert anywhere.fetch([parent])[0].found.child == (uid(2), 0, 0)
+    below = anywhere.below
+    (row,) = [one.found.row for one in below.fetch([ReadCheckpoint("t", "", uid(2))])]
+    below.commit(Batch("t", NOW, checkpoints=(row._replace(**{field: 7}),)))
+    older = ScanCheckpoints("t", "", None, uid(2), {}, None, 9)
+    for read in (parent, ReadPath("t", "", uid(1), 9), older, ReadThread("t")):
+        with pytest.raises(TamperedDataError):
+            anywhere.fetch([read])
+    assert head(anywhere, "t").row.id == uid(3)
 
 
 def test_two_threads_that_change_names_are_refused(backend):

@@ -69,7 +69,7 @@ def fill(saver: Saver, mark: str, index: str = "text") -> None:
         return {"messages": [AIMessage(f"an answer with {mark}")]}
 
     layered = LayeredCheckpointSaver(saver, LAYERS)
-    graph = StateGraph(State).add_node("node", node).add_edge(START, "node")
+    graph = StateGraph(State).add_node(mark, node).add_edge(START, mark)
     running = graph.compile(checkpointer=layered)
     for number in range(6):
         running.invoke({"messages": [HumanMessage(f"{number} {mark}")]}, at("t"))

@@ -51,7 +51,7 @@ def graph(saver: Any, *, asks: bool = False, **options: Any) -> Any:
     def node(state: Any) -> Any:
         return {"messages": [AIMessage(interrupt(TEXT) if asks else f"answer: {TEXT}")]}
 
-    built = StateGraph(State).add_node("node", node).add_edge(START, "node")
+    built = StateGraph(State).add_node(MARK, node).add_edge(START, MARK)
     return built.compile(checkpointer=saver, **options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from operator import call
@@ -12,20 +12,12 @@ from typing import Any, TypeVar, cast
 
 from threadkeep._core import tenants
 from threadkeep._core.engine import model
-from threadkeep._core.engine.sealed_rows import (
-    Family,
-    Relative,
-    RowSealer,
-    Seal,
-)
-from threadkeep._core.engine.thread_entry import (
-    AFTER_ALL,
-    ReadEntry,
-)
+from threadkeep._core.engine.sealed_rows import Family, Relative, RowSealer, Seal
+from threadkeep._core.engine.thread_entry import AFTER_ALL
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.lru import Lru
-from threadkeep._core.sealing import OVERHEAD, Sealer
-from threadkeep._stores import destroying, plain_forks, resealing, resealing_items
+from threadkeep._core.sealing import Sealer
+from threadkeep._stores import destroying, plain_forks, resealing, resealing_items, sealed_reads
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.caches import AsyncCacheBackend, ClearEntries
 from threadkeep._stores.items import AsyncItemBackend
@@ -36,7 +28,6 @@ from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import (
     CodecError,
-    CorruptionError,
     DestroyedKeyError,
     InvalidArgumentError,
     SegmentTakenError,
@@ -91,8 +82,21 @@ class SealedFace(AsyncBackend):
         ]
 
     async def _opened(self, read: model.Read, reply: Any) -> Any:
+        """Open a reply, and the children that say which of its writes count."""
+        opened = await self._opened_rows(read, reply)
+        unread = sealed_reads.unread_children(read, opened)
+        if unread:
+            states = await result(self.below.fetch([asked for asked, _ in unread]))
+            for (asked, parent), state in zip(unread, states, strict=True):
+                if state.found is not None:  # (else it was removed meanwhile)
+                    row = state.found._replace(keyframe=None, writes=())
+                    child = await self._opened_rows(asked, state._replace(found=row))
+                    sealed_reads.check_child(parent, child.found.row)
+        return opened
+
+    async def _opened_rows(self, read: model.Read, reply: Any) -> Any:
         """Open the rows of a reply. Few threads have rows of others."""
-        names = _names(read, reply)
+        names = sealed_reads.names(read, reply)
         skip = isinstance(read, model.ReadThread) and read.skip
         for name in names:
             try:
@@ -100,14 +104,15 @@ class SealedFace(AsyncBackend):
             except DestroyedKeyError:
                 if not skip:
                     raise
-                return _opened(read, reply, cache(self._rows), _damaged)
+                return sealed_reads.opened(read, reply, cache(self._rows), sealed_reads.damaged)
         try:
-            return _opened(read, reply, cache(self._rows))
+            return sealed_reads.opened(read, reply, cache(self._rows))
         except (TamperedDataError, WrongKeyError):
             families = [await self.read_family(name) for name in names]
             if not any(family.relatives for family in families) and not skip:
                 raise
-        return _opened(read, reply, cache(self._rows), _or_damaged if skip else call)
+        each = sealed_reads.or_damaged if skip else call
+        return sealed_reads.opened(read, reply, cache(self._rows), each)
 
     def at_hand(
         self, read: model.ReadCheckpoint, reply: model.ThreadState
@@ -115,6 +120,8 @@ class SealedFace(AsyncBackend):
         """Return the opened reply to a read if no other read is needed, else None."""
         if reply.found is None:
             return reply
+        if sealed_reads.depends_on_child(read, reply.found):
+            return None
         rows = self._ready_rows(read.thread) if self.keys.is_known else None
         if rows is None:
             return None
@@ -125,7 +132,9 @@ class SealedFace(AsyncBackend):
 
     def sealed_at_hand(self, change: model.Change) -> model.Batch | None:
         """Return the sealed rows of a batch if no read is needed, else None."""
-        if type(change) is not model.Batch or change.drop_segments or not self.keys.is_prepared:
+        if type(change) is not model.Batch or not self.keys.is_prepared:
+            return None
+        if change.drop_segments or change.hide_checkpoints:
             return None
         rows = self._ready_rows(change.thread)
         return None if rows is None else rows.batch(change)
@@ -256,12 +265,22 @@ class SealedFace(AsyncBackend):
         of_all = isinstance(change, model.Batch) and bool(change.drop_segments)
         rows = await self.rows_to_write(change.thread, of_all=of_all)
         if isinstance(change, model.Batch):
-            return rows.batch(change)
+            return rows.batch(await self._with_hidden(change))
         if change.entry is not None:
             change = change._replace(entry=rows.entry(change.entry))
         if isinstance(change, model.DropThread) and change.rows is not None:
             change = change._replace(rows=rows.batch(change.rows))
         return change
+
+    async def _with_hidden(self, batch: model.Batch) -> model.Batch:
+        """Add the rows of the checkpoints that a batch hides: the flag is authenticated."""
+        given = {(row.ns, row.id) for row in batch.checkpoints}
+        hidden = [key for key in dict.fromkeys(batch.hide_checkpoints) if key not in given]
+        if not hidden:
+            return batch
+        states = await self.fetch([model.ReadCheckpoint(batch.thread, *key) for key in hidden])
+        rows = [state.found.row for state in states if state.found is not None]
+        return batch._replace(checkpoints=(*batch.checkpoints, *rows))
 
     async def _before(self, change: model.Change) -> None:
         """Add to the target's family, for rows to be copied; without the copy it does no harm.
@@ -356,60 +375,6 @@ class SealedFace(AsyncBackend):
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """See `Backend.scrub`."""
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
-
-
-def _names(read: model.Read, reply: Any) -> set[str]:
-    """Return the threads of the rows that a reply has."""
-    name = str(getattr(read, "thread", ""))
-    if isinstance(read, model.ReadPath | model.ScanCheckpoints):
-        return {one.thread for one in reply}
-    if isinstance(read, model.ReadCheckpoint):
-        has_rows = reply.found is not None
-    elif isinstance(read, model.ReadThread):
-        has_rows = bool(reply.checkpoints or reply.orphans)
-    elif isinstance(read, ReadEntry):
-        has_rows = bool(reply.labels)
-    else:
-        has_rows = isinstance(read, model.ReadSegments) and bool(reply)
-    return {name} if has_rows else set()
-
-
-def _opened(
-    read: model.Read, reply: Any, rows: Callable[[str], RowSealer], each: Callable[..., Any] = call
-) -> Any:
-    """Return a reply with opened rows; `each` calls a function to open a row with the row."""
-    if isinstance(read, model.ReadPath | model.ScanCheckpoints):
-        return [rows(one.thread).opened(one) for one in reply]
-    if isinstance(read, model.ReadCheckpoint) and reply.found is not None:
-        return reply._replace(found=rows(read.thread).opened(reply.found))
-    if isinstance(read, model.ReadSegments):
-        return [*map(rows(read.thread).opened_segment, reply)]
-    if isinstance(read, ReadEntry):
-        return rows(read.thread).opened_entry(reply)
-    if isinstance(read, model.ReadThread):
-        own = rows(read.thread)
-        return reply._replace(
-            checkpoints=tuple([own.opened(one, each) for one in reply.checkpoints]),
-            orphans=tuple([each(own.opened_write, one) for one in reply.orphans]),
-            segments=tuple(
-                [one._replace(size=max(one.size - OVERHEAD, 0)) for one in reply.segments]
-            ),
-        )
-    return reply
-
-
-def _or_damaged(opened: Callable[[Any], Any], row: Any) -> Any:
-    """Open a row, or return it as damage."""
-    try:
-        return opened(row)
-    except CorruptionError:
-        return _damaged(opened, row)
-
-
-def _damaged(_: Callable[[Any], Any], row: Any) -> Any:
-    """Return a row that does not begin as an encrypted one any more."""
-    name = next(name for name in ("manifest", "body", "data") if hasattr(row, name))
-    return row._replace(**{name: b"\0" + getattr(row, name)[1:]})
 
 
 class SealedBackend(BlockingFace[SealedFace]):

@@ -88,14 +88,15 @@ class BatchContract(Contract):
         assert self.stored(1).writes == (second,)
 
     def test_writes_are_replaced_by_seq(self) -> None:
-        """`replace_writes` changes the bytes of that row, and ignores unknown rows."""
+        """`replace_writes` changes bytes and path of that row, and ignores unknown rows."""
         self.put(checkpoints=(checkpoint(1),), writes=(write(1, body=b"a"), write(1, body=b"b")))
         first, second = self.stored(1).writes
         absent = (first._replace(seq=9), first._replace(ns="child"), write(2, body=b"z"))
-        self.put(replace_writes=(first._replace(body=b"new"), *absent))
+        new = first._replace(task_path="", body=b"new")
+        self.put(replace_writes=(new, *absent))
         self.put(writes=(write(1, body=b"c"),))
         assert bodies(self.stored(1).writes) == [b"new", b"b", b"c"]
-        assert self.stored(1).writes[:2] == (first._replace(body=b"new"), second)
+        assert self.stored(1).writes[:2] == (new, second)
 
     def test_hiding_adds_the_flag(self) -> None:
         """`hide_checkpoints` adds the flag HIDDEN, and ignores unknown checkpoints."""

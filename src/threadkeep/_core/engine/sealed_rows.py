@@ -164,12 +164,18 @@ class RowSealer:
         return row._replace(manifest=manifest, metadata=metadata, exact=exact[0] if exact else None)
 
     def write(self, row: WriteRow) -> WriteRow:
-        """Seal the writes of a task."""
-        return row._replace(body=self._sealer.seal(row.body, _place_of_write(row), self._group))
+        """Seal the writes of a task, with its path: it names nodes."""
+        content = ormsgpack.packb([row.body, row.task_path])
+        sealed = self._sealer.seal(content, _place_of_write(row), self._group)
+        return row._replace(body=sealed, task_path="")
 
     def opened_write(self, row: WriteRow) -> WriteRow:
         """Open the writes of a task. Raises TamperedDataError, WrongKeyError."""
-        return row._replace(body=self._open(row.body, _place_of_write(row), row.checkpoint_id))
+        if self._is_plain(row.body):
+            return row
+        content = self._open(row.body, _place_of_write(row), row.checkpoint_id)
+        body, path = ormsgpack.unpackb(content)
+        return row._replace(body=body, task_path=path)
 
     def opened(self, stored: StoredCheckpoint, each: Callable[..., Any] = call) -> StoredCheckpoint:
         """Open a checkpoint as read, with its keyframe and writes.
@@ -191,10 +197,10 @@ class RowSealer:
         return self._keyframe[1]
 
     def batch(self, batch: Batch) -> Batch:
-        """Seal the rows of a batch."""
+        """Seal the rows of a batch. It has the rows of all checkpoints that it hides."""
         return batch._replace(
             segments=tuple([self.segment(row) for row in batch.segments]),
-            checkpoints=tuple([self.checkpoint(row) for row in batch.checkpoints]),
+            checkpoints=tuple([self.checkpoint(row) for row in as_hidden(batch)]),
             writes=tuple([self.write(row) for row in batch.writes]),
             replace_writes=tuple([self.write(row) for row in batch.replace_writes]),
             entry=None if batch.entry is None else self.entry(batch.entry),
@@ -268,6 +274,15 @@ class RowSealer:
         return self._takes_plain and not is_sealed(data)
 
 
+def as_hidden(batch: Batch) -> list[CheckpointRow]:
+    """Return the checkpoints of a batch with the flag of those that it hides."""
+    hidden = {*batch.hide_checkpoints}
+    return [
+        row._replace(flags=row.flags | HIDDEN) if (row.ns, row.id) in hidden else row
+        for row in batch.checkpoints
+    ]
+
+
 def opened(sealed: bytes, where: bytes, places: Sequence[Seal]) -> bytes:
     """Open a value that was sealed for one of these threads."""
     for number, (sealer, group) in enumerate(places, 1):
@@ -293,9 +308,9 @@ def _given(value: bytes | None) -> tuple[bytes, ...]:
 
 def _place_of_checkpoint(row: CheckpointRow) -> bytes:
     parent = _ABSENT if row.parent is None else row.parent
-    at = (row.ns, row.id, parent, row.run, row.seen, row.flags & ~HIDDEN, row.ts)
+    at = (row.ns, row.id, parent, row.run, row.seen, row.flags, row.ts)
     return place("checkpoint", *at, row.key_log, row.key_pos)
 
 
 def _place_of_write(row: WriteRow) -> bytes:
-    return place("write", row.ns, row.checkpoint_id, row.run, row.seen, row.task_id, row.task_path)
+    return place("write", row.ns, row.checkpoint_id, row.run, row.seen, row.task_id)

@@ -62,7 +62,7 @@ _ARRAYS = {
         "drop_write_namespaces text, drop_write_ids text, drop_write_seqs bigint"
     ),
     "replace_writes": _parameters(
-        "new_namespaces text, new_ids text, new_seqs bigint, new_bodies bytea"
+        "new_namespaces text, new_ids text, new_seqs bigint, new_paths text, new_bodies bytea"
     ),
     "hide_checkpoints": _parameters("hide_namespaces text, hide_ids text"),
 }
@@ -155,7 +155,7 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
     "drop_segments": tuple,
     "drop_checkpoints": _key,
     "drop_writes": _key,
-    "replace_writes": lambda row: (*_key((row.ns, row.checkpoint_id, row.seq)), row.body),
+    "replace_writes": lambda row: (*_key((row.ns, row.checkpoint_id, row.seq)), *_write(row)[5:]),
     "hide_checkpoints": _key,
 }
 

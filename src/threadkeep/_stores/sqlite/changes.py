@@ -35,7 +35,8 @@ def _apply(db: sqlite3.Connection, batch: model.Batch) -> None:
     if refusal is not None:
         raise refusal
     for row in batch.replace_writes:
-        db.execute(_REPLACE_WRITE, (row.body, number, row.ns, pack_id(row.checkpoint_id), row.seq))
+        key = (number, row.ns, pack_id(row.checkpoint_id), row.seq)
+        db.execute(_REPLACE_WRITE, (row.body, row.task_path, *key))
     if batch.removes:
         _remove_rows(db, number, batch)
     if batch.bump_generation:
@@ -123,7 +124,8 @@ def _check(db: sqlite3.Connection, batch: model.Batch, number: int, fence: model
 _DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
 _DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
 _REPLACE_WRITE = """
-UPDATE tk_writes SET body = ? WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?
+UPDATE tk_writes SET body = ?, path = nullif(?, '')
+WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?
 """
 _HIDE = f"""
 UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {model.HIDDEN}

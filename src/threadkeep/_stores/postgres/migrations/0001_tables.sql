@@ -282,6 +282,7 @@ CREATE FUNCTION {schema}.commit_batch(
     new_namespaces text[] DEFAULT NULL,
     new_ids text[] DEFAULT NULL,
     new_seqs bigint[] DEFAULT NULL,
+    new_paths text[] DEFAULT NULL,
     new_bodies bytea[] DEFAULT NULL,
     hide_namespaces text[] DEFAULT NULL,
     hide_ids text[] DEFAULT NULL,
@@ -402,8 +403,9 @@ BEGIN
             AND w.checkpoint_id = gone.id AND w.seq = gone.seq;
     END IF;
     IF new_ids IS NOT NULL THEN
-        UPDATE {schema}.writes w SET body = new.body
-        FROM unnest(new_namespaces, new_ids, new_seqs, new_bodies) new (ns, id, seq, body)
+        UPDATE {schema}.writes w SET task_path = new.path, body = new.body
+        FROM unnest(new_namespaces, new_ids, new_seqs, new_paths, new_bodies)
+            new (ns, id, seq, path, body)
         WHERE w.thread_id = the_thread AND w.checkpoint_ns = new.ns AND w.checkpoint_id = new.id
             AND w.seq = new.seq;
     END IF;
