@@ -2,7 +2,9 @@
 
 import asyncio
 import operator
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Annotated, TypedDict
 
@@ -10,7 +12,7 @@ import pytest
 import redis
 import redis.asyncio
 from kit.contract import Variant, awaited
-from kit.redis_servers import Writer, cluster
+from kit.redis_servers import Writer, cluster, free_port
 from langgraph.graph import START, StateGraph
 
 import threadkeep
@@ -106,6 +108,64 @@ async def test_a_given_async_cluster_client_stays_open():
         assert await client.ping()
 
 
+def test_the_first_calls_at_once_go_to_the_right_nodes(monkeypatch):
+    """Of a client that does not know the slots yet; a redirection may close used connections."""
+    errors = []
+    call = redis.asyncio.cluster.ClusterNode.execute_command
+
+    async def noted(self, *words, **options):
+        try:
+            return await call(self, *words, **options)
+        except redis.exceptions.MovedError as error:
+            errors.append(error)
+            raise
+
+    monkeypatch.setattr(redis.asyncio.cluster.ClusterNode, "execute_command", noted)
+
+    async def read(saver, number):
+        return await saver.aget_tuple({"configurable": {"thread_id": f"thread {number}"}})
+
+    async def begin():
+        async with threadkeep.AsyncRedisSaver(cluster().url, prefix=new_prefix()) as saver:
+            return await asyncio.gather(*(read(saver, number) for number in range(64)))
+
+    assert asyncio.run(begin()) == [None] * 64
+    assert not errors
+
+
+def test_more_calls_at_once_than_connections():
+    """Pools of a cluster don't wait for a free connection, so calls are repeated."""
+    reads = [[ReadCheckpoint(f"thread {number}", "")] for number in range(24)]
+    backend = RedisBackend(cluster().url, prefix=new_prefix(), max_connections=1)
+    at_once = threading.Barrier(len(reads))
+
+    def fetch(read):
+        at_once.wait()
+        return backend.fetch(read)
+
+    async def begin():
+        face = backend.asynchronous
+        found = await asyncio.gather(*(face.fetch(read) for read in reads))
+        await face.close()
+        return found
+
+    with ThreadPoolExecutor(len(reads)) as threads:
+        assert all(state.found is None for (state,) in threads.map(fetch, reads))
+    assert all(state.found is None for (state,) in asyncio.run(begin()))
+    backend.close()
+
+
+def test_a_url_names_several_nodes():
+    """One of them is enough."""
+    ports = (free_port(), cluster().nodes[0].port)
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    with threadkeep.open_saver(f"redis+cluster://{hosts}?prefix={new_prefix()}") as saver:
+        to = {"configurable": {"thread_id": "t"}}
+        graph(saver).invoke({"said": ["one"]}, to)
+        found = asyncio.run(graph(saver).aget_state(to))
+        assert found.values["said"] == ["one", "1 so far"]
+
+
 # -- the index of threads, which is in a slot of its own ---------------------------------
 
 
@@ -131,7 +191,7 @@ def test_a_new_thread_is_in_the_index_whoever_sweeps_it_meanwhile(swept):
     backend = RedisBackend(cluster().url, prefix=prefix)
     backend.face._source = source = Sweeping(backend.face._source, index_of(prefix), swept)
     backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
-    assert source.sent == ["EVALSHA", "ZADD", "EVALSHA", "ZADD"]
+    assert source.sent == ["EVALSHA", "ZADD", "EVALSHA", "ZADD", "INFO"]
     source.sent.clear()
     backend.commit(Batch("t", NOW, checkpoints=(checkpoint(2),)))
     assert source.sent == ["EVALSHA"]

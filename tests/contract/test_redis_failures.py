@@ -5,10 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 import redis
+import redis.asyncio
 from kit.contract import awaited
-from kit.redis_servers import Server, Writer, cluster, free_port, until
+from kit.redis_servers import Sentinel, Server, Writer, cluster, free_port, until
 from redis._parsers import BaseParser
 
+import threadkeep
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -23,8 +25,9 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._stores import servers
 from threadkeep._stores.redis import clients
-from threadkeep._stores.redis.backend import RedisBackend
+from threadkeep._stores.redis.backend import RedisBackend, hot_store
 from threadkeep._stores.redis.server import mapped, passes
+from threadkeep.cache import open_cache
 from threadkeep.errors import (
     BackendError,
     DiskFullError,
@@ -233,6 +236,78 @@ def test_keys_of_another_program(server):
         backend.commit(batch(1))
 
 
+# -- servers that may evict keys ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "ttl", "warns"),
+    [
+        ("allkeys-lru", None, True),
+        ("volatile-lru", 60.0, True),
+        ("volatile-lru", None, False),  # no key expires
+        ("noeviction", 60.0, False),
+    ],
+)
+@pytest.mark.parametrize("holds", ["threads", "items"])
+def test_a_server_that_may_evict_keys_is_warned_of(policy, ttl, warns, holds, caplog):
+    limits = ("--maxmemory", "100mb", "--maxmemory-policy", policy)
+    with Server(*limits) as limited, backend_of(limited.url, ttl=ttl) as backend:
+        for number in (1, 2):
+            if holds == "threads":
+                backend.commit(batch(number))
+            else:
+                with threadkeep.Store(backend) as items:
+                    items.put(("a",), f"key {number}", {})
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warns
+    assert policy in caplog.text or not warns
+
+
+def test_eviction_from_a_cache_is_no_cause_for_a_warning(caplog):
+    with Server("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as limited:
+        with open_cache(limited.url) as cache:
+            cache.set({(("a",), "key"): (1, 60)})
+        hot = hot_store(limited.url)
+        hot.commit(batch(1))
+        hot.close()
+    assert not caplog.records
+
+
+# -- sentinels ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaited"])
+def test_sentinels_name_the_promoted_replica(face):
+    """One of them is enough to begin."""
+    with Server() as first, Server("--replicaof", "127.0.0.1", str(first.port)) as second:
+        until(lambda: second.admin.info("replication")["master_link_status"] == "up")
+        with Sentinel(first) as sentinel:
+            until(sentinel.knows_a_replica)
+            hosts = f"127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}"
+            backend = RedisBackend(f"redis+sentinel://{hosts}/main")
+            told = backend if face == "blocking" else awaited(backend)
+            with Writer(told.commit, batch) as writer:
+                writer.wait_for(10)
+            stored = first.admin.info("replication")["master_repl_offset"]
+            until(lambda: second.admin.info("replication")["slave_repl_offset"] >= stored)
+            first.kill()
+            with Writer(told.commit, lambda number: batch(writer.done + number)) as later:
+                later.wait_for(5)
+            assert second.admin.info("replication")["role"] == "master"
+            (rows,) = told.fetch([ReadThread(THREAD)])
+            assert len(rows.checkpoints) == writer.done + later.done
+            told.close()
+            if face == "awaited":
+                told.stop()
+                backend.close()
+
+
+def test_a_service_that_sentinels_do_not_know(server):
+    with Sentinel(server) as sentinel:
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/other/3"
+        with backend_of(url) as backend, pytest.raises(UnreachableError, match="'other'"):
+            backend.fetch(HEAD)
+
+
 # -- a server that is away -----------------------------------------------------------------
 
 
@@ -319,6 +394,32 @@ def test_a_pool_that_stays_busy(server):
         assert "max_connections" in caught.value.hint
         pool.release(busy)
         backend.fetch(HEAD)
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaited"])
+def test_a_failure_of_the_clients_own_code_is_a_lost_connection(server, tries, face, monkeypatch):
+    """As when a connection is closed while another call connects it."""
+    module = redis if face == "blocking" else redis.asyncio
+    sent, failures = module.Redis.execute_command, [True]
+
+    def fail(self, *words, **options):
+        if failures and words[0] == "EVALSHA":
+            failures.pop()
+            raise AttributeError("'NoneType' object has no attribute 'writelines'")
+        return sent(self, *words, **options)
+
+    monkeypatch.setattr(module.Redis, "execute_command", fail)
+    with backend_of(server.url, prefix=f"untyped {face}") as backend:
+        told = backend if face == "blocking" else awaited(backend)
+        with pytest.raises(UnreachableError, match="writelines"):
+            told.fetch(HEAD)  # (never reached)
+        told.fetch(HEAD)
+        failures.append(True)
+        told.commit(batch(1))
+        assert not failures
+        if face == "awaited":
+            told.close()
+            told.stop()
 
 
 class Losing:

@@ -104,6 +104,28 @@ class Server:
         self.stop()
 
 
+class Sentinel(Server):
+    """A sentinel that watches a primary, and promotes a replica soon after it is gone."""
+
+    def __init__(self, primary: Server) -> None:
+        self.watched = primary
+        super().__init__()
+
+    def start(self) -> None:
+        settings = self.folder / "sentinel.conf"
+        settings.write_text(
+            f"port {self.port}\nbind 127.0.0.1\n"
+            f"sentinel monitor main 127.0.0.1 {self.watched.port} 1\n"
+            "sentinel down-after-milliseconds main 200\nsentinel failover-timeout main 2000\n"
+        )
+        command = [self.program, str(settings), "--sentinel", "--dir", str(self.folder)]
+        self.process = subprocess.Popen([*command, "--logfile", "log"], stdout=subprocess.DEVNULL)
+        until(self.answers)
+
+    def knows_a_replica(self) -> bool:
+        return self.admin.sentinel_master("main")["num-slaves"] > 0
+
+
 class Writer:
     """Commits one batch after the other, in a thread, until the block ends."""
 

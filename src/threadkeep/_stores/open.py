@@ -74,7 +74,10 @@ DATABASES = {
     ),
     "redis": DatabaseKind(
         "Redis",
-        ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"),
+        (
+            *("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"),
+            *("redis+sentinel", "rediss+sentinel"),
+        ),
         ("redis://host:6379/0", "redis+cluster://host:6379"),
     ),
     "memory": DatabaseKind("Memory", ("memory",), ("memory://",), in_process=True),

@@ -131,9 +131,10 @@ class RedisSaver(Saver):
     settings decide which data survives its crash: see docs/operating-redis.md.
 
     Args:
-        redis_url: a URL (`redis://`, `rediss://`, `unix://`, `redis+cluster://`), or a client
-            of redis-py (also of a cluster, also async), which you close. With an async client,
-            don't call sync methods in the thread of its event loop.
+        redis_url: a URL (`redis://`, `rediss://`, `unix://`, `redis+cluster://`,
+            `redis+sentinel://`), or a client of redis-py (also of a cluster, also async), which
+            you close. With an async client, don't call sync methods in the thread of its event
+            loop.
         **options: see `help(RedisSaver.__init__)`.
 
     Raises:

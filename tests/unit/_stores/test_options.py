@@ -123,7 +123,8 @@ def test_stores_and_caches_refuse_unknown_options(make):
     [
         "redis://h?prefx=5",
         "redis://h?db=1&ssl_chek=no",
-        "redis+cluster://h?read_from_replica=1",
+        "redis+cluster://h,other:1?read_from_replica=1",
+        "redis+sentinel://h/main?read_from_replica=1",
         "postgresql://user:word@h/d?max_sizes=5",
         "postgresql://h/d?sslmode=require&max_sizes=5",
     ],

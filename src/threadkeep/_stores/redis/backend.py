@@ -116,6 +116,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
                     results += await self._commit_batches(list(run))
                 else:
                     results += [await self._commit_alone(change) for change in run]
+            await self.warn_of_eviction()
         return results
 
     async def _commit_batches(self, batches: Sequence[Any]) -> list[ThreadkeepError | None]:
@@ -363,7 +364,7 @@ def hot_store(url: Any) -> HotRedis:
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: it names a cluster.
+        InvalidArgumentError: it names a cluster or sentinels.
     """
     if not isinstance(url, str) or not url:
         raise invalid("hot", url, "Use the URL of a Redis server.")
@@ -374,7 +375,7 @@ def hot_store(url: Any) -> HotRedis:
         "timeout": _HOT_TIMEOUT,
     }
     settings = RedisSettings(url, options, indexed=False, patient=False)
-    if settings.is_cluster:
+    if settings.kind:
         # (the rest of it could show a password)
         scheme = url.partition("://")[0]
         raise invalid("hot", f"{scheme}://", "Use the URL of a single server, redis://host:6379/0.")

@@ -15,10 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import redis.asyncio.cluster
 import redis.asyncio.retry
+import redis.asyncio.sentinel
 import redis.cluster
+import redis.sentinel
 from redis.backoff import NoBackoff
-from redis.connection import URL_QUERY_ARGUMENT_PARSERS, parse_url
-from redis.exceptions import NoScriptError
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS, SSLConnection, parse_url
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from redis.retry import Retry
 
 from threadkeep._stores import sync_bridge
@@ -28,24 +30,34 @@ from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.servers import Source
 from threadkeep._stores.sync_bridge import entered, result
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError
 
-CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+DRIVER_ERRORS = (RedisError, RedisClusterException, OSError, UnicodeError)
 BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
 AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
 _CLUSTERS = (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
-_FORM = "Use redis://user:password@host:6379/0, rediss://... or redis+cluster://host:6379."
+_FORM = (
+    "Use redis://user:password@host:6379/0, rediss://..., redis+cluster://host1:6379,host2:6379 or"
+    " redis+sentinel://host1:26379,host2:26379/mymaster/0."
+)
 
 
 class RedisSettings:
     """Checked settings of a store.
 
     Args:
-        url: a URL of redis-py, or one with the scheme `redis+cluster` or `rediss+cluster`; "" for
+        url: a URL of redis-py. `redis+cluster` and `rediss+cluster` take several nodes,
+            `redis+sentinel` and `rediss+sentinel` several sentinels, separated by commas. "" for
             the program's own client.
         options: see `RedisThreadOptions`.
         indexed: keep an index of all threads, to search for threads.
         patient: retry after failures that pass.
+
+    Attributes:
+        kind: "cluster", "sentinel", or "" for a single server.
+        redis_url: the URL for redis-py, with the first address.
+        addresses: the host and port of each node or sentinel.
+        service: the name that sentinels know the primary by.
 
     Raises:
         InvalidArgumentError: an option is unknown or invalid.
@@ -56,32 +68,58 @@ class RedisSettings:
         self, url: str, options: RedisThreadOptions, *, indexed: bool = True, patient: bool = True
     ) -> None:
         self.options = complete("Redis", RedisThreadOptions, options)
-        self.url = url
         self.indexed = indexed
         self.patient = patient
-        if self.url:
-            _check_url(self.redis_url)
+        self.warned_of_eviction = not indexed  # (a cache of another store may lose keys)
+        self.kind = self.redis_url = self.service = ""
+        self.addresses: list[tuple[str, int]] = []
+        if url:
+            try:
+                self._read(url)
+                found = parse_url(self.redis_url)  # type: ignore[no-untyped-call]
+            except (ValueError, TypeError) as error:
+                # (the cause may show the password)
+                raise OpenError("Invalid Redis URL.", hint=_FORM) from (
+                    None if "@" in url else error
+                )
+            _check_query(self.redis_url, found)
 
-    @property
-    def is_cluster(self) -> bool:
-        """True if the URL names a cluster."""
-        return self.url.partition("://")[0].lower() in CLUSTER_SCHEMES
-
-    @property
-    def redis_url(self) -> str:
-        """The URL for redis-py."""
-        scheme, _, rest = self.url.partition("://")
-        return f"{CLUSTER_SCHEMES.get(scheme.lower(), scheme.lower())}://{rest}"
+    def _read(self, url: str) -> None:
+        """Take the URL apart. Raises ValueError."""
+        before, _, rest = url.partition("://")
+        scheme, _, self.kind = before.lower().partition("+")
+        if self.kind not in ("", "cluster", "sentinel"):
+            raise ValueError(self.kind)
+        self.redis_url = f"{scheme}://{rest}"
+        parts = urlsplit(self.redis_url)
+        user, at, hosts = parts.netloc.rpartition("@")
+        each = hosts.split(",") if self.kind else [hosts]
+        path = parts.path
+        if self.kind == "sentinel":
+            _, self.service, database = f"{path}/".split("/", 2)
+            path = f"/{database}"
+            if not self.service:
+                raise ValueError(path)
+        if self.kind:
+            query = f"?{parts.query}" if parts.query else ""
+            self.redis_url = f"{scheme}://{user}{at}{each[0]}{path}{query}"
+        usual = 26379 if self.kind == "sentinel" else 6379
+        found = [urlsplit(f"//{address}") for address in each]
+        self.addresses = [(one.hostname or "localhost", one.port or usual) for one in found]
 
     @property
     def server(self) -> str:
         """The server's name in errors, without a password."""
-        if not self.url:
+        if not self.redis_url:
             return "Redis"
-        parts = urlsplit(self.redis_url)
-        if parts.scheme == "unix":
-            return f"Redis at {parts.path}"
-        return f"Redis at {parts.hostname or 'localhost'}:{parts.port or 6379}"
+        if self.redis_url.startswith("unix:"):
+            return f"Redis at {urlsplit(self.redis_url).path}"
+        places = ", ".join(f"{host}:{port}" for host, port in self.addresses)
+        return (
+            f"Redis {self.service!r} of sentinels {places}"
+            if self.service
+            else f"Redis at {places}"
+        )
 
     @property
     def ttl_milliseconds(self) -> int | str:
@@ -90,13 +128,7 @@ class RedisSettings:
         return "" if ttl is None else max(round(1000 * ttl), 1)
 
 
-def _check_url(url: str) -> None:
-    try:
-        found = parse_url(url)  # type: ignore[no-untyped-call]
-        _ = urlsplit(url).port
-    except (ValueError, TypeError) as error:
-        # (the cause may show the password)
-        raise OpenError("Invalid Redis URL.", hint=_FORM) from (None if "@" in url else error)
+def _check_query(url: str, found: dict[str, Any]) -> None:
     if found.get("decode_responses"):
         _refuse_decoding()
     named = parse_qs(urlsplit(url).query)
@@ -138,8 +170,21 @@ class ClientSource(Source):
 
         Raises:
             ClosedError: the source was closed.
+            DRIVER_ERRORS: the server or the client failed.
         """
+        try:
+            return await self._send(calls)
+        except (*DRIVER_ERRORS, ThreadkeepError):
+            raise
+        except Exception as error:
+            # (redis-py fails so, for example, when a connection is closed during a call)
+            raise redis.ConnectionError(f"redis-py failed: {error!r}") from error
+
+    async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         client = self._client()
+        if self.is_cluster and self.awaited:
+            # (redis-py sends the first calls to nodes at random until it knows the slots)
+            return [await _answer(await client.initialize(), call) for call in calls]
         if len(calls) == 1 or self.is_cluster:
             return [await _answer(client, call) for call in calls]
         async with entered(client.pipeline(transaction=False)) as pipeline:
@@ -164,16 +209,26 @@ async def _answer(client: Any, call: RedisCommand) -> Any:
 def _new(settings: RedisSettings, module: Any) -> Any:
     """Make a client of `redis` or `redis.asyncio`."""
     timeout = settings.options["timeout"]
+    timeouts = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
     arguments = {
+        **timeouts,
         "max_connections": settings.options["max_connections"],
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
         "decode_responses": False,
         "protocol": 2,
     }
-    if settings.is_cluster:
-        return module.cluster.RedisCluster.from_url(settings.redis_url, **arguments)
+    if settings.kind == "cluster":
+        others = [module.cluster.ClusterNode(*address) for address in settings.addresses[1:]]
+        return module.cluster.RedisCluster.from_url(
+            settings.redis_url, startup_nodes=others, **arguments
+        )
     retry = (Retry if module is redis else redis.asyncio.retry.Retry)(NoBackoff(), 0)
+    if settings.kind == "sentinel":
+        named = parse_url(settings.redis_url)  # type: ignore[no-untyped-call]
+        named |= {"ssl": named.pop("connection_class", None) is SSLConnection}
+        own = {name: value for name, value in named.items() if name not in ("host", "port")}
+        tls = {name: value for name, value in named.items() if name.startswith("ssl")}
+        sentinel = module.sentinel.Sentinel(settings.addresses, sentinel_kwargs=timeouts | tls)
+        return sentinel.master_for(settings.service, retry=retry, **arguments | own)
     pool = module.BlockingConnectionPool.from_url(
         settings.redis_url, timeout=timeout, retry=retry, **arguments
     )
@@ -184,7 +239,7 @@ class OwnClient(ClientSource):
     """A client, made at its first use and again after a fork."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self.is_cluster = settings.is_cluster
+        self.is_cluster = settings.kind == "cluster"
         self._own = PerProcess[Any](partial(_new, settings, redis))
 
     def _client(self) -> Any:
@@ -211,7 +266,7 @@ class OwnAsyncClients(LoopConnections[_LoopClient], ClientSource):
 
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__()
-        self.is_cluster = settings.is_cluster
+        self.is_cluster = settings.kind == "cluster"
         self._settings = settings
 
     def _client(self) -> Any:
@@ -232,6 +287,10 @@ async def _keep(client: Any) -> AsyncGenerator[None, None]:
         yield
     finally:
         await client.aclose()
+        if isinstance(client, redis.asyncio.Redis):
+            sentinel = getattr(client.connection_pool, "sentinel_manager", None)
+            for asked in () if sentinel is None else sentinel.sentinels:
+                await asked.aclose()
 
 
 class GivenClient(ClientSource):

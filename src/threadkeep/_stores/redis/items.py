@@ -290,6 +290,7 @@ class AsyncRedisItems(AsyncItemBackend):
         losses: list[Exception] = []
         with self._server.mapped_errors():
             answers = await self._server.sent(calls, losses)
+            await self._server.warn_of_eviction()
             refused = [self._refusal(answer) for answer in answers]
             for at, error in enumerate(refused if losses else ()):
                 if isinstance(error, ConflictError) and await self.is_put(made[at]):

@@ -17,6 +17,7 @@ A deleted key leaves memory at once, but stays in the server's files until these
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from redis import exceptions
 
 from threadkeep._stores.base import Meaning, ScrubReport, store_error
 from threadkeep._stores.records import beyond
-from threadkeep._stores.redis.clients import ClientSource, RedisSettings
+from threadkeep._stores.redis.clients import DRIVER_ERRORS, ClientSource, RedisSettings
 from threadkeep._stores.redis.rows import Word, index_of, keys_of, unpack_text
 from threadkeep._stores.redis.scripts import USES, Question, RedisCommand, call
 from threadkeep._stores.servers import REFUSALS, Retrying
@@ -42,9 +43,10 @@ from threadkeep.errors import (
     UnreachableError,
 )
 
+_log = logging.getLogger("threadkeep")
+
 # -- errors ----------------------------------------------------------------------------
 
-DRIVER_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, UnicodeError)
 DAMAGED = "`threadkeep check URL` lists the damage, `threadkeep repair` removes it."
 """Hint for a thread with unreadable rows."""
 
@@ -76,6 +78,7 @@ _MEANINGS: dict[str, Meaning] = {
     "CROSSSLOT": _IS_CLUSTER,
     "WRONGTYPE": (BackendError, "Another program uses keys of these names: use another prefix."),
 }
+_FULL = "Too many connections"
 _TORN = ": attempt to "  # Lua's error for a truncated member
 _CODE = re.compile(rf"(?:^|[\s-])({'|'.join(_MEANINGS)})\b")
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -111,8 +114,12 @@ def _code(error: BaseException) -> str:
 
 
 def passes(error: BaseException) -> bool:
-    """Return True if a retry may succeed: after a lost connection, with a missing node."""
-    return _code(error) in _PASSING_CODES or lost(error)
+    """Return True if a retry may succeed: after a lost connection, with a missing node.
+
+    Pools of clusters and sentinels don't wait for a free connection.
+    """
+    is_full = isinstance(error, exceptions.MaxConnectionsError) or _FULL in str(error)
+    return _code(error) in _PASSING_CODES or lost(error) or is_full
 
 
 def lost(error: BaseException) -> bool:
@@ -121,10 +128,11 @@ def lost(error: BaseException) -> bool:
 
 
 def _is_crowded(error: BaseException) -> bool:
-    """Return True if the pool had no free connection in time."""
+    """Return True if the pool had no free connection (in time)."""
     text = str(error)
-    return isinstance(error, exceptions.ConnectionError) and (
-        "No connection available" in text or "Too many connections" in text
+    return isinstance(error, exceptions.MaxConnectionsError) or (
+        isinstance(error, exceptions.ConnectionError)
+        and ("No connection available" in text or _FULL in text)
     )
 
 
@@ -270,6 +278,28 @@ class Server(Retrying[ClientSource]):
             if isinstance(found, Exception):
                 raise found
         return answers
+
+    async def warn_of_eviction(self) -> None:
+        """Log a warning if the server may evict keys, once. Call it after a first write."""
+        if self._settings.warned_of_eviction:
+            return
+        self._settings.warned_of_eviction = True
+        try:
+            (info,) = await self._source.send([RedisCommand(("INFO", "memory"))])
+        except DRIVER_ERRORS:  # (users without +info)
+            return
+        policy = info.get("maxmemory_policy", "noeviction")
+        # (without ttl=, no key of a thread or of an item expires, so volatile-* keeps them)
+        keeps = policy == "noeviction" or (
+            policy.startswith("volatile") and self._settings.options["ttl"] is None
+        )
+        if info.get("maxmemory") and not keeps:
+            _log.warning(
+                "%s may evict single keys, which damages threads and stores (maxmemory-policy is"
+                " %s). Run CONFIG SET maxmemory-policy noeviction.",
+                self._settings.server,
+                policy,
+            )
 
     @contextmanager
     def mapped_errors(self) -> Iterator[None]:
