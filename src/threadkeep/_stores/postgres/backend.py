@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakSet
@@ -15,10 +16,11 @@ from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.postgres import PostgresOptions, changes, connections, maintenance, reads
 from threadkeep._stores.postgres.connections import PostgresDatabase, PostgresSettings
+from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import Statement, refusal
 from threadkeep._stores.postgres.threads import item_usage, make_sound
 from threadkeep._stores.sync_bridge import BlockingFace
-from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
+from threadkeep.errors import InvalidArgumentError, OpenError, ThreadExistsError, ThreadkeepError
 
 if TYPE_CHECKING:
     from threadkeep._stores.items.records import SearchOptions
@@ -184,7 +186,7 @@ def _backend_over(
             f"{type(given).__name__} is no PostgreSQL database.",
             hint="Use a URL, or a ConnectionPool or a Connection of psycopg.",
         )
-    info = getattr(given, "info", None)
-    conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
-    settings = PostgresSettings(conninfo if isinstance(conninfo, str) else "", options)
-    return AsyncPostgresBackend(connections.Given(given), settings)
+    conninfo = ""
+    with suppress(OpenError):  # (a pool may compute it)
+        conninfo = conninfo_of(given)
+    return AsyncPostgresBackend(connections.Given(given), PostgresSettings(conninfo, options))

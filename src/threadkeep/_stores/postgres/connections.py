@@ -29,7 +29,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
 from threadkeep._stores.options import complete, described, from_url, unknown
-from threadkeep._stores.postgres import PostgresOptions, migrations
+from threadkeep._stores.postgres import PostgresOptions, migrations, search_path
 from threadkeep._stores.postgres.statement import (
     DRIVER_ERRORS,
     Array,
@@ -63,11 +63,22 @@ class PostgresSettings:
     def __init__(self, conninfo: str, options: PostgresOptions) -> None:
         self.conninfo = conninfo
         self.options = complete("PostgreSQL", PostgresOptions, options)
-        self.schema = self.options["schema"]
+        self.names_schema = "schema" in options
         self.timeout = self.options["timeout"]
         most, least = self.options["max_size"], self.options["min_size"]
         if most < least:
             raise errors.invalid("max_size", most, "Use at least 1, and no less than min_size.")
+
+    @property
+    def schema(self) -> str:
+        """The schema of the tables.
+
+        Raises:
+            InvalidArgumentError: the connections have a search_path, and no schema is given.
+        """
+        if not self.names_schema:
+            search_path.check(self.conninfo)
+        return self.options["schema"]
 
     @property
     def quoted_schema(self) -> str:
@@ -379,6 +390,7 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         # (0 would mean no limit)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
         self._partition_by = settings.options["partition_by"]
+        self._names_schema = settings.names_schema
         self._before = (Statement(text),) if text else ()
 
     def mapped_errors(self, *, migrating: bool = False) -> AbstractContextManager[None]:
@@ -456,6 +468,9 @@ class PostgresDatabase(Retrying[ConnectionSource]):
                     error = failure
 
     def _migration(self) -> migrations.Plan:
+        if not self._names_schema:
+            for (path,) in (yield Statement(search_path.SET)):
+                search_path.refuse(path)
         yield from migrations.plan(self.schema)
         if self._partition_by == "month":
             yield from migrations.plan_partitions(self.schema, now())

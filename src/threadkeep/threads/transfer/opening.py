@@ -100,10 +100,11 @@ def open_writer(
             saver.setup()
         return saver
     with extra("PostgreSQL", "postgres"):
-        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra
+        from threadkeep._stores.postgres.search_path import conninfo_of  # noqa: PLC0415 - an extra
+        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - likewise
     options: Any = {}
     if isinstance(store, BaseCheckpointSaver):
-        database = source_postgres.conninfo_of(store.conn)  # type: ignore[attr-defined]
+        database = conninfo_of(store.conn)  # type: ignore[attr-defined]
     else:
         database, options = from_url(os.fspath(store), described(PostgresOptions))
     return source_postgres.open_saver(database, serde, stack, options.get("schema"), shared=shared)
@@ -138,6 +139,7 @@ def _of_saver(saver: Any, payloads: Payloads) -> LangGraphSource:
         return open_sqlite_saver(saver, payloads)
     if "postgres" in homes:
         with extra("PostgreSQL", "postgres"):
-            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - as above
-        return source_postgres.open_postgres(source_postgres.conninfo_of(saver.conn), payloads)
+            from threadkeep._stores.postgres.search_path import conninfo_of  # noqa: PLC0415 - as above
+            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - likewise
+        return source_postgres.open_postgres(conninfo_of(saver.conn), payloads)
     raise InvalidArgumentError(f"{type(saver).__name__} cannot be read losslessly.", hint=_HINT)

@@ -142,23 +142,6 @@ _SENDS_MOVED = 4  # since this version of checkpoints, sent tasks are a channel
 _FIRST_VERSION = f"{1:032}.{0:016}"  # LangGraph's first version, without its random part
 
 
-def conninfo_of(connection: Any) -> str:
-    """Return the conninfo of a connection or pool of psycopg, sync or async."""
-    try:
-        if hasattr(connection, "conninfo"):
-            known = {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()}
-            given = {k: v for k, v in (connection.kwargs or {}).items() if k in known}
-            return psycopg.conninfo.make_conninfo(connection.conninfo, **given)
-        info = connection.info
-        parameters = {**info.get_parameters(), "password": info.password or None}
-        return psycopg.conninfo.make_conninfo(**parameters)
-    except (AttributeError, TypeError, psycopg.Error) as error:
-        raise OpenError(
-            "The saver's connection does not name its database.",
-            hint="Use the database's URL as the source.",
-        ) from error
-
-
 def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> DatabaseSource:
     """Connect to a database, for reading only."""
     settings = settings_of(database)
