@@ -313,6 +313,8 @@ def test_a_standby_can_be_read_and_not_written_and_takes_over(pair):
         config = put(saver, place("before"), {"value": 1})
     with PostgresSaver(second.url(), **options) as saver:
         assert value_at(saver, place("before")) == 1
+        assert saver.stats().checkpoints == 1
+        assert saver.check().ok
         with pytest.raises(ReadOnlyError, match="target_session_attrs=read-write"):
             put(saver, config, {"value": 2}, value=2)
 

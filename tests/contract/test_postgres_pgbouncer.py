@@ -15,7 +15,7 @@ from kit.rows import aput, place, put, value_at
 
 from threadkeep import AsyncPostgresSaver, MemorySaver, PostgresSaver
 from threadkeep._stores.postgres.backend import PostgresBackend
-from threadkeep.errors import OpenError, StatementTimeoutError
+from threadkeep.errors import BackendError, OpenError, StatementTimeoutError
 from threadkeep.testing import BlockingBackend
 
 POOLED = {"prepare_threshold": None}
@@ -81,6 +81,25 @@ def test_more_clients_than_the_server_has_connections_for(between, sessions, sta
         assert [one.result(SECONDS) for one in runs] == [5] * 24
         assert 1 <= sessions(options["application_name"]) <= 4
         assert saver.check().ok
+
+
+def test_without_the_option_for_old_bouncers_the_error_names_it(between):
+    """Sessions are shared, so statements that one client prepared are met by others."""
+    options = {"schema": empty_schema(), "prepare_threshold": 1}
+
+    def run(number):
+        with PostgresSaver(between, **options) as saver:
+            config = place(str(number))
+            for step in range(20):
+                config = put(saver, config, {"value": step}, value=step + 1)
+
+    with ThreadPoolExecutor(12) as pool:
+        runs = [pool.submit(run, number) for number in range(12)]
+        errors = [error for one in runs if (error := one.exception(SECONDS))]
+    assert errors
+    for error in errors:
+        assert isinstance(error, BackendError)
+        assert "prepare_threshold=None" in error.hint, error
 
 
 async def test_more_tasks_than_the_server_has_connections_for(between):

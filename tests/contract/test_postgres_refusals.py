@@ -16,7 +16,7 @@ from kit.sync_face import FACES
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._core.engine.model import CopyThread
-from threadkeep._stores.postgres.backend import PostgresBackend
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend
 from threadkeep.errors import (
     BackendError,
     DiskFullError,
@@ -109,6 +109,30 @@ async def test_a_statement_that_waits_too_long_is_given_up(own_server, store, fa
             assert found.checkpoint["channel_values"]["value"] == 0
         await aput(saver, place(), {"value": 1}, value=2)
         assert value_at(store, place()) == 1
+
+
+async def test_saves_that_wait_together_share_the_time_limit(own_server, store, monkeypatch):
+    """A lock on the whole table, which every save waits for."""
+    late = []
+    commit_many = AsyncPostgresBackend.commit_many
+
+    async def counted(self, changes):
+        try:
+            return await commit_many(self, changes)
+        except StatementTimeoutError:
+            late.append(len(changes))
+            raise
+
+    monkeypatch.setattr(AsyncPostgresBackend, "commit_many", counted)
+    options = {"schema": store.schema, "statement_timeout": 0.2}
+    async with AsyncPostgresSaver(own_server.url(), **options) as saver:
+        with psycopg.connect(own_server.url()) as rival:
+            rival.execute(f"LOCK TABLE {store.schema}.threads IN EXCLUSIVE MODE")
+            saves = [aput(saver, place(f"t{number}"), {"value": 1}) for number in range(16)]
+            found = await asyncio.gather(*saves, return_exceptions=True)
+        assert {type(error) for error in found} == {StatementTimeoutError}
+        assert len(late) <= 6
+        await aput(saver, place(), {"value": 1}, value=2)
 
 
 def test_two_copies_in_opposite_directions_do_not_wait_for_each_other(own_server, store):

@@ -6,7 +6,8 @@ of one event loop of an async backend.
 Invariants:
 
 - Each caller gets the result of its own change once that change is durable.
-- A failed change does not affect the other changes of its group.
+- A failed change does not affect the other changes of its group. (After three time limits of the
+  store for one group, the rest of the group fails: see `together.py`.)
 - Changes are committed in the order of their arrival.
 - A queued change stays in the queue until it is settled. No change is lost if a caller or the
   committing thread is interrupted.
@@ -23,13 +24,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from threadkeep._core.engine.model import Batch, Change
 from threadkeep._core.validation import is_count, is_time
+from threadkeep._run.together import checked, commit_together, named
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.sync_bridge import finish, sleep
-from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError, invalid
+from threadkeep.errors import ClosedError, ThreadkeepError, invalid
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend, Backend
@@ -40,7 +42,6 @@ _LINGER_SECONDS = 0.004  # how long pending writes wait for the checkpoint that 
 _MAX_SKIPS = 4096  # lingers to skip after useless ones
 _UNPROVEN = 2  # lingers that count as skipped at first: the next is the 4th after a useless one
 _LAST_SECONDS = 5.0  # limit for committing the queue when an event loop shuts down
-OF_THE_STORE = (UnreachableError, ClosedError)  # failures of the store, not of one change
 
 
 @dataclass(frozen=True)
@@ -106,52 +107,6 @@ class _Ticket:
         self.done = True
         if self.settled is not None:
             self.settled.set()
-
-
-async def commit_together(
-    changes: Sequence[Change],
-    commit_many: Callable[[Sequence[Any]], Awaitable[object]],
-    errors: list[ThreadkeepError | None] | None = None,
-) -> list[ThreadkeepError | None]:
-    """Commit changes as a group; if the group fails, commit each alone. Return their errors.
-
-    Each error is added to `errors` once it is known, for callers that are interrupted.
-    """
-    errors = [] if errors is None else errors
-    try:
-        results = _checked(await commit_many(changes), changes)
-    except Exception as error:  # noqa: BLE001 - every caller must get a result
-        failure = _named(error)
-    else:
-        errors += results
-        return errors
-    if len(changes) == 1:
-        errors.append(failure)
-    elif isinstance(failure, OF_THE_STORE):
-        errors += [failure.fresh() for _ in changes]
-    else:
-        for change in changes:
-            await commit_together([change], commit_many, errors)
-    return errors
-
-
-def _checked(results: object, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-    """Return the results of `commit_many`, if there is one for each change."""
-    if isinstance(results, list) and len(results) == len(changes):
-        return results
-    raise BackendError(
-        f"commit_many() of the store returned {results!r:.100} for {len(changes)} changes.",
-        hint="Return a list with None or an error for each change.",
-    )
-
-
-def _named(error: BaseException) -> ThreadkeepError:
-    """Return the error as a `ThreadkeepError`."""
-    if isinstance(error, ThreadkeepError):
-        return error
-    failure = BackendError(f"The store failed with an unexpected error: {error!r}")
-    failure.__cause__ = error
-    return failure
 
 
 def _resolve(tickets: Sequence[_Ticket]) -> None:
@@ -246,7 +201,7 @@ class _Queue:
     def fail(self, error: BaseException) -> None:
         """Fail all changes."""
         group = self.waiting()
-        self._settle(group, [_named(error).fresh() for _ in group])
+        self._settle(group, [named(error).fresh() for _ in group])
 
     def _settle(self, tickets: Sequence[_Ticket], errors: Sequence[ThreadkeepError | None]) -> None:
         try:
@@ -319,9 +274,9 @@ class Writer(ResetInChild):
                 return False
             self._queue.alone = True
             try:
-                (error,) = _checked(self._backend.commit_many([change]), [change])
+                (error,) = checked(self._backend.commit_many([change]), [change])
             except Exception as exc:  # noqa: BLE001 - as `commit_together`
-                error = _named(exc)
+                error = named(exc)
         if error is not None:
             try:
                 raise error

@@ -12,7 +12,12 @@ from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
 from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, transition
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep.errors import BackendError, ConflictError, UnreachableError
+from threadkeep.errors import (
+    BackendError,
+    ConflictError,
+    StatementTimeoutError,
+    UnreachableError,
+)
 from threadkeep.testing.records import checkpoint, write
 
 EMPTY = (HeadFence("", None),)  # holds where there is no checkpoint
@@ -188,6 +193,43 @@ def test_a_store_that_cannot_be_reached_is_asked_once():
     found = together(store, [batch(n) for n in range(6)])
     assert [type(error) for error in found] == [type(None), *[UnreachableError] * 5]
     assert len(store.groups) == 2
+
+
+def timing_out(*names):
+    """Exceed the store's time limit for these threads, and count how often."""
+    limits = []
+
+    def fails(group):
+        if not names or {*names} & {*group}:
+            limits.append(group)
+            raise StatementTimeoutError("too late")
+
+    return fails, limits
+
+
+@pytest.mark.parametrize("make", [Writer, LoopWriter])
+def test_a_store_that_is_late_for_all_keeps_a_group_waiting_thrice_at_most(make):
+    store = opened(AwaitedGate if make is LoopWriter else Gate)
+    store.fails, limits = timing_out()
+    found = awaited_together(store, [batch(n) for n in range(9)], make)
+    assert [type(error) for error in found] == [StatementTimeoutError] * 9
+    groups = {tuple(group) for group in limits if len(group) > 1}
+    assert len(limits) - len(groups) <= 2  # (at most two groups, and each tries one change alone)
+    assert len(limits) <= 6
+
+
+def test_a_locked_thread_fails_alone_and_is_waited_for_twice():
+    """Once in the group, once alone: its later changes fail with it."""
+    store = Gate()
+    store.fails, limits = timing_out("t3")
+    changes = [batch(n) for n in range(4)] + [writes(3), batch(5), writes(3), batch(6)]
+    found = together(store, changes)
+    late = [isinstance(error, StatementTimeoutError) for error in found]
+    assert late == [n in (3, 4, 6) for n in range(8)]
+    assert [error for error in found if error is None] == [None] * 5
+    assert len({id(error) for error in found if error}) == 3
+    assert store.threads() == ["t0", "t1", "t2", "t5", "t6"]
+    assert limits == [store.groups[1], ["t3"]]
 
 
 @pytest.mark.parametrize("make", [Writer, LoopWriter])

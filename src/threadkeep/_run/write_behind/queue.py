@@ -44,7 +44,7 @@ from threadkeep._core.policies import WriteBehind
 from threadkeep._core.texts import plural
 from threadkeep._run import driver
 from threadkeep._run.driver import End, Runner
-from threadkeep._run.group_commit import OF_THE_STORE, commit_together
+from threadkeep._run.together import OF_THE_STORE, commit_together
 from threadkeep._run.write_behind.rebase import joined, rebase
 from threadkeep._stores.process_forks import PerLoop, ResetInChild
 from threadkeep._stores.sync_bridge import finish

@@ -162,6 +162,7 @@ _KINDS: dict[str, tuple[int, Callable[[Any], bytes], Array]] = {
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 NO_RIGHT = "42501"
 """The error code of a missing privilege."""
+_PREPARED = '"_pg3_'  # the beginning of psycopg's names of prepared statements, in errors
 _OTHER_ROWS = "ExecWithCheckOptions"  # the server's function that finds a row against a policy
 
 _OWNER = "Migrate as a user who owns the schema, or who may CREATE one in this database."
@@ -192,6 +193,10 @@ _MEANINGS: dict[str, Meaning] = {
     _OTHER_ROWS: (
         errors.ReadOnlyError,
         "Use for_tenant() with this role's tenant, or the operator's URL: also to begin with keys.",
+    ),
+    _PREPARED: (
+        errors.BackendError,
+        "Pass prepare_threshold=None (in a URL: none) behind PgBouncer before 1.21 or its like.",
     ),
     "TK001": (
         errors.BackendError,
@@ -229,6 +234,8 @@ def passes(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error) or isinstance(error, PoolTimeout | PoolClosed):
         return False
     code = error.sqlstate
+    if _PREPARED in str(error):
+        return False
     if code is None:
         return isinstance(error, psycopg.OperationalError)
     return code.startswith(_PASSING)
@@ -272,6 +279,8 @@ def mapped_errors(server: str, *, migrating: bool = False) -> Iterator[None]:
 
 
 def _meaning(error: psycopg.Error, code: str) -> Meaning:
+    if _PREPARED in str(error):
+        return _MEANINGS[_PREPARED]
     if not code:
         if isinstance(error, psycopg.OperationalError):
             return _MEANINGS["08"]

@@ -372,7 +372,7 @@ _SAMPLED_PAGES = 1024
 _TABLE_PAGES = Statement("""
 SELECT pg_relation_size(($name${schema}$name$ || '.store_items')::regclass) / 8192,
     pg_relation_size(($name${schema}$name$ || '.store_item_versions')::regclass) / 8192,
-    {schema}.store_has_vectors()
+    {schema}.store_has_vectors(), pg_is_in_recovery()
 """)
 _ITEMS = """
 SELECT (SELECT count(*) FROM {schema}.store_items),
@@ -386,6 +386,7 @@ SELECT (SELECT count(*) FROM {schema}.store_items),
 _ENTRIES = Statement(
     "SELECT count(*), coalesce(sum(size), 0)::bigint FROM {schema}.cache WHERE size > 0"
 )
+_NO_ENTRIES = Statement("SELECT 0::bigint, 0::bigint")
 _VECTORS = Statement("""
 SELECT count(*) * 4 * (
     SELECT a.atttypmod FROM pg_attribute a
@@ -419,10 +420,12 @@ def usage(read: ReadUsage) -> Query:
 
 async def item_usage(database: PostgresDatabase, now: int) -> ItemUsage:
     """Count items and cached results. See `Backend.item_usage`."""
-    ((*pages, has_vectors),), *_ = await database.answered([_TABLE_PAGES], ONE_STATE)
+    ((*pages, has_vectors, is_standby),), *_ = await database.answered([_TABLE_PAGES], ONE_STATE)
     shares = [min(1.0, _SAMPLED_PAGES / max(number, 1)) for number in pages]
     percents = [Float4(100 * share) for share in shares]
-    statements = [Statement(_ITEMS, (Int8(now), *percents)), _ENTRIES]
+    # (a standby cannot read unlogged tables)
+    cached = _NO_ENTRIES if is_standby else _ENTRIES
+    statements = [Statement(_ITEMS, (Int8(now), *percents)), cached]
     if has_vectors:
         statements.append(_VECTORS)
     found = await database.answered(statements, ONE_STATE)
