@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from kit.graphs_to_look_at import asks, named, refund
 from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
 from kit.postgres_server import SECONDS, program, server
@@ -16,6 +17,7 @@ from kit.sync_face import FACES, SyncFace
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend
 from threadkeep.errors import ReadOnlyError, ThreadExistsError, UnreachableError
 
 RUNS = 32
@@ -247,6 +249,37 @@ def test_what_was_done_and_not_acknowledged_is_done_once():
         assert [found.checkpoint["channel_values"]["value"] for found in saver.list(None)] == [
             [0, 1]
         ]
+        assert saver.check().ok
+
+
+def test_a_change_of_threads_whose_answer_was_lost_is_made_once(monkeypatch):
+    """The change is repeated, and finds its own thread, not another one of its name."""
+    real = AsyncPostgresBackend._each
+    with proxy(url()) as way, PostgresSaver(way.url, schema=empty_schema()) as saver:
+        refund(saver).invoke(asks("Please"), named("t"))
+        threads, first = saver.threads, saver.threads.interrupts("t")[0]
+
+        async def lost(self, many):
+            monkeypatch.setattr(AsyncPostgresBackend, "_each", real)
+            way.lose_the_next_answer()
+            return await real(self, many)
+
+        for act in (
+            lambda: threads.create("new", tags=["mine"]),
+            lambda: threads.fork("t", new_thread_id="fork"),
+            lambda: threads.edit("fork", {"messages": []}),
+            lambda: threads.answer("t", {first.id: "yes"}),
+            lambda: threads.tag("t", "word"),
+        ):
+            monkeypatch.setattr(AsyncPostgresBackend, "_each", lost)
+            act()
+            assert way.has_lost_it
+        assert threads.get("fork").forked_from[0] == "t"
+        for act in (lambda: threads.create("new"), lambda: threads.fork("t", None, "fork")):
+            with pytest.raises(ThreadExistsError):
+                act()
+        assert [one.answered for one in threads.interrupts("t")] == [True, False]
+        assert len([*saver.list(place("fork"))]) == 1 + len([*saver.list(place("t"))])
         assert saver.check().ok
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from threadkeep._core import tenants, validation
-from threadkeep._core.engine import thread_entry, thread_summary
+from threadkeep._core.engine import registration, thread_entry, thread_summary
 from threadkeep._core.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep._core.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
 from threadkeep._core.engine.model import (
@@ -42,6 +42,7 @@ from threadkeep.errors import (
     ConflictError,
     CorruptionError,
     InvalidArgumentError,
+    ThreadExistsError,
     ThreadNotFoundError,
 )
 from threadkeep.threads.erasure import sweep
@@ -69,11 +70,13 @@ def fork(
         hint = "Use copy_thread, which copies all values."
         raise InvalidArgumentError("A fork belongs to its thread's tenant.", hint=hint)
     checkpoint = validation.checkpoint_id(checkpoint_id)
+    tried: list[ThreadEntry] = []
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[ForkThread, ThreadEntry]]:
         yield from ()
         begin = _begin(engine, source, snapshot.rows, checkpoint)
         entry = _entry(engine, target, begin, snapshot.entry)
+        tried.append(entry)
         change = ForkThread(
             source,
             target,
@@ -85,7 +88,13 @@ def fork(
         )
         return change, entry
 
-    entry = yield from optimistic(engine, source, build, _READ)
+    try:
+        entry = yield from optimistic(engine, source, build, _READ)
+    except ThreadExistsError:
+        found = yield from registration.read(target)
+        if found is None or not registration.is_made(found, tried):
+            raise
+        entry = found
     yield from _trim(engine, target)
     return info(entry)
 

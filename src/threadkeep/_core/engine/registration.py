@@ -182,9 +182,12 @@ def create(
     engine: Engine, thread: str, labels: tuple[str, ...], ttl: int | None
 ) -> Operation[ThreadEntry]:
     """Register a thread before anything is saved in it."""
+    tried: list[ThreadEntry] = []
 
     def attempt() -> Operation[ThreadEntry]:
         entry = yield from read(thread)
+        if entry is not None and is_made(entry, tried):
+            return entry
         if is_there(entry):
             raise ThreadExistsError(
                 "A thread of this name exists.",
@@ -193,9 +196,15 @@ def create(
             )
         now = engine.now()
         new = ThreadEntry(thread, ThreadStatus.CREATED, now, now, labels=labels, ttl=ttl)
+        tried.append(new)
         return (yield from _commit(engine, entry, new))
 
     return retry(thread, attempt)
+
+
+def is_made(entry: ThreadEntry, tried: Iterable[ThreadEntry]) -> bool:
+    """Return True if one of these attempts made the thread, and its answer was lost."""
+    return (entry.created_at, entry.origin) in [(one.created_at, one.origin) for one in tried]
 
 
 def change(
