@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psycopg
 import pytest
@@ -17,7 +18,8 @@ from kit.places import at
 from kit.postgres import url as server
 from kit.postgres import url_for
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
+from typing_extensions import TypedDict
 
 from threadkeep import KeyRing, MemorySaver, monitor, open_saver
 from threadkeep._core.engine import log_sizes, thread_sizes
@@ -234,8 +236,50 @@ def test_threads_that_take_long_are_left_out(monkeypatch: pytest.MonkeyPatch) ->
         read = sum(one.bytes for one in found.by_thread)
         assert log.bytes < read == found.bytes - found.parts["unread"]
         assert "of others not read" in found.note
-        stored = log.bytes + found.parts["manifests"]
+        stored = log.bytes + found.parts["manifests"] + found.parts["unread"]
         assert found.deltas_saved == found.full_copy_bytes - stored - found.compression_saved
+
+
+class Noting(TypedDict, total=False):
+    last: str
+
+
+class Counting(Noting, total=False):
+    n: int
+    lines: Annotated[list[str], operator.add]
+
+
+def counting(saver: Any, steps: int, *, keep: bool, inner: bool = False) -> Any:
+    """A graph that counts its steps, in a growing state or in one of a constant size."""
+    steps_of = StateGraph(Counting)
+    line = {"lines": ["a line of the log"]} if keep else {"last": "x" * 700}
+    steps_of.add_node("tick", lambda state: {"n": state.get("n", 0) + 1, **line})
+    steps_of.add_edge(START, "tick")
+    if inner:
+        work = StateGraph(Noting).add_node("work", lambda _: {"last": "y" * 300})
+        steps_of.add_node("call", work.add_edge(START, "work").compile(checkpointer=True))
+        steps_of.add_edge("tick", "call")
+    steps_of.add_conditional_edges(
+        "call" if inner else "tick", lambda state: "tick" if state["n"] < steps else END
+    )
+    return steps_of.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("kind", [{"keep": True}, {"keep": False}, {"keep": True, "inner": True}])
+def test_full_copies_of_a_thread_that_takes_long_are_estimated(
+    kind: Any, saver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From some of its checkpoints: it is not left out of the savings, which it makes up."""
+    monkeypatch.setattr(statistics, "_SAMPLE_CHECKPOINTS", 100)
+    for thread, steps in (("long", 150), ("short", 3)):
+        config = {"recursion_limit": 1000, **at(thread)}
+        counting(saver, steps, **kind).invoke({"n": 0}, config)
+    found, exact = saver.stats(), saver.stats(exact=True)
+    assert [one.thread for one in found.by_thread] == ["short"]
+    assert found.full_copy_bytes == pytest.approx(exact.full_copy_bytes, rel=0.2)
+    monkeypatch.setattr(statistics, "_SAMPLE_BYTES", 0)
+    found = saver.stats()
+    assert found.full_copy_bytes > found.parts["unread"], "never less than is stored"
 
 
 def test_a_damaged_thread_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:

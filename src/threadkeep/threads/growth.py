@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -13,7 +12,7 @@ from threadkeep._core.engine.log_sizes import LogSizes, read_logs
 from threadkeep._core.engine.model import HIDDEN, OWN_NS, ReadThread, StoredCheckpoint, ThreadRows
 from threadkeep._core.engine.operation import Operation, Progress, fetch
 from threadkeep._core.engine.rows import unpack_time, unpack_writes
-from threadkeep._core.engine.thread_sizes import BATCH, ValueSizes
+from threadkeep._core.engine.thread_sizes import BATCH, ValueSizes, step_of
 from threadkeep.errors import invalid
 
 
@@ -155,9 +154,4 @@ def _pending(logs: LogSizes, stored: StoredCheckpoint) -> int:
 
 def _step(stored: StoredCheckpoint, channels: dict[str, int], other: int, full: int) -> GrowthStep:
     row = stored.row
-    try:
-        step = json.loads(row.metadata).get("step")
-    except (ValueError, AttributeError, RecursionError):
-        step = None
-    number = step if type(step) is int else None
-    return GrowthStep(row.id, row.ns, unpack_time(row.ts), number, channels, other, full)
+    return GrowthStep(row.id, row.ns, unpack_time(row.ts), step_of(row), channels, other, full)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -142,7 +143,8 @@ class Stats:
     @property
     def deltas_saved(self) -> int:
         """Bytes saved by storing changes instead of full copies of values."""
-        stored = sum([one.bytes for one in self.channels]) + self.parts.get("manifests", 0)
+        parts = [self.parts.get(name, 0) for name in ("manifests", "unread")]
+        stored = sum([one.bytes for one in self.channels]) + sum(parts)
         return max(self.full_copy_bytes - stored - self.compression_saved, 0)
 
     def as_json(self) -> dict[str, Any]:
@@ -212,6 +214,7 @@ class Stats:
 # -- our savers --------------------------------------------------------------------------
 
 _Measured: TypeAlias = list[tuple[ThreadStats, list[ChannelStats]]]
+_LeftOut: TypeAlias = list[tuple[ThreadUsage, float]]  # threads that are not read, their weights
 
 
 def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Stats]:
@@ -219,12 +222,12 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
     read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
     found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
     beside: ItemUsage = yield from call("item_usage", now)
-    unread = 0
+    left: _LeftOut = []
     if exact:
         every = yield from thread_sizes.all_sizes()
         weights = dict.fromkeys([one.thread for one in every.threads], 1.0)
     else:
-        weights, unread = _weights(found)
+        weights, left = _weights(found)
     measured: _Measured = []
     families: Any = {}
     damaged: list[str] = []
@@ -237,20 +240,35 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
         if one.bytes or one.checkpoints or one.writes:
             measured.append((replace(one, weight=weights[thread]), channels))
     if damaged:
-        known = {one.thread: one.bytes for one in (*found.largest, *found.sample)}
-        unread += round(sum([known.get(name, 0) * weights[name] for name in damaged]))
+        known = {one.thread: one for one in (*found.largest, *found.sample)}
+        left += [(known[name], weights[name]) for name in damaged if name in known]
         names = ", ".join(map(ascii, damaged[:MOST]))
         note = f"{plural(len(damaged), 'thread')} not read: {names} (threadkeep check)"
         found = found._replace(notes=(*found.notes, note))
     is_whole = not damaged and (exact or len(weights) >= found.threads)
-    return _measured_stats(now, found, beside, measured, unread, is_whole=is_whole)
+    copies = yield from _copies(left)
+    unread = round(sum([one.bytes * weight for one, weight in left]))
+    return _measured_stats(now, found, beside, measured, unread, copies, is_whole=is_whole)
 
 
-def _weights(found: StoreUsage) -> tuple[dict[str, float], int]:
-    """Choose the threads to count, each with its weight; return them and the bytes left out.
+def _copies(left: _LeftOut) -> Operation[int]:
+    """Estimate the full copies of threads that are not read: at least their bytes."""
+    total, most = 0.0, _SAMPLE_BYTES
+    for one, weight in sorted(left, key=lambda each: -each[0].bytes * each[1]):
+        copies = 0
+        if most > 0:
+            with suppress(CorruptionError, DestroyedKeyError):
+                copies, read = yield from thread_sizes.sampled_copies(one)
+                most -= read
+        total += max(copies, one.bytes) * weight
+    return round(total)
+
+
+def _weights(found: StoreUsage) -> tuple[dict[str, float], _LeftOut]:
+    """Choose the threads to read, each with its weight; return them and those left out.
 
     The largest threads have weight 1; a sample represents the rest. Threads that take too long to
-    read are left out, but at least the smallest thread is counted.
+    read are left out, but at least the smallest thread is read.
     """
     largest = {one.thread: one for one in found.largest[:MOST]}
     more = (*found.sample, *(found.largest if found.threads <= _SAMPLE else ()))
@@ -259,15 +277,15 @@ def _weights(found: StoreUsage) -> tuple[dict[str, float], int]:
     weight = max((found.bytes - alone) / sampled, 1.0) if sampled else 1.0
     left = [_SAMPLE_BYTES, _SAMPLE_CHECKPOINTS]
     weights: dict[str, float] = {}
-    unread = 0.0
+    left_out: _LeftOut = []
     for one in sorted([*largest.values(), *others.values()], key=lambda one: one.bytes):
         own = 1.0 if one.thread in largest else weight
         if not weights or (one.bytes <= left[0] and one.checkpoints <= left[1]):
             weights[one.thread] = own
             left = [left[0] - one.bytes, left[1] - one.checkpoints]
         else:
-            unread += one.bytes * own
-    return weights, round(unread)
+            left_out.append((one, own))
+    return weights, left_out
 
 
 def _measured_stats(
@@ -276,6 +294,7 @@ def _measured_stats(
     beside: ItemUsage,
     measured: _Measured,
     unread: int,
+    copies: int,
     *,
     is_whole: bool,
 ) -> Stats:
@@ -286,7 +305,9 @@ def _measured_stats(
         totals = {name: sum([getattr(one, name) for one in threads]) for name in names}
         found = found._replace(threads=len(threads), **totals)
     else:
-        left_out = f" ({size(unread)} of others not read)" if unread else ""
+        left_out = (
+            f"; {size(unread)} of others not read, full copies from samples" if unread else ""
+        )
         note = f"channels, parts and full copies, from {plural(len(threads), 'thread')}{left_out}"
         found = found._replace(notes=(*found.notes, note))
 
@@ -301,13 +322,18 @@ def _measured_stats(
         bytes_on_disk=found.total,
         by_thread=threads,
         parts={**{name: total(name) for name in _PARTS}, "unread": unread},
+        unread_copies=copies,
         compression_saved=total("compression_saved"),
         **beside._asdict(),
     )
 
 
 def _complete(
-    now: int, found: StoreUsage, channels: Iterable[tuple[ChannelStats, float]], **fields: Any
+    now: int,
+    found: StoreUsage,
+    channels: Iterable[tuple[ChannelStats, float]],
+    unread_copies: int = 0,
+    **fields: Any,
 ) -> Stats:
     """Make statistics; each channel has the weight of its thread."""
     merged = _merged(channels)
@@ -317,7 +343,7 @@ def _complete(
         checkpoints=found.checkpoints,
         writes=found.writes,
         bytes=found.bytes,
-        full_copy_bytes=sum([one.full_copy_bytes for one in merged]),
+        full_copy_bytes=sum([one.full_copy_bytes for one in merged]) + unread_copies,
         channels=tuple(sorted(merged, key=lambda one: (-one.bytes, one.name))),
         hours=found.hours,
         largest=found.largest[:MOST],

@@ -41,6 +41,16 @@ def read_logs(thread: str, places: Sequence[SegmentInfo]) -> Operation[LogSizes]
     return logs
 
 
+def read_parts(thread: str, refs: Iterable[Ref]) -> Operation[tuple[LogSizes, int]]:
+    """Read the sizes of the elements that values need; return them and the bytes read."""
+    logs = LogSizes(thread)
+    spans = covering([span for ref in refs for span in ref.needs])
+    segments = yield from fetch(ReadSegments(thread, spans, stub=True))
+    logs.add(segments)
+    logs.elements = _elements(segments)
+    return logs, sum([len(one.data) for one in segments])
+
+
 def _groups(sizes: Iterable[tuple[int, Span]]) -> Iterator[list[Span]]:
     """Divide spans into groups of some bytes each."""
     group: list[Span] = []

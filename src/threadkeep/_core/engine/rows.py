@@ -219,6 +219,12 @@ def created_at(checkpoint_id: str | None) -> int | None:
         return None
 
 
+def id_after(moment: int) -> str:
+    """Return an id above those that LangGraph makes until this moment, in microseconds."""
+    ticks = max((moment + UUID6_OFFSET) * 10, 0)
+    return f"{ticks >> 28:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-8000-000000000000"
+
+
 def time_of(row: CheckpointRow) -> int | None:
     """Return when a checkpoint was made, in microseconds since 1970, or None if unknown."""
     return row.ts if isinstance(row.ts, int) else created_at(row.id)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple, cast
 
 from threadkeep._core.engine.context import Keyframes, read_manifest
-from threadkeep._core.engine.log_sizes import LogSizes, read_logs
+from threadkeep._core.engine.log_sizes import LogSizes, read_logs, read_parts
 from threadkeep._core.engine.model import (
     OWN_NS,
+    CheckpointRow,
     ReadSizes,
     ReadThread,
     ScanCheckpoints,
@@ -20,16 +25,19 @@ from threadkeep._core.engine.model import (
     StoredThreadSize,
     ThreadRows,
 )
-from threadkeep._core.engine.operation import Operation, fetch
+from threadkeep._core.engine.operation import Fetch, Operation, fetch
 from threadkeep._core.engine.refs import Manifest, Ref, Run, length
 from threadkeep._core.engine.registration import of_all
-from threadkeep._core.engine.rows import unpack_writes, visible
-from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadQuery
+from threadkeep._core.engine.rows import created_at, id_after, unpack_writes, visible
+from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ReadEntry, ThreadQuery
 from threadkeep._core.engine.usage import DAY, ReadUsage, StoreUsage, ThreadUsage, usage_of
 
 _PAGE = 5000
 _MAX_SCANNED = 10_000
 BATCH = 256  # checkpoints whose manifests are in memory at once
+_MOMENTS = 8  # of a thread's life, at which some checkpoints are read
+_ROWS = 4  # checkpoints of each
+_SMALL = 1 << 16  # bytes of a checkpoint, of which several are read
 EVERYTHING = 2**62
 """Greater than every position of a log."""
 
@@ -185,6 +193,59 @@ def thread_stats(
         unreferenced=unreferenced,
     )
     return found, channels
+
+
+def sampled_copies(one: ThreadUsage) -> Operation[tuple[int, int]]:
+    """Estimate the bytes of whole copies of a thread's states, from some of its checkpoints.
+
+    Between two moments the size grows evenly with the step. Ids that tell no time leave only the
+    newest checkpoints.
+
+    Returns:
+        The estimate, and the bytes of segments read for it.
+    """
+    most = _ROWS if one.bytes < one.checkpoints * _SMALL else 1
+    scan = ScanCheckpoints(one.thread, None, None, None, {}, None, most)
+    entry, newest = yield Fetch([ReadEntry(one.thread), scan])
+    last = created_at(newest[0].row.id) if newest else None
+    pages: list[list[StoredCheckpoint]] = [newest]
+    if last is not None and entry is not None:
+        life = last - entry.created_at
+        ends = [id_after(entry.created_at + life * n // _MOMENTS) for n in range(_MOMENTS)]
+        pages += yield Fetch([scan._replace(before=end) for end in ends])
+    rows = {(stored.row.ns, stored.row.id): stored for page in pages for stored in page}
+    known: Keyframes = {}
+    manifests = [read_manifest(stored, known)[0] for stored in rows.values()]
+    refs = [value.ref for read in manifests for value in read.entries.values()]
+    logs, read = yield from read_parts(one.thread, [ref for ref in refs if ref is not None])
+    found = yield from ValueSizes(logs).read([*rows.values()])
+    sizes = {
+        (stored.row.ns, stored.row.id): sum([value.full_size for value in values])
+        for stored, _, values in found
+    }
+    points: dict[int, float] = {}  # the mean size at a step
+    for page in pages:
+        steps = [step_of(stored.row) for stored in page if not stored.row.ns]
+        if (step := max([one for one in steps if one is not None], default=None)) is not None:
+            points[step] = fmean([sizes[one.row.ns, one.row.id] for one in page])
+    mean = _mean(sorted(points.items() or enumerate(sizes.values())))
+    return round(one.checkpoints * mean), read
+
+
+def step_of(row: CheckpointRow) -> int | None:
+    """Return the step in a checkpoint's metadata, or None."""
+    with suppress(ValueError, AttributeError, RecursionError):
+        step = json.loads(row.metadata).get("step")
+        return step if type(step) is int else None
+    return None
+
+
+def _mean(points: Sequence[tuple[int, float]]) -> float:
+    """Return the mean height of the line through these points; 0 for none."""
+    if len(points) <= 1:
+        return sum([height for _, height in points])
+    areas = [(b - a) * (low + high) / 2 for (a, low), (b, high) in pairwise(points)]
+    return sum(areas) / (points[-1][0] - points[0][0])
 
 
 def _channels(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from threadkeep._core.engine.rows import id_after
 from threadkeep.threads.steps import moment_of
 from threadkeep.ui.page import MOST, Asked, route
 from threadkeep.ui.pages.growth import growth_of
@@ -74,7 +75,7 @@ class Bar(NamedTuple):
 async def _timeline(request: Asked) -> Response:
     asked = request.query_params
     start, end = (moment_of(f"{asked.get(name)}+00:00") for name in ("from", "to"))
-    bounds = [asked.get("before", ""), "" if end is None else _id_after(end)]
+    bounds = [asked.get("before", ""), "" if end is None else id_after(int(end * 1_000_000))]
     steps = await window(request, _BARS, min(filter(None, bounds), default=""))
     if start is not None and any((row.step.end or start) < start for row in steps.rows):
         steps = steps._replace(older="")
@@ -89,12 +90,6 @@ async def _timeline(request: Asked) -> Response:
     measures = is_small and rows and not (growth and growth.task.done())
     shown: Any = {"bars": _bars(rows), "growth": growth, "measures": measures}
     return request.render("timeline.html", steps=steps, **shown)
-
-
-def _id_after(moment: float) -> str:
-    """Return an id that is greater than those of LangGraph until this moment (UUID version 6)."""
-    ticks = max(int(moment * 10_000_000) + 0x01B21DD213814000, 0)
-    return f"{ticks >> 28:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-8000-000000000000"
 
 
 def _bars(rows: Sequence[StepRow]) -> list[Bar | Pause]:
