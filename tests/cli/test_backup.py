@@ -195,6 +195,17 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
     assert here("check", file)[0] == 0
 
 
+SWAPPED = (  # the backup first, then the store
+    "backup.tkb other.db",
+    "backup.tkb new.db",
+    "backup.tkb sqlite:///new.db",
+    "backup.tkb redis://127.0.0.1:1/0",
+    "backup.db postgresql://user:secret@127.0.0.1:1/x",
+    "backup.db new.db",
+    "backup.db other.db",
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -222,6 +233,7 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
         ("restore new.db damaged.db", "damaged"),
         ("restore other.db backup.db", "holds threads already"),
         ("restore other.db backup.tkb", "in another state"),
+        *((f"restore {words}", "The store comes first, then the backup") for words in SWAPPED),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -242,6 +254,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert (code, said, len(wrong)) == (2, [], 1)
     assert wrong[0].startswith("threadkeep: ")
     assert told in wrong[0]
+    assert "secret" not in wrong[0]
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 

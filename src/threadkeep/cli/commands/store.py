@@ -25,14 +25,15 @@ from threadkeep.cli.parameters import (
     option,
     thread_ids,
 )
-from threadkeep.cli.stores import LEFT_OUT, Session, keys, open_target, public_name
+from threadkeep.cli.stores import LEFT_OUT, Session, keys, names_store, open_target, public_name
 from threadkeep.cli.terminal import plural, print_thread, skipped_lines
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
 from threadkeep.roles import grant_role, revoke_role
 from threadkeep.savers import backup as backups
 from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.threads.repair.check import CheckReport, Finding
 from threadkeep.threads.repair.repair import HINTS
+from threadkeep.threads.transfer.bundles import is_in_use
 
 # -- check -------------------------------------------------------------------------------
 
@@ -273,10 +274,25 @@ def _missing_lines(taken: backups.BackupReport) -> Iterator[str]:
         yield f"  threadkeep restore --thread {taken.away[0]} --cold URL"
 
 
+_ORDER = "The store comes first, then the backup: threadkeep restore STORE FILE"
+
+
+def _check_order(store: str, file: str) -> None:
+    """Refuse `restore FILE STORE`."""
+    first, second = Path(file_of(store) or ""), Path(file)
+    if "://" in file:
+        raise InvalidArgumentError(f"{public_name(file)} is no backup.", hint=_ORDER)
+    if not second.exists():
+        raise OpenError(f"There is no file {file}.", hint=_ORDER)
+    is_other = first.is_file() and not is_in_use(first)
+    if is_other and (is_in_use(second) or not names_store(str(first))):
+        raise InvalidArgumentError(f"{first} is not a store in use.", hint=_ORDER)
+
+
 @command("threadkeep restore redis://localhost:6379/0 backup.tkb", cold=True, tenant=False)
 def restore(
     session: Session,
-    file: Path | None = argument("FILE", "Backup.", None),
+    file: str | None = argument("FILE", "Backup.", None),
     *,
     thread: str | None = option(
         "--thread THREAD", "Restore this archived thread instead.", autocompletion=thread_ids
@@ -288,16 +304,17 @@ def restore(
 ) -> None:
     """Restore a store from a backup, or a thread from the cold store."""
     if file is None and thread is None and session.store not in (None, LEFT_OUT):
-        file, session.store = Path(session.store), None
+        file, session.store = session.store, None
     if file is not None and thread is None:
         url = session.store_url()
+        _check_order(url, file)
         with session.progress() as progress:
             done = backups.restore(
-                file, url, progress, replace=replace, programs=pg_bin, keys=keys()
+                Path(file), url, progress, replace=replace, programs=pg_bin, keys=keys()
             )
         what = "the store" if done.threads is None else plural(done.threads, "thread")
         unchanged = f"; {done.unchanged:,} unchanged" if done.unchanged else ""
-        document = {"file": str(file), "threads": done.threads, "unchanged": done.unchanged}
+        document = {"file": file, "threads": done.threads, "unchanged": done.unchanged}
         session.print(document, f"Restored {what} from {file}{unchanged}")
     elif thread is not None and file is None:
         with session.open() as saver:

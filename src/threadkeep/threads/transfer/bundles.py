@@ -118,12 +118,17 @@ def kind_of(file: Path) -> BackupFormat:
     return kind
 
 
+def is_in_use(file: Path) -> bool:
+    """Return True for a database that a saver has opened; backups have no WAL."""
+    start = _start_of(file)
+    return start[_WAL_AT : _WAL_AT + 1] == b"\2" and start.startswith(_SQLITE)
+
+
 def check_may_be_replaced(file: Path) -> None:
     """Refuse to overwrite a file that is not a backup."""
     if not file.exists():
         return
-    start = _start_of(file)
-    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and start.startswith(_SQLITE)
+    start, in_use = _start_of(file), is_in_use(file)
     if start and (in_use or _kind(start) is None):
         what = "a live database" if in_use else "no backup"
         raise OpenError(f"{file} is {what}: it is left as it is.", hint="Use another file.")
