@@ -85,6 +85,22 @@ def test_the_chinese_readme_links_to_chinese_pages():
     assert HALF_WIDTH.findall(prose_of(text)) == []
 
 
+def test_both_readmes_name_the_same_commands_and_make_has_them():
+    def commands(name: str) -> list[str]:
+        blocks = [one[0] for one in FENCE.finditer((ROOT / name).read_text(encoding="utf-8"))]
+        lines = [line for one in blocks if "```python" not in one for line in one.splitlines()]
+        return [line.partition("#")[0].strip() for line in lines if line != "```"]
+
+    english = commands("README.md")
+    targets = {line.removeprefix("make ") for line in english if line.startswith("make ")}
+
+    assert english == commands("README.zh-CN.md")
+    assert english[0].startswith("git clone ")
+    assert english[1].startswith("pip install ")
+    assert targets == {"demo", "test"}
+    assert targets <= {*re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+
+
 @EACH
 def test_a_page_has_full_width_punctuation_without_spaces_beside_it(name):
     prose = prose_of(read(name)[1])
