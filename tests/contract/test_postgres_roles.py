@@ -399,6 +399,30 @@ def test_its_functions_get_no_row_before_the_policy(acme):
     assert not [name for name in told if "acme" not in name and name != STORE]
 
 
+def test_no_catalog_shows_names_of_other_tenants(store):
+    """Every role can read the policies of all."""
+    name = "bolt-oncology"
+    with open_saver(store) as saver:
+        put(saver.for_tenant(name), place("t"), {"value": 1})
+    for tenant in (name, "acme"):
+        at = url_of_role(store, tenant)
+    with connected(store) as db:
+        db.execute("ANALYZE")
+    with connected(at) as db:
+        catalogs = db.execute("""
+            SELECT oid::regclass::text FROM pg_class
+            WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind IN ('r', 'v')
+                AND has_table_privilege(oid, 'SELECT') AND relname <> 'pg_stat_activity'
+        """).fetchall()  # (pg_stat_activity shows this query itself)
+        assert ("pg_policies",) in catalogs
+        found = []
+        for (catalog,) in catalogs:
+            with suppress(refusals.InsufficientPrivilege, refusals.ObjectNotInPrerequisiteState):
+                query = f"SELECT FROM {catalog} t WHERE strpos(t::text, 'bolt-onc') > 0"
+                found += [catalog] * db.execute(query).rowcount
+        assert found == []
+
+
 @pytest.mark.parametrize("layout", [monthly, hashed])
 def test_partitions_are_reached_through_their_table_alone(layout):
     schema = f"tk_roles_{layout.__name__}_{os.getpid()}"

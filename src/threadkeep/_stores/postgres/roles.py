@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import closing
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import psycopg
@@ -17,7 +18,7 @@ from threadkeep._stores import caches
 from threadkeep._stores.key_store import MARK
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.backend import PostgresBackend
-from threadkeep._stores.postgres.item_queries import bounds_of
+from threadkeep._stores.postgres.item_queries import path_of
 from threadkeep._stores.postgres.statement import Rows, Statement
 from threadkeep._stores.records import pack_text
 from threadkeep._stores.sync_bridge import finish
@@ -269,22 +270,20 @@ _NUMBERED_ROWS = _Conditions(
 
 def _conditions(tenant: str) -> dict[str, _Conditions]:
     label = tenants.label(tenant)
-    named = _begins("thread_id", f"{label} ")
-    family = _begins("thread_id", f"{tenants.family_thread(label)} ")
+    own = _opaque(_named("thread_id", label))
+    family = _named("thread_id", label, tenants.FAMILY)
     keys, mark = _keys(tenant)
-    own, hidden = _opaque(named), _opaque(f"{named} OR {family} OR {keys}")
-    in_heap = _begins("heap", f"{label} ")
+    hidden = _opaque(f"{_named('thread_id', label)} OR {family} OR {keys}")
+    in_heap = _named("heap", label)
     # (a thread in a heap of another tenant would stop the collection of that heap)
     new = f"{hidden} AND (heap IS NULL OR {in_heap})"
-    indexed = _opaque(_begins('thread_id COLLATE "C"', f"{label} "))
     record = f"thread_id = '{tenants.STORE}' OR {mark}"
-    paths = _opaque(_between("path", *bounds_of((label,))))
+    paths = _opaque(_is("split_part(path, '.', 1)", path_of((label,))[:-1]))
     ids = caches.of_tenant(label)
-    entries = _between("id", f"\\x{ids.hex()}", f"\\x{caches.end_of(ids).hex()}")
+    entries = f"(id >= '\\x{ids.hex()}' AND id < '\\x{caches.end_of(ids).hex()}')"
     return _OF_ALL | {
-        **dict.fromkeys(_NAMED, _Conditions(own)),
+        **dict.fromkeys((*_NAMED, *_INDEX), _Conditions(own)),
         **dict.fromkeys(_NUMBERED, _NUMBERED_ROWS),
-        **dict.fromkeys(_INDEX, _Conditions(indexed)),
         "threads": _Conditions(hidden, new, read=record),
         "writes": _Conditions(hidden, read=record),
         "heaps": _Conditions(_opaque(in_heap)),
@@ -295,28 +294,30 @@ def _conditions(tenant: str) -> dict[str, _Conditions]:
 
 def _keys(tenant: str) -> tuple[str, str]:
     """Return the conditions on threads of a key store: on keys of a tenant, and on the mark."""
-    place = _begins("thread_id", f"{tenants.KEY} ")
     name = f"substr(thread_id, {len(f'{tenants.KEY} ') + _STORE_ID + 2})"
-    own = pack_text(f"tenant {tenant}").encode().hex()
-    of_thread = f"starts_with({name}, 'thread {tenants.prefix(tenant)}')"
-    return (
-        f"{place} AND ({name} = convert_from('\\x{own}', 'UTF8') OR {of_thread})",
-        f"{place} AND {name} = '{MARK}'",
-    )
+    own = _is(name, pack_text(f"tenant {tenant}"))
+    of_thread = _named(name, tenants.label(tenant), "thread")
+    is_key = f"starts_with(thread_id, '{tenants.KEY} ')"
+    return f"{is_key} AND ({own} OR {of_thread})", f"{is_key} AND {name} = '{MARK}'"
+
+
+def _named(column: str, label: str, *before: str) -> str:
+    """Return the condition that a name is of a tenant's thread, after these words."""
+    kind, name = label.split(" ")
+    beginning = " ".join([*before, kind])
+    word = _is(f"split_part({column}, ' ', {len(before) + 2})", name)
+    return f"({column} LIKE '{beginning} % %' AND {word})"
+
+
+def _is(text: str, value: str) -> str:
+    """Return the condition that a text has a value. All roles can read it, so it has a digest."""
+    digest = sha256(value.encode()).hexdigest()
+    return f"sha256(convert_to({text}, 'UTF8')) = '\\x{digest}'"
 
 
 def _opaque(condition: str) -> str:
     """Return a condition that the planner takes for true.
 
-    It would count a range twice that the query implies already, expect hardly any row of a long
-    thread, and then take any index.
+    It would expect hardly any row of a long thread to have the digest, and then take any index.
     """
     return f"CASE WHEN {condition} THEN 1 END IS NOT NULL"
-
-
-def _begins(column: str, text: str) -> str:
-    return _between(column, text, f"{text[:-1]}!")  # (! sorts after the space)
-
-
-def _between(column: str, first: str, stop: str) -> str:
-    return f"({column} >= '{first}' AND {column} < '{stop}')"
