@@ -58,8 +58,8 @@ def of(store):
 
 
 def found(view):
-    """All that a view finds, as the numbers of its values."""
-    return [item.value["n"] for item in view.search((), limit=99)]
+    """All that a view finds, as the sorted numbers of its values."""
+    return sorted(item.value["n"] for item in view.search((), limit=99))
 
 
 def alone(of, changed=()):

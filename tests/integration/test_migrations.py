@@ -243,11 +243,11 @@ def test_items_are_upgraded(tmp_path, monkeypatch):
     release(monkeypatch, NEW_ORDERS)
     index = {"dims": DIMS, "embed": embed, "fields": ["text"]}
     with open_store(url, migrations=euros(), history=5, index=index) as store:
-        before = store.search(("orders",))
+        before = sorted(store.search(("orders",)), key=lambda one: one.key)
         assert store.upgrade(dry_run=True) == 3
         assert store.upgrade() == 3
         assert store.upgrade() == 0
-        after = store.search(("orders",))
+        after = sorted(store.search(("orders",)), key=lambda one: one.key)
         assert [one.value for one in after] == [one.value for one in before]
         assert [one.updated_at for one in after] == [one.updated_at for one in before]
         versions = store.versions(("orders",), "1")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import contextmanager
+from uuid import uuid4
+
+import psycopg
 import pytest
 from kit.backends import BACKENDS, url_of
+from kit.postgres import url as postgres_url
 from kit.selection import some
 from kit.stores import INDEX, Operations, Reference, plain
-from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition
+from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from psycopg.rows import dict_row
 
 from threadkeep import KeyRing
 from threadkeep.store import open_store
@@ -20,13 +27,17 @@ def _opened(name, folder, **options):
     return open_store(url_of(name, folder), **options)
 
 
+def _reference(name, **options):
+    return Reference(newest_first=name in ("sqlite", "postgres"), **options)
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 def test_operations_have_the_answers_of_the_reference(name, tmp_path):
     for seed in range(some(3, 60)):
         folder = tmp_path / str(seed)
         folder.mkdir()
         operations = Operations(seed)
-        reference = Reference(index=INDEX)
+        reference = _reference(name, index=INDEX)
         with _opened(name, folder, index=INDEX) as store:
             store.setup()
             for step in range(40):
@@ -40,7 +51,7 @@ def test_operations_have_the_answers_of_the_reference(name, tmp_path):
 @pytest.mark.parametrize("name", BACKENDS)
 async def test_awaited_operations_have_them_too(name, tmp_path):
     operations = Operations(1000)
-    reference = Reference(index=INDEX)
+    reference = _reference(name, index=INDEX)
     async with _opened(name, tmp_path, index=INDEX) as store:
         await store.asetup()
         for _ in range(40):
@@ -58,7 +69,8 @@ def test_tenants_beside_each_other_have_them_too(name, is_sealed, tmp_path):
         store.setup()
         tenants = [store.for_tenant(tenant) for tenant in ("a", "ab")]
         sides = [
-            (view, Reference(index=index), Operations(seed)) for seed, view in enumerate(tenants)
+            (view, _reference(name, index=index), Operations(seed))
+            for seed, view in enumerate(tenants)
         ]
         for step in range(60):
             view, reference, operations = sides[step % 2]
@@ -68,6 +80,62 @@ def test_tenants_beside_each_other_have_them_too(name, is_sealed, tmp_path):
                 assert ours == theirs, (step, op)
         found = [len(view.search((), limit=999)) for view in (*tenants, store)]
         assert found[0] + found[1] == found[2] > 9
+
+
+# -- LangGraph's stores of the same databases ----------------------------------------------
+
+
+@contextmanager
+def _theirs(name):
+    """LangGraph's store, and a function to call after each put of an item, with its number."""
+    if name == "memory":
+        yield InMemoryStore(), lambda *_: None
+    elif name == "sqlite":  # (its times are seconds)
+        with SqliteStore.from_conn_string(":memory:") as store:
+            store.setup()
+            update = "UPDATE store SET updated_at = ? WHERE prefix = ? AND key = ?"
+            yield (
+                store,
+                lambda number, namespace, key: store.conn.execute(
+                    update, (f"2026-01-01 00:00:{number:02}", ".".join(namespace), key)
+                ),
+            )
+    else:
+        postgres = pytest.importorskip("langgraph.store.postgres")
+        with psycopg.connect(postgres_url(), autocommit=True, row_factory=dict_row) as connection:
+            schema = f"theirs_{uuid4().hex}"
+            connection.execute(f"CREATE SCHEMA {schema}")
+            connection.execute(f"SET search_path TO {schema}")
+            try:
+                store = postgres.PostgresStore(connection)
+                store.setup()
+                yield store, lambda *_: None
+            finally:
+                connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+# (RedisStore searches without an order)
+@pytest.mark.parametrize("name", ["memory", "sqlite", "postgres"])
+def test_searches_without_a_query_have_the_order_of_its_store(name, tmp_path):
+    dice = random.Random(7)
+    with _theirs(name) as (theirs, stamp), _opened(name, tmp_path) as ours:
+        ours.setup()
+        for number in range(60):
+            namespace = ("u", dice.choice("ab")) if number % 3 else ("u",)
+            key, value = dice.choice("klmnop"), {"odd": number % 2}
+            if dice.random() < 0.15 and theirs.get(namespace, key):
+                value = None
+            for store in (theirs, ours):
+                store.batch([PutOp(namespace, key, value)])
+            stamp(number, namespace, key)
+        for prefix in (("u",), ("u", "a"), ("u", "b"), ()):
+            for options in ({}, {"limit": 3}, {"limit": 2, "offset": 3}, {"filter": {"odd": 1}}):
+                found = [
+                    [(item.namespace, item.key) for item in store.search(prefix, **options)]
+                    for store in (theirs, ours)
+                ]
+                assert found[0] == found[1], (prefix, options)
+                assert found[0]
 
 
 # -- LangGraph's SqliteStore ---------------------------------------------------------------

@@ -49,15 +49,28 @@ class _Data(dict):
 
 
 class Reference(InMemoryStore):
-    """LangGraph's `InMemoryStore` without three defects.
+    """LangGraph's `InMemoryStore` without three defects, or in the order of its other stores.
 
     To look for an item makes its namespace; a namespace outlives its last item; and an item
     that is put again keeps the vectors of texts that it no longer has.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, newest_first: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self._data = _Data()
+        self._newest_first = newest_first
+        self._puts: dict[Any, int] = {}  # a number of each item's last put
+
+    def _apply_put_ops(self, put_ops):
+        for place in put_ops:
+            self._puts[place] = len(self._puts) and max(self._puts.values()) + 1
+        super()._apply_put_ops(put_ops)
+
+    def _filter_items(self, op):
+        if not self._newest_first or (op.query and self.embeddings):
+            return super()._filter_items(op)
+        every = super()._filter_items(op._replace(limit=10**9, offset=0))
+        return sorted(every, key=lambda one: -self._puts[one[0].namespace, one[0].key])
 
     def _extract_texts(self, put_ops):
         for namespace, key in put_ops:

@@ -134,6 +134,7 @@ class SealedItems(AsyncItemBackend):
         self.below: Any = below
         self.keys = keys
         self.commits_groups = below.commits_groups
+        self.newest_first = getattr(below, "newest_first", False)
 
     async def sealers(
         self, namespaces: Iterable[Namespace], *, to_write: bool = False

@@ -82,7 +82,8 @@ class ItemVersion(NamedTuple):
 class ItemEngine:
     """Settings that all operations of a store use.
 
-    `history` limits an item's earlier versions. `root` precedes all namespaces in the database.
+    `history` limits an item's earlier versions. `newest` is the backend's `newest_first`. `root`
+    precedes all namespaces in the database.
     `keys` encrypt exported files.
     """
 
@@ -91,6 +92,7 @@ class ItemEngine:
     now: Callable[[], int]
     omit_expired: bool
     history: int
+    newest: bool
     root: Namespace = ()
     keys: StoreKeys | None = None
 

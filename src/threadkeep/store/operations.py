@@ -225,14 +225,14 @@ def _search(
         raise invalid("query", op.query, "Use a text.")
     op = op._replace(limit=min(op.limit, _MOST), offset=min(op.offset, _MOST))
     wanted = filters.parse(op.filter)
+    read = FindItems(labels(op.namespace_prefix), 0, now=alive, newest=engine.newest)
     if op.query and engine.index is not None:
         matches = yield from _ranked(engine, engine.index, op, wanted, alive, vectors.get(op.query))
     elif wanted is None:
-        read = FindItems(labels(op.namespace_prefix), op.limit, op.offset, now=alive)
-        rows = yield from ask(read)
+        rows = yield from ask(read._replace(limit=op.limit, offset=op.offset))
         matches = [_Match(row) for row in rows]
     else:
-        read = FindItems(labels(op.namespace_prefix), 0, where=wanted.hints, now=alive)
+        read = read._replace(where=wanted.hints)
         found = yield from _passing(engine, read, wanted, op.offset + op.limit)
         matches = found[op.offset :]
     pairs = [(item, match.row) for match in matches if (item := _found(engine, match))]
@@ -256,7 +256,8 @@ def _passing(
         found += _tested(engine, [(row, None) for row in rows], wanted)
         if len(rows) < page:
             break
-        read = read._replace(after=rows[-1].place)
+        last = rows[-1]
+        read = read._replace(after=last.age if read.newest else last.place)
         page = max(2 * page, _PAGE)
     return found[:limit]
 

@@ -122,6 +122,7 @@ class Store(BaseStore, driver.Closing):
             now=_now,
             omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),
             history=history,
+            newest=getattr(items, "newest_first", False),
             keys=backend.keys,
         )
         self._begin()

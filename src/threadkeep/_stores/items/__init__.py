@@ -48,6 +48,9 @@ class ItemBackend(Backend):
     The connections are those of another backend, which closes them.
     """
 
+    newest_first: bool = False
+    """A search without a query returns the items updated last first, as LangGraph's store does."""
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -62,6 +65,8 @@ class ItemBackend(Backend):
 
 class AsyncItemBackend(AsyncBackend):
     """An `ItemBackend` that is awaited."""
+
+    newest_first = False
 
     async def is_put(self, change: PutItems) -> bool:
         """Return True if the puts are stored: then only their answer was lost."""
@@ -86,6 +91,12 @@ class AsyncItemBackend(AsyncBackend):
 
 class BlockingItems(BlockingFace[AsyncItemBackend], ItemBackend):
     """An `AsyncItemBackend` over connections that never suspend."""
+
+    def __init__(
+        self, face: AsyncItemBackend, asynchronous: AsyncItemBackend | None = None
+    ) -> None:
+        super().__init__(face, asynchronous)
+        self.newest_first = face.newest_first
 
     def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         return finish(self.face.sweep(now, limit, prefix))

@@ -78,6 +78,11 @@ class ItemRow(NamedTuple):
     ttl: int | None = None
     expires_at: int | None = None
 
+    @property
+    def age(self) -> tuple[int, int]:
+        """The place of the item in a list of the items updated last."""
+        return self.updated_at, self.version
+
     def is_there(self, now: int | None) -> bool:
         """Return False if the item has expired by `now`; a damaged time never has."""
         return now is None or type(self.expires_at) is not int or self.expires_at > now
@@ -141,7 +146,8 @@ class FindItems(NamedTuple):
     """Read items in the order of their places. Reply: a list of `ItemRow`.
 
     `offset` is used without `where`. With `after`, only items after that place; with `bare`, only
-    items without vectors.
+    items without vectors. With `newest`, the items updated last come first, and `after` is the
+    `age` of an item; only a backend with `newest_first` is asked so.
     """
 
     prefix: Namespace
@@ -151,6 +157,7 @@ class FindItems(NamedTuple):
     after: ItemPlace | None = None
     now: int | None = None
     bare: bool = False
+    newest: bool = False
 
 
 class FindNamespaces(NamedTuple):

@@ -192,6 +192,18 @@ JOIN {schema}.store_items i ON i.namespace = n.number AND i.number = n.item
 ORDER BY i.namespace, i.number
 """
 
+_FIND_NEWEST = """
+SELECT {columns} FROM (
+    SELECT n.number, n.path, f.number AS item
+    FROM (SELECT n.number, n.path FROM {schema}.store_namespaces n {namespaces}) n
+    CROSS JOIN LATERAL (
+        SELECT i.number, i.updated_at, i.version FROM {schema}.store_items i {items}
+        ORDER BY i.updated_at DESC, i.version DESC LIMIT %s) f
+    ORDER BY f.updated_at DESC, f.version DESC LIMIT %s OFFSET %s) n
+JOIN {schema}.store_items i ON i.namespace = n.number AND i.number = n.item
+ORDER BY i.updated_at DESC, i.version DESC
+"""
+
 
 def _find(read: records.FindItems) -> Query:
     spaces: list[str] = []
@@ -200,14 +212,18 @@ def _find(read: records.FindItems) -> Query:
         spaces.append(_UNDER)
         values += bounds_of(read.prefix)
     tests, some = _narrowed((), read.where, read.now)
-    if read.after is not None:
+    if read.after is not None and read.newest:
+        tests.append("(i.updated_at, i.version) < (%s, %s)")
+        some += map(Int8, read.after)
+    elif read.after is not None:
         spaces.append("n.number >= %s")
         values.append(Int8(read.after[0]))
         tests.append("(i.namespace, i.number) > (%s, %s)")
         some += map(Int8, read.after)
     if read.bare:
         tests.append(_BARE)
-    text = _FIND.replace("{columns}", _COLUMNS).replace("{namespaces}", _where(spaces))
+    text = _FIND_NEWEST if read.newest else _FIND
+    text = text.replace("{columns}", _COLUMNS).replace("{namespaces}", _where(spaces))
     text = text.replace("{items}", _where(["i.namespace = n.number", *tests]))
     offset = 0 if read.where else read.offset
     values += (*some, *map(Int8, (read.limit + offset, read.limit, offset)))

@@ -35,6 +35,7 @@ class AsyncPostgresItems(AsyncItemBackend):
     """Rows in tables of a saver's schema, over connections that are awaited."""
 
     commits_groups = True
+    newest_first = True
 
     def __init__(self, database: PostgresDatabase, options: records.SearchOptions) -> None:
         self._database = database

@@ -74,19 +74,33 @@ def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
     return [row if row and row.is_there(read.now) else None for row in items]
 
 
+_BEHIND = "(i.ns, i.number) > (?, ?)"
+_FIND = f"""
+SELECT {_COLUMNS} FROM tk_items i CROSS JOIN tk_namespaces n ON n.number = i.ns {{where}}
+ORDER BY i.ns, i.number LIMIT ? OFFSET ?
+"""
+# (sorts without the values)
+_FIND_NEWEST = f"""
+SELECT {_COLUMNS} FROM (
+    SELECT i.number AS item FROM tk_items i {{where}}
+    ORDER BY i.updated DESC, i.version DESC LIMIT ? OFFSET ?) f
+CROSS JOIN tk_items i ON i.number = f.item CROSS JOIN tk_namespaces n ON n.number = i.ns
+ORDER BY i.updated DESC, i.version DESC
+"""
+
+
 def find_items(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
     """Answer `FindItems`."""
     tests, values = _under(read.prefix)
     if read.after is not None:
-        tests.append("(i.ns, i.number) > (?, ?)")
+        tests.append("(i.updated, i.version) < (?, ?)" if read.newest else _BEHIND)
         values += read.after
     if read.bare:
         tests.append(_BARE)
     _narrow(read.where, read.now, tests, values)
     where = f"WHERE {' AND '.join(tests)}" if tests else ""
-    query = f"""
-        SELECT {_COLUMNS} FROM tk_items i CROSS JOIN tk_namespaces n ON n.number = i.ns {where}
-        ORDER BY i.ns, i.number LIMIT ? OFFSET ?"""
+    text = _FIND_NEWEST if read.newest else _FIND
+    query = text.replace("{where}", where)
     values += (read.limit, 0 if read.where else read.offset)
     return [row_of(row) for row in db.execute(query, values)]
 

@@ -81,6 +81,7 @@ class SqliteItems(MadeTables, ItemBackend):
     """Rows in tables of a saver's file, created at their first use."""
 
     commits_groups = True
+    newest_first = True
     content = "store"
 
     def __init__(self, connections: Connections, options: SearchOptions) -> None:
