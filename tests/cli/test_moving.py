@@ -322,7 +322,7 @@ def test_threads_of_langgraph_are_adopted(told):
     first = told("adopt", "langgraph.db", "sqlite:///new.db", "l", "--verify", "--json")
     counts = {"threads": 1, "checkpoints": 5, "unchanged": 0, "writes": 5, "verified": 5}
     counts |= {"dry_run": False, "deleted": [], "plain": 0}
-    apart = {"conflicts": {}, "replaced": [], "forks": {}}
+    apart = {"conflicts": {}, "replaced": [], "forks": {}, "skipped": {}}
     assert first == {"from": "langgraph.db", "to": "new.db", **counts, **apart}
     line = "Adopted 10 checkpoints from 3 threads, 5 unchanged, 15 verified"
     assert told("adopt", "langgraph.db", "new.db", "--verify") == [line]
@@ -357,6 +357,16 @@ def test_threads_that_both_went_on_with_are_conflicts(told, here):
     assert told(*arguments, "--as-fork")[1].split()[:2] == ["l", "forked"]
     assert told(*arguments, "--replace")[1].split() == ["l", "replaced"]
     assert told(*arguments) == ["Adopted 0 checkpoints from 1 thread, 6 unchanged"]
+
+
+def test_a_damaged_thread_of_langgraph_is_skipped(here):
+    fill_langgraph()
+    with closing(sqlite3.connect("langgraph.db")) as db, db:
+        db.execute("UPDATE checkpoints SET metadata = 'x' WHERE thread_id = 'l'")
+    code, said, wrong = here("adopt", "langgraph.db", "sqlite:///new.db")
+    assert (code, wrong) == (1, [])
+    assert said[1].split()[:2] == ["l", "skipped"]
+    assert said[2] == "Adopted 10 checkpoints from 2 threads, 1 skipped"
 
 
 def test_an_absent_thread_cannot_be_adopted(refused):

@@ -6,6 +6,7 @@ The oracle is LangGraph's own saver: what it gives of each checkpoint is what ou
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
@@ -580,7 +581,8 @@ def test_nothing_is_replaced_by_what_cannot_be_read(tmp_path: Path) -> None:
         place = ("t", "", "log", head.checkpoint["channel_versions"]["log"])
         inner.blobs[place] = ("msgpack", b"\xc1")
         with pytest.raises(CorruptionError):
-            ours.threads.adopt(name, replace=True)
+            ours.threads.adopt(name, "t", replace=True)
+        assert [*ours.threads.adopt(name, replace=True).skipped] == ["t"]
         assert story(ours).get_state(at("t")).values["log"] == told("a", "here")
 
 
@@ -637,6 +639,48 @@ def test_verify_finds_what_differs(tmp_path: Path) -> None:
             ours.threads.adopt(name, verify=True)
         del inner.storage["t"][""][head.checkpoint["id"]]
         ours.threads.adopt(name, verify=True)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_damaged_thread_is_skipped_and_named(source: str, tmp_path: Path) -> None:
+    with official(source, tmp_path) as (inner, name), MemorySaver() as ours:
+        for thread in ("a", "bad", "c"):
+            story(inner).invoke({"log": ["x"]}, at(thread))
+        head = inner.get_tuple(at("bad")).config["configurable"]["checkpoint_id"]
+        if source == "memory":
+            checkpoint, _, parent = inner.storage["bad"][""][head]
+            inner.storage["bad"][""][head] = checkpoint, inner.serde.dumps_typed([1]), parent
+        else:
+            mark = "?" if source == "sqlite" else "%s"
+            db = inner.conn
+            db.execute(
+                f"UPDATE checkpoints SET metadata = '[1]' WHERE checkpoint_id = {mark}", (head,)
+            )
+            if source == "sqlite":
+                db.commit()
+        report = ours.threads.adopt(name, verify=True)
+        assert (report.threads, [*report.skipped]) == (2, ["bad"])
+        assert "metadata" in report.skipped["bad"]
+        assert head in report.skipped["bad"]
+        for thread in ("a", "c"):
+            assert story(ours).invoke({"log": ["y"]}, at(thread))["log"] == told("x", "y")
+        with pytest.raises(InvalidArgumentError, match="metadata"):
+            ours.threads.adopt(name, "bad")
+        assert ours.check().ok
+
+
+@pytest.mark.parametrize("metadata", ["nothing", '{"n": 123456789012345678901234567890}'])
+def test_metadata_that_sqlite_has_as_text(metadata: str, tmp_path: Path) -> None:
+    with official("sqlite", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(inner).invoke({"log": ["x"]}, at("t"))
+        inner.conn.execute("UPDATE checkpoints SET metadata = ?", (metadata,))
+        inner.conn.commit()
+        report = ours.threads.adopt(name, verify=True)
+        if metadata == "nothing":
+            assert "not valid JSON" in report.skipped["t"]
+        else:
+            assert ours.get_tuple(at("t")).metadata == json.loads(metadata)
+            assert report.verified == report.checkpoints
 
 
 def test_it_is_stored_whatever_the_conflicts_option(tmp_path: Path) -> None:
@@ -849,6 +893,10 @@ def test_sends_of_old_checkpoints_postgres(has_path: bool, tmp_path: Path) -> No
             )
             inner.conn.execute("ALTER TABLE checkpoint_writes DROP COLUMN task_path")
         with MemorySaver() as ours:
+            if not has_path:
+                with pytest.raises(OpenError, match="older release"):
+                    ours.threads.adopt(name, verify=True)
+                assert not everything(ours)
             ours.threads.adopt(name, verify=has_path)
             got = everything(ours)
             if has_path:

@@ -440,7 +440,8 @@ class ThreadTransfers:
             WrongKeyError: a value is encrypted, and the key is missing or wrong.
             UnknownTypeError: a value has a class that this program has not imported or allowed;
                 the error names the checkpoint and the line to add.
-            CorruptionError: data is damaged, or differs from the result of LangGraph's saver.
+            CorruptionError: data of a named thread is damaged, or, with `verify`, differs from the
+                result of LangGraph's saver. Without names, `skipped` lists damaged threads.
         """
         return lazy.adopt.adopt(
             self._store,

@@ -150,7 +150,7 @@ def adopt(
     verify: bool = flag("--verify", "Compare each checkpoint as both savers load it."),
     key_file: Path | None = KEY_FILE,
 ) -> int:
-    """Copy threads from LangGraph's own savers. Exit code 1: conflicts.
+    """Copy threads from LangGraph's own savers. Exit code 1: conflicts or damaged threads.
 
     Run it again to adopt new checkpoints, or to finish an interrupted run.
     """
@@ -173,17 +173,19 @@ def adopt(
         )
     names = {"from": public_name(source), "to": public_name(url), "dry_run": dry_run}
     session.print({**names, **asdict(done)}, *_adopt_lines(done, dry_run=dry_run))
-    return 1 if done.conflicts else 0
+    return 1 if done.conflicts or done.skipped else 0
 
 
 def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
     rows = [(name, "replaced", "") for name in done.replaced]
     rows += [(name, "forked", f"as {fork}") for name, fork in done.forks.items()]
     rows += [(name, "conflict", reason) for name, reason in done.conflicts.items()]
+    rows += [(name, "skipped", reason) for name, reason in done.skipped.items()]
     yield table(("thread", "here", ""), rows)
     counts = [f"{done.unchanged:,} unchanged"] if done.unchanged else []
     counts += [f"{done.verified:,} verified"] if done.verified else []
     counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
+    counts += [f"{len(done.skipped)} skipped"] if done.skipped else []
     checkpoints = f"{plural(done.checkpoints, 'checkpoint')} from {plural(done.threads, 'thread')}"
     yield ", ".join([f"{'Would adopt' if dry_run else 'Adopted'} {checkpoints}", *counts])
     if done.conflicts:

@@ -43,6 +43,7 @@ from threadkeep.errors import (
     InvalidArgumentError,
     ThreadExistsError,
     ThreadNotFoundError,
+    UnserializableError,
 )
 from threadkeep.threads import forks as forking
 from threadkeep.threads.transfer.existing import ExistingThread
@@ -75,6 +76,8 @@ class AdoptReport:
         conflicts: reasons why other threads were not copied, by thread.
         replaced: threads that were replaced with the source's, with `replace`.
         forks: forks that hold the source's threads, by thread, with `as_fork`.
+        skipped: reasons why damaged threads were not copied, or only to the damaged checkpoint, by
+            thread.
     """
 
     threads: int = 0
@@ -87,6 +90,7 @@ class AdoptReport:
     conflicts: dict[str, str] = field(default_factory=dict)
     replaced: list[str] = field(default_factory=list)
     forks: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 def adopt(
@@ -107,6 +111,8 @@ def adopt(
     ring = None if store.backend.keys is None else store.backend.keys.ring
     opened = yield from external(partial(open_source, source, engine.codec, key, ring))
     with closing(opened):
+        if flags["verify"]:
+            yield from external(opened.saver)  # (fails before anything is copied)
         counts = yield from external(opened.threads)
         for name in names or ():
             if name not in counts:
@@ -119,13 +125,12 @@ def adopt(
         total = sum(wanted.values())
         run = _Adoption(store, engine, opened, progress or no_progress, total, **flags)
         for name in wanted:
-            validation.text("The source's thread_id", name)
-            existing = yield from run.existing(name, revive=names is not None)
-            if existing.deleted_at and not existing.stored:
-                run.result.deleted.append(name)
-                run.count(counts[name])
-            else:
-                yield from run.thread(name, existing)
+            try:
+                yield from run.visit(name, counts[name], revive=names is not None)
+            except (CorruptionError, InvalidArgumentError, UnserializableError) as error:
+                if names is not None or run.is_verifying:
+                    raise
+                run.result.skipped[name] = str(error.at(thread=name)).partition("\n")[0]
     yield from store.flush()
     return run.result
 
@@ -180,6 +185,7 @@ class _Adoption:
     first: str = field(init=False, default="")  # the id from which on checkpoints are read
     heads: dict[str, str] = field(init=False, default_factory=dict)  # of the thread in the source
     done: int = field(init=False, default=0)
+    is_verifying: bool = field(init=False, default=False)
     result: AdoptReport = field(init=False, default_factory=AdoptReport)
 
     def count(self, checkpoints: int) -> None:
@@ -195,6 +201,16 @@ class _Adoption:
             if not self.dry_run:
                 yield from on(self.store, commit(DropThread(thread, 0)))
         return existing
+
+    def visit(self, name: str, checkpoints: int, *, revive: bool) -> Operation[None]:
+        """Copy a thread, unless it was deleted here."""
+        validation.text("The source's thread_id", name)
+        existing = yield from self.existing(name, revive=revive)
+        if existing.deleted_at and not existing.stored:
+            self.result.deleted.append(name)
+            self.count(checkpoints)
+        else:
+            yield from self.thread(name, existing)
 
     def thread(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Copy a thread, or report it as a conflict."""
@@ -334,6 +350,7 @@ class _Adoption:
         for key in ("channel_values", "channel_versions"):
             value = validation.mapping("checkpoint", one.checkpoint, place).get(key)
             validation.mapping(f"checkpoint[{key!r}]", value, place)
+        validation.mapping("metadata", one.metadata, place)
         if (one.ns, one.id) in existing.stored:
             if not existing.is_same(place, one):
                 raise ThreadExistsError(
@@ -367,6 +384,7 @@ class _Adoption:
 
     def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Operation[None]:
         """Compare each checkpoint as LangGraph's own saver and ours return it."""
+        self.is_verifying = True
         theirs = yield from external(self.source.saver)
         rest = set(keys)
         own = {ns for ns, _ in keys if ns.startswith(OWN_NS)}  # (not among all namespaces)
@@ -381,6 +399,7 @@ class _Adoption:
         self.result.verified += len(keys) - len(rest)
         for ns, checkpoint in sorted(rest):
             raise _different(target, ns, checkpoint, "it is missing here")
+        self.is_verifying = False
 
     def _compare(self, saver: BaseCheckpointSaver[Any], thread: str, ours: Loaded) -> None:
         place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}

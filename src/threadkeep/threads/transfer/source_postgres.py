@@ -249,7 +249,8 @@ class _PostgresSource(DatabaseSource):
                 hint="If they are in another schema, name it in the URL: ?schema=NAME."
                 " Tables of ShallowPostgresSaver cannot be read.",
             )
-        path = "task_path" if "task_path" in columns["checkpoint_writes"] else "''::text"
+        self._has_paths = "task_path" in columns["checkpoint_writes"]
+        path = "task_path" if self._has_paths else "''::text"
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
 
     def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[_Row]:
@@ -385,6 +386,11 @@ class _PostgresSource(DatabaseSource):
         checkpoint["channel_values"][TASKS] = [self._payloads.value(*_payload(s)) for s in sends]
 
     def saver(self) -> BaseCheckpointSaver[Any]:
+        if not self._has_paths:
+            raise OpenError(
+                "LangGraph's saver cannot read these tables of an older release, to verify.",
+                hint="Call setup() of LangGraph's PostgresSaver on them, or adopt without verify.",
+            )
         with needs("langgraph-checkpoint-postgres", "verify"):
             from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to verify
         return PostgresSaver(self._db, serde=self._payloads.serde)
