@@ -240,6 +240,19 @@ async def test_a_given_async_client_serves_one_event_loop():
         assert await client.ping()
 
 
+def test_a_client_by_the_name_that_langgraphs_classes_have():
+    with redis.Redis.from_url(url()) as client:
+        with threadkeep.RedisSaver(redis_client=client, prefix=(prefix := empty_prefix())) as saver:
+            saver.threads.create("t")
+        with threadkeep.RedisSaver.from_conn_string(redis_client=client, prefix=prefix) as saver:
+            assert saver.threads.get("t") is not None
+        with threadkeep.RedisStore(redis_client=client, prefix=prefix) as store:
+            store.put(("users",), "ann", {"likes": "tea"})
+        assert client.ping()
+    with pytest.raises(InvalidArgumentError, match="NoneType is no Redis server"):
+        threadkeep.RedisSaver()
+
+
 def test_what_is_no_server_is_refused():
     with pytest.raises(InvalidArgumentError, match="dict is no Redis server"):
         opened({})
@@ -250,6 +263,8 @@ def test_what_is_no_server_is_refused():
     [
         *(("prefix", ""), ("prefix", "a{b}"), ("prefix", None)),
         *(("ttl", 0), ("ttl", -1), ("ttl", "1"), ("ttl", True), ("ttl", float("inf"))),
+        *(("ttl", {"default_ttl": 0}), ("ttl", {"default_ttl": "60"}), ("ttl", {"default": 60})),
+        *(("ttl", {"refresh_on_read": 1}), ("ttl", {"default_ttl": 10**9})),
         *(("ttl_refresh_on_read", 1), ("max_connections", 0), ("max_connections", 1.5)),
         *(("timeout", 0), ("timeout", None), ("timeout", float("nan"))),
     ],

@@ -20,7 +20,7 @@ from threadkeep._stores.redis.rows import (
     index_of,
     keys_of,
 )
-from threadkeep.errors import ThreadDeletedError
+from threadkeep.errors import InvalidArgumentError, ThreadDeletedError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, write
 
 HOUR = 3600
@@ -127,6 +127,18 @@ def test_reads_refresh_where_asked_to(store, client, prefix, refreshes):
         shorten(client, prefix, 60_000)
         backend.fetch([read])
         assert (remaining(client, prefix) > 60_000) == refreshes
+
+
+def test_a_dict_as_langgraphs_saver_takes_it_has_minutes(store, client, prefix):
+    backend = store(ttl={"default_ttl": 30, "refresh_on_read": True})
+    backend.commit(batch())
+    shorten(client, prefix, 60_000)
+    backend.fetch([ReadCheckpoint(THREAD, "")])
+    assert 1_740_000 < remaining(client, prefix) <= 1_800_000
+    store(ttl={"refresh_on_read": True}).commit(batch(2, "ever"))
+    assert remaining(client, prefix, "ever") == -1
+    with pytest.raises(InvalidArgumentError, match="with minutes"):
+        store(ttl={"minutes": 5})
 
 
 def test_who_looks_after_all_threads_keeps_none_alive(store, client, prefix):

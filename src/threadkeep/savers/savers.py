@@ -135,6 +135,7 @@ class RedisSaver(Saver):
             `redis+sentinel://`), or a client of redis-py (also of a cluster, also async), which
             you close. With an async client, don't call sync methods in the thread of its event
             loop.
+        redis_client: the client, as LangGraph's class names it.
         **options: see `help(RedisSaver.__init__)`.
 
     Raises:
@@ -144,15 +145,28 @@ class RedisSaver(Saver):
     """
 
     @listed(RedisSaverOptions)
-    def __init__(self, redis_url: Any, **options: Unpack[RedisSaverOptions]) -> None:
-        backend, own = open_in("redis", SaverOptions, options, redis_url)
+    def __init__(
+        self,
+        redis_url: Any = None,
+        *,
+        redis_client: Any = None,
+        **options: Unpack[RedisSaverOptions],
+    ) -> None:
+        server = redis_url if redis_client is None else redis_client
+        backend, own = open_in("redis", SaverOptions, options, server)
         super().__init__(backend, **own)
 
     @classmethod
     @listed(RedisSaverOptions)
-    def from_conn_string(cls, conn_string: str, **options: Unpack[RedisSaverOptions]) -> Self:
+    def from_conn_string(
+        cls,
+        conn_string: Any = None,
+        *,
+        redis_client: Any = None,
+        **options: Unpack[RedisSaverOptions],
+    ) -> Self:
         """Open the server of a URL; use it under `with` or `async with`."""
-        return cls(conn_string, **options)
+        return cls(conn_string, redis_client=redis_client, **options)
 
 
 @listed(OpenSaverOptions)

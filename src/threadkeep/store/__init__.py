@@ -154,12 +154,20 @@ class RedisStore(Store):
 
     Args:
         redis_url: a URL, or a client of redis-py: see `RedisSaver`.
+        redis_client: the client, as LangGraph's `AsyncRedisStore` names it.
         **options: see `help(RedisStore.__init__)`.
     """
 
     @listed(RedisStoreOptions)
-    def __init__(self, redis_url: Any, **options: Unpack[RedisStoreOptions]) -> None:
-        backend, own = open_in("redis", StoreOptions, options, redis_url)
+    def __init__(
+        self,
+        redis_url: Any = None,
+        *,
+        redis_client: Any = None,
+        **options: Unpack[RedisStoreOptions],
+    ) -> None:
+        server = redis_url if redis_client is None else redis_client
+        backend, own = open_in("redis", StoreOptions, options, server)
         super().__init__(backend, owned=True, **own)
 
     @classmethod

@@ -26,7 +26,7 @@ from redis.retry import Retry
 from threadkeep._stores import sync_bridge
 from threadkeep._stores.options import complete, described, unknown
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
-from threadkeep._stores.redis import RedisThreadOptions
+from threadkeep._stores.redis import RedisThreadOptions, in_seconds
 from threadkeep._stores.redis.scripts import RedisCommand
 from threadkeep._stores.servers import Source
 from threadkeep._stores.sync_bridge import entered, result
@@ -67,7 +67,7 @@ class RedisSettings:
     def __init__(
         self, url: str, options: RedisThreadOptions, *, indexed: bool = True, patient: bool = True
     ) -> None:
-        self.options = complete("Redis", RedisThreadOptions, options)
+        self.options = in_seconds(complete("Redis", RedisThreadOptions, options))
         self.indexed = indexed
         self.patient = patient
         self.warned_of_eviction = not indexed  # (a cache of another store may lose keys)
@@ -124,7 +124,7 @@ class RedisSettings:
     @property
     def ttl_milliseconds(self) -> int | str:
         """The ttl for the scripts."""
-        ttl = self.options["ttl"]
+        ttl: Any = self.options["ttl"]  # (in seconds)
         return "" if ttl is None else max(round(1000 * ttl), 1)
 
 
