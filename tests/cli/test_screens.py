@@ -203,6 +203,8 @@ def steady(screen: str) -> str:
     screen = re.sub(r"T\d\d:\d\d:\d\d\.\d{6}", "T16:16:44.000000", screen)
     screen = re.sub(r"\d s ago", "1 s ago", screen)
     screen = re.sub(r"(loop \d)  <?\d+ ms", r"\1  5 ms", screen)
+    hours = " ".join([f"{(17 + number) % 24:02}" for number in range(24)])
+    screen = re.sub(r"UTC( \d\d){24}", f"UTC {hours}", screen)
     return re.sub(r"/\S+/at-\d+/", "", screen)
 
 

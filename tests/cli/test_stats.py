@@ -14,6 +14,7 @@ import struct
 import subprocess
 import termios
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from kit.cli import SECONDS, command, threadkeep
@@ -110,9 +111,14 @@ def test_the_hours_are_a_chart(store, told):
             checkpoint["ts"] = datetime.now(UTC).isoformat()
             chain.at = saver.put(place, checkpoint, *rest)
     lines = told("stats", store)
-    (top,) = (line for line in lines if re.match("3 +#", line))
-    assert top.split() == ["3", "##"]
-    assert len(top) == 2 + 24 * 3 - 1
+    top = next(number for number, line in enumerate(lines) if re.match(" +3 +#", line))
+    assert lines[top].split() == ["3", "##"]
+    axis = next(line for line in lines[top:] if line.startswith("UTC "))
+    assert len(lines[top]) == len(axis) == 4 + 24 * 3 - 1
+    last = datetime.fromisoformat(told("stats", store, "--json")["hours"][-1]["start"])
+    hours = [int(hour) for hour in axis.split()[1:]]
+    assert hours[-1] in (last.hour, (last.hour - 1) % 24)  # (the hour may have changed)
+    assert all(after == (before + 1) % 24 for before, after in pairwise(hours))
 
 
 def test_no_advice_where_all_is_well(store):

@@ -22,7 +22,7 @@ from threadkeep.threads import last_statistics, statistics
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Operation
-    from threadkeep.threads.statistics import Stats
+    from threadkeep.threads.statistics_report import Stats
 
 HOUR = timedelta(hours=1)
 

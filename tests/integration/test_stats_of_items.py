@@ -17,7 +17,7 @@ from threadkeep._stores.sqlite import threads as sqlite_module
 from threadkeep.cache import cache as cache_module
 from threadkeep.cache import open_cache
 from threadkeep.monitor import Monitor, advise
-from threadkeep.threads.statistics import Stats
+from threadkeep.threads.statistics_report import Stats
 
 NS = ("users", "1")
 BODY = "x" * 990  # (with quotes and the key, about 1,000 bytes of JSON)

@@ -288,17 +288,18 @@ def width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
 
 
-def columns(counts: Sequence[int]) -> Text:
-    """Return a chart with a column for each count; the label is the greatest."""
+def columns(counts: Sequence[int], unit: str, names: Sequence[str]) -> Text:
+    """Return a chart with a column for each count; its labels are the greatest, and `names`."""
     most, is_terminal = max(counts, default=0), sys.stdout.isatty()
     blocks = _BLOCKS if is_terminal else " #"
     steps = len(blocks) - 1
     filled = [math.ceil(_HEIGHT * steps * count / most) if most else 0 for count in counts]
-    label, lines = f"{most:,}", []
+    label, lines = f"{most:,}".rjust(len(unit)), []
     for row in reversed(range(_HEIGHT)):
         parts = [blocks[min(max(one - row * steps, 0), steps)] * 2 for one in filled]
         side = label if row == _HEIGHT - 1 else "0" if row == 0 else ""
         lines.append(Text(f"{side:>{len(label)}} ") + Text(" ".join(parts), "cyan"))
+    lines.append(Text(f"{unit:>{len(label)}} {' '.join(names)}"))
     return Text("\n").join(lines)
 
 

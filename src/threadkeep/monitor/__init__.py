@@ -8,7 +8,8 @@ from threadkeep.monitor.exports import Sink
 from threadkeep.monitor.monitor import Monitor, Snapshot
 from threadkeep.monitor.observe import ObservedCache, ObservedSaver, ObservedStore, observe
 from threadkeep.monitor.probes import Rates, Storage, ThreadSize
-from threadkeep.threads.statistics import Stats, astats, stats
+from threadkeep.threads.statistics import astats, stats
+from threadkeep.threads.statistics_report import Stats
 
 __all__ = [
     "Advice",

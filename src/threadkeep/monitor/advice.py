@@ -19,7 +19,8 @@ from threadkeep._run import driver
 from threadkeep._run.delegate import behind
 from threadkeep.errors import NotFoundError
 from threadkeep.savers.maintenance import Maintenance
-from threadkeep.threads.statistics import IDLE_DAYS, Stats, of_saver
+from threadkeep.threads.statistics import IDLE_DAYS, of_saver
+from threadkeep.threads.statistics_report import Stats
 
 KEEP_LAST = 10
 _LEAST_BYTES = 1 << 20  # of a proposal

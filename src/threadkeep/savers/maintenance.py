@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.repair.check import CheckReport
     from threadkeep.threads.rotation import RotationReport
     from threadkeep.threads.shredding import ShredReport
-    from threadkeep.threads.statistics import Stats
+    from threadkeep.threads.statistics_report import Stats
 
 
 class Done:

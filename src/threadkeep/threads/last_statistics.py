@@ -15,7 +15,7 @@ from threadkeep._core.validation import MICROSECOND
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads import documents, statistics
 from threadkeep.threads.registry import EPOCH
-from threadkeep.threads.statistics import Stats
+from threadkeep.threads.statistics_report import DERIVED, Stats
 
 THREAD = documents.thread_of("statistics")
 
@@ -58,7 +58,7 @@ def of_json(document: dict[str, Any]) -> Stats:
     Raises:
         ValueError, TypeError, LookupError, AttributeError: another release wrote them.
     """
-    fields = {name: value for name, value in document.items() if name not in statistics.DERIVED}
+    fields = {name: value for name, value in document.items() if name not in DERIVED}
     for name in ("largest", "busiest"):
         fields[name] = tuple([_usage(one) for one in fields[name]])
     return Stats(
@@ -66,7 +66,7 @@ def of_json(document: dict[str, Any]) -> Stats:
             **fields,
             "at": datetime.fromisoformat(fields["at"]),
             "channels": tuple([ChannelStats(**one) for one in fields["channels"]]),
-            "hours": tuple([Hour(**one) for one in fields["hours"]]),
+            "hours": tuple([Hour(one["checkpoints"], one["bytes"]) for one in fields["hours"]]),
             "by_thread": tuple([ThreadStats(**one) for one in fields["by_thread"]]),
             "missing_indexes": tuple(fields["missing_indexes"]),
         }

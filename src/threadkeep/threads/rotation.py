@@ -26,7 +26,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.threads.archives import tiering
-from threadkeep.threads.statistics import Stats
+from threadkeep.threads.statistics_report import Stats
 
 if TYPE_CHECKING:
     from threadkeep._stores.message_index import ArchiveIndex

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,21 +19,20 @@ from threadkeep._core.engine.rows import pack_time
 from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
 from threadkeep._core.engine.usage import (
     DAY,
-    Hour,
     ItemUsage,
     ReadUsage,
     StoreUsage,
     ThreadUsage,
     usage_of,
 )
-from threadkeep._core.texts import plural, shown, size
+from threadkeep._core.texts import plural, size
 from threadkeep._core.validation import MICROSECOND
 from threadkeep._run import driver
 from threadkeep._run.delegate import behind
 from threadkeep.errors import CorruptionError, DestroyedKeyError, invalid
 from threadkeep.threads.registry import EPOCH
+from threadkeep.threads.statistics_report import MOST, Stats
 
-MOST = 10
 IDLE_DAYS = 30
 _SAMPLE = 40  # threads, beside the largest
 _SAMPLE_BYTES = 64 << 20
@@ -42,173 +41,6 @@ LISTED = 1_000  # checkpoints of another LangGraph saver that are counted
 _LISTED_BYTES = 256 << 20
 
 _PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
-DERIVED = (
-    *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
-    *("writes_per_superstep", "deltas_saved"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Statistics of a store. Bytes are bytes of contents, without the store's own overhead.
-
-    If `estimated`, channels, parts and full copies are extrapolated from a sample of threads,
-    `by_thread`; all other fields are counted. For other LangGraph savers, the first listed
-    checkpoints are counted.
-
-    Attributes:
-        at: time of the statistics.
-        threads: the number of threads with checkpoints, without archived threads.
-        checkpoints: the number of checkpoints.
-        writes: rows of pending writes: one per call of `put_writes`.
-        bytes: the sum of all parts.
-        bytes_on_disk: bytes with the store's overhead and free space; None if unknown.
-        full_copy_bytes: bytes of one full, uncompressed copy of the state per checkpoint, in
-            threadkeep's encoding.
-        compression_saved: bytes of stored values that compression has saved.
-        channels: channels, largest first.
-        parts: bytes of `manifests`, `pending_writes`, `metadata`, `unreferenced` values, and
-            `unread` threads, whose channels are unknown.
-        hours: checkpoints and bytes of the last 24 hours, oldest first, that are still stored.
-        largest: the ten largest threads.
-        busiest: the ten threads with the most checkpoints in the last 24 hours.
-        idle_threads: threads without writes for 30 days.
-        idle_bytes: their bytes.
-        by_thread: the threads whose parts were counted.
-        estimated: True if not all threads were counted.
-        note: which fields are estimated, and from which data; "" for none.
-        missing_indexes: statements that create missing indexes of the store's tables.
-        items: items of stores in the same database, including expired items.
-        item_bytes: bytes of their values and earlier versions.
-        expired_items: items that have expired and are still stored.
-        waiting_items: items without vectors, as the embedding model failed.
-        vector_bytes: bytes of vectors.
-        cache_entries: cached results of nodes in the same database.
-        cache_bytes: their bytes.
-        items_sampled: True if bytes of items and results are extrapolated from a sample.
-        key_bytes: with `exact`, bytes of encrypted values by the id of their key, "" for values
-            that are not encrypted, without those in the cold store; empty if the saver has no keys,
-            or a tenant.
-    """
-
-    at: datetime = field(compare=False)
-    threads: int
-    checkpoints: int
-    writes: int
-    bytes: int
-    bytes_on_disk: int | None
-    full_copy_bytes: int
-    compression_saved: int
-    channels: tuple[ChannelStats, ...]
-    parts: dict[str, int]
-    hours: tuple[Hour, ...]
-    largest: tuple[ThreadUsage, ...]
-    busiest: tuple[ThreadUsage, ...]
-    idle_threads: int = 0
-    idle_bytes: int = 0
-    by_thread: tuple[ThreadStats, ...] = ()
-    estimated: bool = False
-    note: str = ""
-    missing_indexes: tuple[str, ...] = ()
-    items: int = 0
-    item_bytes: int = 0
-    expired_items: int = 0
-    waiting_items: int = 0
-    vector_bytes: int = 0
-    cache_entries: int = 0
-    cache_bytes: int = 0
-    items_sampled: bool = False
-    key_bytes: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def growth_per_hour(self) -> int:
-        """Bytes added in the last hour."""
-        return self.hours[-1].bytes
-
-    @property
-    def growth_per_day(self) -> int:
-        """Bytes added in the last 24 hours."""
-        return sum([hour.bytes for hour in self.hours])
-
-    @property
-    def checkpoint_bytes(self) -> float:
-        """Bytes of an average checkpoint, with its share of values and writes."""
-        return self.bytes / self.checkpoints if self.checkpoints else 0.0
-
-    @property
-    def writes_per_superstep(self) -> float:
-        """Average number of `put_writes` calls per checkpoint."""
-        return self.writes / self.checkpoints if self.checkpoints else 0.0
-
-    @property
-    def deltas_saved(self) -> int:
-        """Bytes saved by storing changes instead of full copies of values."""
-        parts = [self.parts.get(name, 0) for name in ("manifests", "unread")]
-        stored = sum([one.bytes for one in self.channels]) + sum(parts)
-        return max(self.full_copy_bytes - stored - self.compression_saved, 0)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; times as ISO 8601."""
-        found = asdict(self)
-        for name in ("hours", "largest", "busiest"):
-            found[name] = [one._asdict() for one in getattr(self, name)]
-        for one in (*found["largest"], *found["busiest"]):
-            one["updated_at"] = (EPOCH + one["updated_at"] * MICROSECOND).isoformat()
-        found |= {name: getattr(self, name) for name in DERIVED}
-        return {**found, "at": self.at.isoformat()}
-
-    def report(self) -> str:
-        """Return the statistics as text."""
-        lines = self.summary()
-        counts = " ".join([f"{hour.checkpoints:,}" for hour in self.hours])
-        lines.append(f"Checkpoints in each of these hours: {counts}")
-        for title, threads in (("Largest", self.largest), ("Busiest", self.busiest)):
-            lines += [f"{title} threads:"] if threads else []
-            for one in threads:
-                total = plural(one.checkpoints, "checkpoint")
-                recent = f"{one.recent:,} in the last 24 hours"
-                lines.append(f"  {shown(one.thread)}: {size(one.bytes)}, {total}, {recent}")
-        lines += ["Channels:"] if self.channels else []
-        for channel in self.channels[:MOST]:
-            changes = plural(channel.changes, "change")
-            lines.append(f"  {shown(channel.name)}: {size(channel.bytes)}, {changes}")
-        return "\n".join(lines)
-
-    def summary(self) -> list[str]:
-        """Return the totals as lines of text."""
-        about = "about " if self.estimated else ""
-        copies, deltas = (size(one) for one in (self.full_copy_bytes, self.deltas_saved))
-        disk = "" if self.bytes_on_disk is None else f"; {size(self.bytes_on_disk)} on disk"
-        day = plural(sum([hour.checkpoints for hour in self.hours]), "checkpoint")
-        hour = f"{self.hours[-1].checkpoints:,}, {size(self.growth_per_hour)}"
-        each = f"{self.writes_per_superstep:.1f} writes per superstep"
-        savings = f"{deltas} by deltas, {size(self.compression_saved)} by compression"
-        lines = [
-            f"{plural(self.threads, 'thread')}, {plural(self.checkpoints, 'checkpoint')}, {each}",
-            f"{size(self.bytes)}, {size(self.checkpoint_bytes)} a checkpoint{disk}",
-            f"Full copies: {about}{copies}. Saved: {savings}",
-            f"Last 24 hours: {day}, {size(self.growth_per_day)}; last hour: {hour}",
-            *self._beside(),
-        ]
-        return [*lines, f"Estimates: {self.note}"] if self.note else lines
-
-    def _beside(self) -> Iterator[str]:
-        """Yield lines about items and cached results, if the database has any."""
-        if self.items:
-            counts = ((self.expired_items, "expired"), (self.waiting_items, "without vectors yet"))
-            some = [f"; {number:,} {text}" for number, text in counts if number]
-            about = "about " if self.items_sampled else ""
-            vectors = f", vectors {size(self.vector_bytes)}" if self.vector_bytes else ""
-            values = f"{plural(self.items, 'item')}, {about}{size(self.item_bytes)}"
-            yield f"Store: {values}{vectors}{''.join(some)}"
-        if self.cache_entries:
-            yield f"Cache: {plural(self.cache_entries, 'result')}, {size(self.cache_bytes)}"
-        for key, count in sorted(self.key_bytes.items()):
-            yield (
-                f"Encrypted with key {key}: {size(count)}"
-                if key
-                else (f"Not encrypted: {size(count)}")
-            )
 
 
 # -- our savers --------------------------------------------------------------------------

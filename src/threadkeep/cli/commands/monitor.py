@@ -37,7 +37,7 @@ from threadkeep.errors import InvalidArgumentError
 from threadkeep.monitor import Monitor, Snapshot, Thresholds, observe
 from threadkeep.monitor.advice import Advice
 from threadkeep.monitor.advice import advise as advise_on
-from threadkeep.threads.statistics import Stats
+from threadkeep.threads.statistics_report import Stats
 from threadkeep.threads.transfer.reading import LangGraphReader
 
 _LABELS = {
@@ -47,7 +47,6 @@ _LABELS = {
     "unreferenced": "(unreferenced)",
     "unread": "(threads not read)",
 }
-_AXIS = "".join([f"{f'-{hours} h':<18}" for hours in (24, 18, 12, 6)]).rstrip()
 _TABLES, _OTHER_LINES = 3, 31
 _NUMBERS = 44  # columns
 _BARS = (24, 8)  # their longest, where there is room
@@ -145,7 +144,7 @@ def _lines(
         _age(found),
         _rates(found, before),
         "",
-        *_chart([] if is_small else [hour.checkpoints for hour in found.hours]),
+        *([] if is_small else _chart(found)),
         _threads("largest threads", found.largest[:top]),
         "",
         *more,
@@ -164,11 +163,10 @@ def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Dr
     return [line for line in lines if line != ""]
 
 
-def _chart(hours: Sequence[int]) -> Iterator[Drawn]:
+def _chart(found: Stats) -> Iterator[Drawn]:
     """Yield a chart of the checkpoints of each hour; nothing without checkpoints."""
-    if any(hours):
-        yield columns(hours)
-        yield " " * (len(f"{max(hours):,}") + 1) + _AXIS
+    if any(counts := [hour.checkpoints for hour in found.hours]):
+        yield columns(counts, "UTC", [f"{start:%H}" for start in found.hour_starts])
         yield ""
 
 

@@ -1,0 +1,72 @@
+"""Reports on statistics: hours with their times, and every phrase in Chinese too."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from threadkeep._core.engine.thread_sizes import ChannelStats
+from threadkeep._core.engine.usage import Hour, ThreadUsage
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.threads.statistics_report import Stats
+
+AT = datetime(2026, 11, 28, 14, 13, 5, tzinfo=UTC)
+BUSY = ThreadUsage("order-7", 1200, 3, 2, 2, 0)
+HOURS = tuple([Hour(number, 100 * number) for number in range(24)])
+FOUND = Stats(
+    at=AT,
+    threads=2,
+    checkpoints=1,
+    writes=3,
+    bytes=5400,
+    bytes_on_disk=8192,
+    full_copy_bytes=90_000,
+    compression_saved=300,
+    channels=(ChannelStats("messages", 2000, 9000, 4, 2),),
+    parts={},
+    hours=HOURS,
+    largest=(BUSY,),
+    busiest=(BUSY,),
+    estimated=True,
+    note="channels, from 1 thread",
+    items=2,
+    item_bytes=30,
+    expired_items=1,
+    waiting_items=1,
+    vector_bytes=999,
+    items_sampled=True,
+    cache_entries=1,
+    cache_bytes=10,
+    key_bytes={"": 1, "abcd": 2},
+)
+
+
+def test_each_hour_has_its_beginning():
+    assert FOUND.hour_starts[0] == AT - timedelta(hours=24)
+    assert FOUND.hour_starts[-1] == AT - timedelta(hours=1)
+    hours = json.loads(json.dumps(FOUND.as_json()))["hours"]
+    assert hours[0] == {"checkpoints": 0, "bytes": 0, "start": "2026-11-27T14:13:05+00:00"}
+    assert hours[23] == {"checkpoints": 23, "bytes": 2300, "start": "2026-11-28T13:13:05+00:00"}
+    assert "Checkpoints by hour (UTC): 14:13 0, 15:13 1, " in FOUND.report()
+
+
+def test_a_report_in_chinese_has_the_lines_and_figures_of_the_english_one():
+    english, chinese = FOUND.report().splitlines(), FOUND.report(language="zh").splitlines()
+    assert chinese[0] == "2 个会话，1 个检查点，每个超步 3.0 次写入"
+    assert "  order-7：1.2 kB，3 个检查点，最近 24 小时 2 个" in chinese
+    assert len(chinese) == len(english)
+    for one, other in zip(english, chinese, strict=True):
+        assert sorted(re.findall(r"\d[\d.,:]*\d|\d", one)) == sorted(
+            re.findall(r"\d[\d.,:]*\d|\d", other)
+        )
+        words = set(re.findall(r"[a-z]{2,}", other)) - {"kB", "order", "messages", "abcd"}
+        assert not words or FOUND.note in other
+
+
+@pytest.mark.parametrize("language", ["fr", "", None])
+def test_other_languages_are_refused(language):
+    with pytest.raises(InvalidArgumentError, match="language"):
+        FOUND.report(language)
