@@ -3,16 +3,19 @@
     scripts/packages.py build FOLDER
     scripts/packages.py try compiled|pure
     scripts/packages.py link URL REF
+    scripts/packages.py sbom FILE
 
 `build` makes the source distribution and, from it, this platform's wheel and the wheel without
 compiled modules, and checks what each contains. `try` runs the README's examples on the threadkeep
 that is installed here, `compiled` or `pure`. `link` writes the URL of a
 repository into pyproject.toml and makes the README's links absolute, to its files of a tag: a
-registry shows the page without the files beside it.
+registry shows the page without the files beside it. `sbom` lists what an installation with all
+extras holds, in the versions that the tests use (CycloneDX).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -49,6 +53,8 @@ def main(arguments: list[str]) -> None:
             for name in ("README.md", "pyproject.toml"):
                 text = (ROOT / name).read_text(encoding="utf-8")
                 (ROOT / name).write_text(linked(name, text, url, ref), encoding="utf-8")
+        case ["sbom", file]:
+            Path(file).write_text(json.dumps(sbom(), indent=2) + "\n", encoding="utf-8")
         case _:
             sys.exit(__doc__)
 
@@ -142,6 +148,26 @@ def linked(name: str, text: str, url: str, ref: str) -> str:
         return text.replace("[project.scripts]", f"{urls}\n\n[project.scripts]", 1)
     text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\g<1>{url}/raw/{ref}/", text)
     return re.sub(r"(\]\()(?!https?:|#)", rf"\g<1>{url}/blob/{ref}/", text)
+
+
+def sbom() -> dict[str, object]:
+    """Return the libraries that requirements/extras.txt locks, as parts of threadkeep."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lock = (ROOT / "requirements" / "extras.txt").read_text(encoding="utf-8")
+    locked = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)
+    licence = {"licenses": [{"license": {"id": project["license"]}}]}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": component(project["name"], project["version"]) | licence},
+        "components": [component(*each) for each in locked],
+    }
+
+
+def component(name: str, version: str) -> dict[str, object]:
+    found = f"pkg:pypi/{name}@{version}"
+    return {"type": "library", "bom-ref": found, "name": name, "version": version, "purl": found}
 
 
 def run(*command: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.packages import check_source, linked
+from scripts.packages import check_source, linked, sbom
 from scripts.release import edited, files, main
 
 ROOT = Path(__file__).parents[2]
@@ -109,3 +109,14 @@ def test_a_source_distribution_that_lacks_a_file_is_refused(tmp_path):
     subprocess.run(["tar", "-C", tmp_path, "-czf", source, "t-1"], check=True)
     with pytest.raises(SystemExit, match=r"t\.tar\.gz lacks LICENSE, PKG-INFO"):
         check_source(source, set())
+
+
+def test_the_list_of_libraries_has_what_all_extras_install():
+    found = sbom()
+    parts = {part["name"]: part for part in found["components"]}
+    assert {"langgraph-checkpoint", "psycopg", "redis", "cryptography", "wordllama"} <= {*parts}
+    assert "pytest" not in parts
+    assert "threadkeep" not in parts
+    psycopg = parts["psycopg"]
+    assert psycopg["purl"] == f"pkg:pypi/psycopg@{psycopg['version']}"
+    assert found["metadata"]["component"]["name"] == "threadkeep"
