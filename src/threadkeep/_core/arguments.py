@@ -61,7 +61,17 @@ def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
 def load(config: RunnableConfig) -> Load:
     configurable = _configurable(config)
     inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
-    return Load(place(config), RUNTIME in configurable and not inside, inside)
+    run = RUNTIME in configurable and not inside
+    return Load(place(config), run, inside, run_of(configurable))
+
+
+def run_of(configurable: Mapping[str, Any]) -> Any:
+    """Return an object that belongs to the run whose config this is; None outside of runs.
+
+    A run's subgraphs have its `control` (since LangGraph 1.2); before, only the run itself has it.
+    """
+    runtime = configurable.get(RUNTIME)
+    return getattr(runtime, "control", None) or runtime
 
 
 def put(
@@ -97,8 +107,8 @@ def put(
     validation.mapping("metadata", metadata, target)
     new = frozenset(validation.mapping("new_versions", new_versions or {}, target))
     merged: Any = get_checkpoint_metadata(_with_plain_metadata(config), metadata)
-    run = RUNTIME in config["configurable"]
-    return Put(target, parent.id, copied, merged, new, False, run)  # noqa: FBT003 - `complete`
+    by = run_of(config["configurable"])
+    return Put(target, parent.id, copied, merged, new, run=RUNTIME in config["configurable"], by=by)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -149,6 +159,7 @@ def put_writes(
         validation.writes(writes, target),
         validation.text("task_id", task_id, target),
         validation.text("task_path", "" if task_path is None else task_path, target),
+        by=run_of(config["configurable"]),
     )
 
 

@@ -47,6 +47,7 @@ from threadkeep._stores import process_forks
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.open import open_hot
 from threadkeep._stores.process_forks import PerLoop, running_loop
+from threadkeep._stores.records import confirm, tie
 from threadkeep.errors import ClosedError, InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -269,9 +270,14 @@ class LayeredBackend:
         elif self._writer is not None:
             self._writer.commit(change)
         elif self._blocking is not None:
-            self._blocking.commit(change)
+            self._commit_here(change)
         else:
             self._in_loop(partial(self.aanswer, Commit(change)))
+
+    def _commit_here(self, change: Change) -> None:
+        tie([change])
+        self.blocking.commit(change)
+        confirm([change], [None])
 
     def submit(self, change: Change) -> Awaitable[None] | None:
         """Start a commit for an awaiting caller; return an awaitable, or None if it is done."""
@@ -284,9 +290,14 @@ class LayeredBackend:
         if self._writer is not None and self._awaited is None:
             return self._writer.submit(change)
         if self.backend.instant and self._awaited is None:
-            self.blocking.commit(change)
+            self._commit_here(change)
             return None
-        return self.acall(Call("commit", (change,)))
+        return self._commit_there(change)
+
+    async def _commit_there(self, change: Change) -> None:
+        tie([change])
+        await self.acall(Call("commit", (change,)))
+        confirm([change], [None])
 
     # -- the backend ---------------------------------------------------------------------
 
@@ -318,7 +329,10 @@ class LayeredBackend:
         if type(request) is Commit:
             return self.commit(request.change)
         if isinstance(request, CommitMany):
-            return self.blocking.commit_many(request.changes)
+            tie(request.changes)
+            refusals = self.blocking.commit_many(request.changes)
+            confirm(request.changes, refusals)
+            return refusals
         if isinstance(request, Call):
             return self.call(request)
         return request.call()
@@ -332,7 +346,10 @@ class LayeredBackend:
             waiting = self.submit(request.change)
             return None if waiting is None else await waiting
         if isinstance(request, CommitMany):
-            return await self.acall(Call("commit_many", (request.changes,)))
+            tie(request.changes)
+            refusals = await self.acall(Call("commit_many", (request.changes,)))
+            confirm(request.changes, refusals)
+            return refusals
         if isinstance(request, Call):
             return await self.acall(request)
         return await acall(request)

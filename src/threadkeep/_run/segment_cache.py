@@ -4,6 +4,8 @@ Invariants:
 
 - The head and its pending writes always come from the backend.
 - Only segments that were read or committed under a generation are cached.
+- Cached segments are used only if the thread's row proves that the store still has them (see
+  `_core.engine.tips`): the read names the tips that the row has just named.
 - If cached and fetched segments do not cover a read, the backend answers the whole read.
 
 The hot store is a Redis server that all processes share. It may be flushed, restarted, full or
@@ -17,7 +19,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +36,7 @@ from threadkeep._core.engine.model import (
     Span,
 )
 from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Operation, call, fetch
+from threadkeep._core.engine.tips import BITS, MOST
 from threadkeep._core.lru import Lru
 from threadkeep._core.policies import HotTier, ReadCache
 from threadkeep._core.validation import micros
@@ -58,11 +61,14 @@ class Fresh(NamedTuple):
     generation: int
     segments: Sequence[Segment]
     drops: Sequence[tuple[int, int, int]] = ()  # log, start, count
+    base: Collection[int] = ()  # tips that the thread's row was seen to name
+    tip: int = 0  # the last one; 0: unknown, so that nothing may be cached
 
 
 @dataclass(slots=True)
 class _CachedThread:
     generation: int
+    tips: set[int] = field(default_factory=set)
     logs: dict[int, Log] = field(default_factory=dict)
 
 
@@ -85,15 +91,21 @@ class SegmentCache(ResetInChild):
             cached = self._threads.get(read.thread)
             if cached is None or cached.generation != read.generation:
                 return []
+            if not cached.tips.issubset(read.named):
+                self._threads.drop(read.thread)
+                return []
+            cached.tips = {*read.named[:1]}
             return between(cached.logs, read.spans)
 
     def keep(self, fresh: Fresh) -> None:
         """Cache segments, and evict removed ones."""
-        thread, generation, segments, drops = fresh
+        thread, generation, segments, drops, *_ = fresh
         with self._lock:
             cached = self._threads.get(thread)
-            if cached is None or cached.generation != generation:
+            if cached is None or cached.generation != generation or len(cached.tips) > MOST:
                 cached = self._threads.put(thread, _CachedThread(generation))
+            # A tip that was not seen here stays, and `find` asks for it.
+            cached.tips = cached.tips.difference(fresh.base) | {fresh.tip}
             gone: list[Segment] = []
             for log, start, count in drops:
                 dropped = cached.logs[log].drop(start, count) if log in cached.logs else None
@@ -188,7 +200,8 @@ class CacheLayer:
         if missing(logs, read.spans):
             whole = yield from fetch(read)
         verdict = Verdict.CACHE if rule is None else rule.read(read.thread, whole, fetched)
-        fresh = Fresh(read.thread, generation, [*from_hot, *fetched])
+        tip = read.named[0] if read.named else 0
+        fresh = Fresh(read.thread, generation, [*from_hot, *fetched], (), read.named, tip)
         yield from self._keep(verdict, fresh, fetched)
         return list(whole)
 
@@ -207,14 +220,15 @@ class CacheLayer:
         verdict = Verdict.CACHE if rule is None else rule.stored(change)
         fresh = Fresh(change.thread, 0, ())
         if change.generation is not None:
-            fresh = Fresh(change.thread, change.generation, change.segments, change.drop_segments)
+            own = (change.thread, change.generation, change.segments, change.drop_segments)
+            fresh = Fresh(*own, change.base, change.tip)
         yield from self._keep(verdict, fresh, fresh.segments)
 
     def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Operation[None]:
         """Apply the verdict: `near` is cached in memory, `shared` in the hot store."""
-        if verdict is Verdict.EVICT:
+        if verdict is Verdict.EVICT or (near.drops and not near.tip):
             yield from self._evict(near.thread)
-        if verdict is not Verdict.CACHE:
+        if verdict is not Verdict.CACHE or not near.tip:
             return
         near, shared = near._replace(segments=_without_stubs(near.segments)), _without_stubs(shared)
         if self._memory is not None and (near.segments or near.drops):
@@ -252,16 +266,17 @@ def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
 
 _PAUSE = 5.0  # seconds without calls to a server after it failed
 _MARK_LOG = 2**62  # no log of a thread has this number
-_MARK = Span(_MARK_LOG, 0, 1)
+_MARKS = Span(_MARK_LOG, 0, 2**BITS)
+_NO_MARK = Segment(_MARK_LOG, 0, 1, b"")
 _log = logging.getLogger("threadkeep")
 
 
 class Hot:
-    """Segments by thread, with a mark in each thread that names the generation.
+    """Segments by thread, with marks in each thread that name its generation and tips.
 
-    The mark is a segment, stored together with the others. If the hot store already has a mark of
-    another generation, it refuses all of them. Each key begins with the identity of the main store,
-    because several stores may use the same server.
+    A mark is a segment, stored together with the others; its position is the tip. Segments are used
+    only if the thread's row names all marks, see `_core.engine.tips`. Each key begins with the
+    identity of the main store, because several stores may use the same server.
 
     The keys of the main store seal the segments, for their place and generation.
     """
@@ -286,7 +301,13 @@ class Hot:
     def find(self, read: ReadSegments) -> Operation[list[Segment]]:
         """Return the segments that overlap the spans, or none if any of them is damaged."""
         found: list[Segment] = (yield from self._reply(self._fetch(read))) or []
-        if _mark(read.generation) not in found:
+        marks = [segment for segment in found if segment.log == _MARK_LOG]
+        if not all(one == _mark(read.generation, one.start) for one in marks) or not {
+            one.start for one in marks
+        }.issubset(read.named):
+            yield from self.evict(read.thread)
+            marks = []
+        if not marks:
             return []
         # A server that is short of memory may have evicted the data but not the index entry.
         segments = [segment for segment in found if segment.data and segment.log != _MARK_LOG]
@@ -294,11 +315,18 @@ class Hot:
             seal = yield from self._seal(read.thread, read.generation)
             segments = [one._replace(data=seal.open(one)) for one in segments]
         except CodecError:
-            segments = [_mark(None)]
+            segments = [_NO_MARK]
         if not all(is_intact(segment.data) for segment in segments):
             yield from self.evict(read.thread)
             return []
+        yield from self._renew(read, [one.start for one in marks])
         return segments
+
+    def _renew(self, read: ReadSegments, tips: Sequence[int]) -> Operation[None]:
+        """Replace marks that the thread's row will soon no longer name."""
+        if read.generation is not None and not {*tips}.issubset(read.named[: MOST // 2]):
+            fresh = Fresh(read.thread, read.generation, (), (), tips, read.named[0])
+            yield from self.keep(fresh)
 
     def _seal(self, thread: str, generation: int | None) -> Operation[_HotSeal]:
         name = yield from self._name(thread)
@@ -309,7 +337,7 @@ class Hot:
 
     def _fetch(self, read: ReadSegments) -> Operation[list[Segment]]:
         name = yield from self._name(read.thread)
-        (found,) = yield self._store.external("fetch", [ReadSegments(name, (_MARK, *read.spans))])
+        (found,) = yield self._store.external("fetch", [ReadSegments(name, (_MARKS, *read.spans))])
         return list(found)
 
     def keep(self, fresh: Fresh) -> Operation[None]:
@@ -323,8 +351,9 @@ class Hot:
         name = yield from self._name(fresh.thread)
         seal = yield from self._seal(fresh.thread, fresh.generation)
         sealed = [one._replace(data=seal.seal(one)) for one in fresh.segments]
-        marked = (_mark(fresh.generation), *sealed)
-        batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
+        marked = (_mark(fresh.generation, fresh.tip), *sealed)
+        old = [(_MARK_LOG, tip, 1) for tip in fresh.base if tip != fresh.tip]
+        batch = Batch(name, 0, segments=marked, drop_segments=(*old, *fresh.drops))
         try:
             yield self._store.external("commit", batch)
         except SegmentTakenError:
@@ -387,8 +416,8 @@ class _HotSeal(NamedTuple):
         return self.sealer.place("hot", self.name, self.generation, *segment[:3])
 
 
-def _mark(generation: int | None) -> Segment:
-    return Segment(_MARK_LOG, 0, 1, str(generation).encode())
+def _mark(generation: int | None, tip: int) -> Segment:
+    return Segment(_MARK_LOG, tip, 1, str(generation).encode())
 
 
 # -- Which threads the hot store keeps -----------------------------------------------

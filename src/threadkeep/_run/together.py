@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from threadkeep._core.engine.model import Change
+from threadkeep._stores.records import confirm, tie
 from threadkeep.errors import (
     BackendError,
     ClosedError,
@@ -32,11 +33,13 @@ async def commit_together(
     `patient`, a group that exceeds the store's time limit fails as a whole.
     """
     errors = [] if errors is None else errors
+    tie(changes)
     try:
         results = checked(await commit_many(changes), changes)
     except Exception as error:  # noqa: BLE001 - every caller must get a result
         failure = named(error)
     else:
+        confirm(changes, results)
         errors += results
         return errors
     if len(changes) == 1:

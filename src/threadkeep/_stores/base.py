@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.records import confirm, tie
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -141,11 +142,13 @@ class Backend(_Supports, ABC):
         """
         refusals: list[ThreadkeepError | None] = []
         for change in changes:
+            tie([change])
             try:
                 self.commit(change)
                 refusals.append(None)
             except ThreadkeepError as error:
                 refusals.append(error)
+            confirm([change], refusals[-1:])
         return refusals
 
     def at_hand(self, read: Read) -> Any:
@@ -233,11 +236,13 @@ class AsyncBackend(_Supports, ABC):
         """See `Backend.commit_many`."""
         refusals: list[ThreadkeepError | None] = []
         for change in changes:
+            tie([change])
             try:
                 await self.commit(change)
                 refusals.append(None)
             except ThreadkeepError as error:
                 refusals.append(error)
+            confirm([change], refusals[-1:])
         return refusals
 
     async def migrate(self) -> None:

@@ -94,7 +94,7 @@ class KeyStore:
                 return None
             new = Secret(secrets.token_bytes(_SECRET), secrets.token_bytes(_SECRET))
             change = Batch(
-                thread, now, born=now, fences=(RowsFence(0, 0),), writes=(self._row(thread, new),)
+                thread, now, life=0, fences=(RowsFence(0, 0),), writes=(self._row(thread, new),)
             )
             try:
                 await self._call("commit", change)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 from itertools import groupby, pairwise
 from operator import attrgetter, gt, lt
+from random import SystemRandom
 from typing import TypeGuard
 
-from threadkeep._core.engine import model, thread_summary
+from threadkeep._core.engine import model, thread_summary, tips
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     StateTransition,
@@ -57,12 +58,44 @@ _LAST, _FIRST_SURROGATE, _AFTER_SURROGATES = 0x10FFFF, 0xD800, 0xE000
 # -- refusals ------------------------------------------------------------------------
 
 
-def check_state(batch: model.Batch, generation: int, deleted_at: int) -> None:
-    """Refuse a batch whose thread was deleted since, or has another generation."""
-    if batch.born is not None and deleted_at and batch.born <= deleted_at:
+def check_state(batch: model.Batch, generation: int, named: Collection[int], life: int) -> None:
+    """Refuse a batch whose thread was deleted since, has another generation, or went back."""
+    if batch.life is not None and batch.life != life:
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and batch.generation != generation:
         raise StaleThreadError(thread=batch.thread)
+    if not all(tip in named for tip in batch.base):
+        raise StaleThreadError(thread=batch.thread)
+
+
+def tie(changes: Iterable[model.Change]) -> None:
+    """Prepare changes that one transaction commits; see `Link`."""
+    tip = new_tip()
+    for change in changes:
+        link = model.link_of(change)
+        if link is not None:
+            link.tie(tip)
+
+
+def confirm(changes: Iterable[model.Change], refusals: Iterable[object]) -> None:
+    """Note which changes are committed: those without a refusal."""
+    for change, refusal in zip(changes, refusals, strict=True):
+        link = model.link_of(change)
+        if refusal is None and link is not None:
+            link.committed()
+
+
+def tip_of(change: model.Change) -> int:
+    """Return the tip of a change; a new one if it has none."""
+    link = model.link_of(change)
+    return (0 if link is None else link.tip) or new_tip()
+
+
+def new_tip() -> int:
+    return _RANDOM.getrandbits(tips.BITS) or 1
+
+
+_RANDOM = SystemRandom()  # tips must differ even if a program seeds its random numbers
 
 
 def check_ends(

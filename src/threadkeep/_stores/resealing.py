@@ -159,7 +159,7 @@ class _Pass:
     ) -> None:
         for infos in parts_of(rows.segments, attrgetter("size"), most_bytes=_MOST_BYTES):
             spans = tuple([model.Span(one.log, one.start, one.start + one.count) for one in infos])
-            read = model.ReadSegments(self._thread, spans, rows.generation)
+            read = model.ReadSegments(self._thread, spans, rows.generation, base=rows.tips[:1])
             (found,) = await result(self._face.below.fetch([read]))
             if len(found) < len({one[:2] for one in infos}):
                 raise StaleThreadError(thread=self._thread)

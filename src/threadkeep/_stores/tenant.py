@@ -107,7 +107,7 @@ class Names:
         if state.found is None:
             return state
         found = model.StoredCheckpoint(read.thread, *state.found[1:])
-        return model.ThreadState(state.generation, state.deleted_at, found)
+        return model.ThreadState(state.generation, state.deleted_at, found, *state[3:])
 
     def _rows(self, read: model.ReadThread, rows: model.ThreadRows) -> model.ThreadRows:
         if not all(name.startswith(self.prefix) for name in rows.family):

@@ -12,12 +12,15 @@ from threadkeep._core.engine.model import (
     HIDDEN,
     NESTED,
     Batch,
+    DropThread,
     Fence,
     HeadFence,
     ReadCheckpoint,
     RowsFence,
     WritesFence,
 )
+from threadkeep._core.engine.thread_entry import ThreadEntry
+from threadkeep._core.engine.tips import MOST
 from threadkeep.errors import (
     ClosedError,
     ConflictError,
@@ -31,6 +34,7 @@ from threadkeep.testing.records import (
     Contract,
     bodies,
     checkpoint,
+    linked,
     places,
     segment,
     uid,
@@ -116,42 +120,90 @@ class BatchContract(Contract):
         self.put(generation=1, bump_generation=True)
         assert self.rows().generation == 2
 
-    def test_born_must_be_after_the_tombstone(self) -> None:
-        """A batch whose `born` is not greater than `deleted_at` raises `ThreadDeletedError`."""
+    def test_a_batch_belongs_to_one_life(self) -> None:
+        """A batch of another `life` raises `ThreadDeletedError`; before a deletion it is 0."""
+        assert self.state().life == 0
         fence = HeadFence("", uid(1))
-        for born in (1, 0, -5):  # (never deleted: any time is valid)
-            self.put(born=born, checkpoints=(checkpoint(1),), fences=(fence,))
-        self.drop()
-        for born in (1, NOW):
-            batch = Batch(THREAD, NOW + 5, born=born, checkpoints=(checkpoint(2),))
-            self.refuses(batch, ThreadDeletedError)
-        self.put(born=NOW + 1, checkpoints=(checkpoint(3),))
+        for _ in range(2):
+            self.put(life=0, checkpoints=(checkpoint(1),), fences=(fence,))
+        lives = [0]
+        for number in (2, 3):
+            self.drop()
+            lives.append(self.state().life)
+            assert self.rows().life == lives[-1]
+            for life in (*lives[:-1], lives[-1] + 1):
+                batch = Batch(THREAD, NOW + 5, life=life, checkpoints=(checkpoint(9),))
+                self.refuses(batch, ThreadDeletedError)
+            self.put(life=lives[-1], checkpoints=(checkpoint(number),))
+        assert len(set(lives)) == len(lives)
         self.put(checkpoints=(checkpoint(4),))
         assert self.head() == uid(4)
+        for kept in ({"entry": ThreadEntry(THREAD, "active", NOW, NOW)}, {"now": 0}):
+            self.drop(**kept)
+            assert self.state().life == lives[-1]
+
+    def test_a_row_names_its_last_tips(self) -> None:
+        """The row names the tips of the last commits; a change without one gets one."""
+        assert self.state(thread="new").tips == self.rows("new").tips == ()
+        links = [linked() for _ in range(3)]
+        for link in links:
+            self.put(link=link)
+        tips = [link.tip for link in reversed(links)]
+        assert [*self.state().tips] == [*self.rows().tips] == tips
+        self.put(checkpoints=(checkpoint(1),))
+        first, *rest = self.state(1).tips
+        assert first > 0
+        assert rest == tips
+        links = [linked() for _ in range(2 * MOST)]
+        for link in links:
+            self.put(link=link)
+        assert self.state().tips == tuple([link.tip for link in reversed(links)][:MOST])
+        end = linked()
+        self.drop(link=end)
+        assert self.state()[3:] == self.rows()[-2:] == ((end.tip,), end.tip)
+
+    def test_a_batch_builds_on_tips(self) -> None:
+        """A batch or drop whose base the row does not name raises `StaleThreadError`."""
+        one = linked()
+        self.put(link=one)
+        two = linked(one.tip)
+        self.put(link=two)
+        last = linked(one.tip, two.tip)
+        self.put(link=last, checkpoints=(checkpoint(1),))
+        for base in ((14,), (two.tip, 14), (14, last.tip)):
+            link = linked(*base)
+            more = Batch(THREAD, NOW, checkpoints=(checkpoint(2),), link=link)
+            self.refuses(more, StaleThreadError)
+            self.refuses(more._replace(fences=(HeadFence("", uid(1)),)), StaleThreadError)
+            self.refuses(DropThread(THREAD, NOW, link=link), StaleThreadError)
+            self.refuses(more._replace(thread="new"), StaleThreadError, thread="new")
+        end = linked(last.tip)
+        self.drop(link=end)
+        assert self.state().tips == (end.tip,)
 
     def test_the_generation_must_be_the_threads_own(self) -> None:
         """A batch of another `generation` raises `StaleThreadError`; a new thread has 0."""
         stale = Batch(THREAD, NOW, generation=1, segments=(segment(0),), bump_generation=True)
         self.refuses(stale, StaleThreadError)
         assert self.state().generation == 0
-        self.put(generation=0, born=1, bump_generation=True)
+        self.put(generation=0, life=0, bump_generation=True)
         for generation in (0, 2, -1):
             self.refuses(stale._replace(generation=generation), StaleThreadError)
         self.commit(stale)
 
     def test_checks_come_in_order(self) -> None:
-        """A batch is checked in this order: `born`, `generation`, fences, segments."""
+        """A batch is checked in this order: `life`, `generation`, fences, segments."""
         self.put(checkpoints=(checkpoint(5),))
         self.drop()
         self.put(segments=(segment(0),), checkpoints=(checkpoint(5),))
         wrong: dict[str, Any] = {
-            "born": NOW,
+            "life": 1,
             "generation": 99,
             "fences": (HeadFence("", uid(1)),),
             "segments": (segment(0, data=b"other bytes"),),
         }
         for field, error in (
-            ("born", ThreadDeletedError),
+            ("life", ThreadDeletedError),
             ("generation", StaleThreadError),
             ("fences", ConflictError),
             ("segments", SegmentTakenError),
@@ -185,7 +237,7 @@ class BatchContract(Contract):
     def test_a_retry_is_harmless(self) -> None:
         """A repeated batch adds only its write rows again."""
         batch = Batch(
-            *(THREAD, NOW, 0, 1),
+            *(THREAD, NOW, 0, 0),
             fences=(HeadFence("", uid(1)),),
             segments=(segment(0), segment(1, 4), segment(1, 4)),
             checkpoints=(checkpoint(2, 1), checkpoint(3, 2)),

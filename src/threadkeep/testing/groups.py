@@ -32,6 +32,7 @@ from threadkeep.testing.records import (
     Contract,
     bodies,
     checkpoint,
+    linked,
     segment,
     uid,
     write,
@@ -106,6 +107,21 @@ class GroupContract(Contract):
         assert self.group(*changes) == [None] * 250
         assert sum(len(self.rows(f"t{n}").orphans) for n in range(7)) == 250
 
+    def test_tips_of_a_group(self) -> None:
+        """Batches of a group may all build on the commits before it, and have one tip."""
+        first = [linked(), linked()]
+        made = [batch(thread=name, link=link) for name, link in zip("ab", first, strict=True)]
+        assert self.group(*made) == [None, None]
+        assert [self.state(thread=name).tips for name in "ab"] == [(link.tip,) for link in first]
+        links = [linked(first[0].tip) for _ in range(3)]
+        more = [batch(segment(n), thread="a", link=link) for n, link in enumerate(links)]
+        late = batch(segment(9), thread="a", link=linked(first[0].tip, 6))
+        assert self.group(*more, late) == [None, None, None, StaleThreadError]
+        named = self.state(thread="a").tips
+        assert named[0] == links[-1].tip
+        assert {link.tip for link in (first[0], *links)} == {*named}
+        assert self.everything("a") == [segment(n) for n in range(3)]
+
     # -- batches that only add ---------------------------------------------------------
 
     def test_refused_additions_leave_their_neighbours_alone(self) -> None:
@@ -115,11 +131,11 @@ class GroupContract(Contract):
         results = self.group(
             batch(segment(4), checkpoints=(checkpoint(1),)),
             batch(segment(5), generation=7, writes=(write(1),)),
-            batch(segment(0), thread="gone", born=NOW),
+            batch(segment(0), thread="gone", life=0),
             batch(thread="new", generation=3, checkpoints=(checkpoint(1),)),
             batch(segment(6), segment(3, 2), writes=(write(1),)),
             batch(segment(3, 2), thread="other", checkpoints=(checkpoint(2),)),
-            batch(segment(9), thread="gone", born=NOW + 1),
+            batch(segment(9), thread="gone", life=self.state(thread="gone").life),
             batch(segment(5, data=b"mine"), writes=(write(1, body=b"w"),)),
         )
         assert results == [
@@ -138,7 +154,7 @@ class GroupContract(Contract):
         results = self.group(
             batch(
                 segment(0),
-                born=NOW - 1,
+                life=0,
                 generation=0,
                 checkpoints=(checkpoint(1),),
                 writes=(write(1, body=b"1"), write(1, body=b"2")),
@@ -148,7 +164,7 @@ class GroupContract(Contract):
             ),
             batch(
                 segment(1),
-                born=NOW - 1,
+                life=0,
                 generation=0,
                 writes=(write(1),),
                 touch=EntryUpdate(
@@ -204,7 +220,7 @@ class GroupContract(Contract):
     def test_additions_keep_their_place_among_others(self) -> None:
         """In a group, `DropThread` removes rows that were added before it, and no later ones."""
         added = [batch(segment(n), writes=(write(1),)) for n in range(3)]
-        old = batch(segment(5), born=NOW)
+        old = batch(segment(5), life=0)
         fenced = batch(fences=(HeadFence("", uid(1)),), checkpoints=(checkpoint(2),))
         drop = DropThread(THREAD, NOW)
         results = self.group(added[0], added[1], drop, old, added[2], fenced, added[0])

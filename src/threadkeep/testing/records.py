@@ -28,7 +28,9 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._stores.base import Backend
+from threadkeep._stores.records import new_tip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -87,6 +89,13 @@ class BlockingBackend(Backend):
 
 THREAD = "thread-1"
 NOW = 1_763_000_000_000_000  # microseconds since 1970
+
+
+def linked(*base: int) -> Link:
+    """A link to commits with these tips."""
+    link = Link(Proof(0, 0, set(base)))
+    link.tie(new_tip())  # (again where a writer sends the change)
+    return link
 
 
 def uid(number: int) -> str:

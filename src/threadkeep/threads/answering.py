@@ -207,7 +207,7 @@ def _ids_of(task: _Task, node: str) -> list[str]:
 
 def _read(engine: Engine, thread: str) -> Operation[_Head | None]:
     """Read what the head of a thread waits for; None if it has no checkpoints."""
-    generation = None
+    look = None
     while True:
         state = yield from fetch_checkpoint(thread, "", None)
         root = unless_hidden(state.found)
@@ -217,12 +217,12 @@ def _read(engine: Engine, thread: str) -> Operation[_Head | None]:
             if not thread_summary.waits(root):
                 return _Head(root, {}, is_common=False)
             rows = [root, *(yield from _below(thread, root))]
-            wanted = load.Wanted(_CHANNELS, generation=state.generation)
+            wanted = load.Wanted(_CHANNELS, look=state.look)
             loaded = yield from load.of_thread(engine, thread, rows, wanted)
         except CorruptionError:  # (segments may have been removed between two reads)
-            if state.generation == generation:
+            if state.look == look:
                 raise
-            generation = state.generation
+            look = state.look
         else:
             return _head([*zip(rows, loaded, strict=True)])
 

@@ -168,7 +168,7 @@ class _Upgrade(NamedTuple):
             return (yield from self._archived(snapshot.entry)), True
         rows = snapshot.rows
         spans = covering(map(span_of, rows.segments))
-        segments = yield from on(self.store, fetch_segments(self.thread, spans, rows.generation))
+        segments = yield from on(self.store, fetch_segments(self.thread, spans, rows.look))
         new = yield from self._renewed(rows, snapshot.others, segments)
         counts = _counts(self.thread, new)
         if new.is_nothing or self.dry_run:

@@ -27,9 +27,15 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
     StoredCheckpoint,
+    ThreadState,
     WriteRow,
 )
-from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_segments
+from threadkeep._core.engine.operation import (
+    CheckpointRef,
+    Operation,
+    fetch_checkpoint,
+    fetch_segments,
+)
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Cell, Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import Write, counting, manifest_of
@@ -44,6 +50,7 @@ from threadkeep._core.engine.snapshots import (
     cell_value,
 )
 from threadkeep._core.engine.thread_summary import Reported
+from threadkeep._core.engine.tips import Look, Proof
 from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
 from threadkeep.errors import (
     CheckpointNotFoundError,
@@ -167,11 +174,22 @@ def named(stored: StoredCheckpoint) -> Iterator[None]:
         raise
 
 
+def look(engine: Engine, place: CheckpointRef, *, hot: bool = False) -> Operation[ThreadState]:
+    """Fetch a checkpoint; forget the thread's values if they are no longer stored."""
+    while True:
+        memory = engine.memory(place.thread)
+        before = memory.look
+        state = yield from fetch_checkpoint(*place, hot=hot)
+        is_new = state.found is None and not place.ns and place.id is None
+        if memory.meet(state, before, is_new=is_new):
+            return state
+
+
 def read_elements(
-    engine: Engine, thread: str, spans: Iterable[Span], generation: int | None = None
+    engine: Engine, thread: str, spans: Iterable[Span], look: Look | None = None
 ) -> Operation[tuple[Elements, list[Segment]]]:
     """Return the elements of the spans, and the segments they came in."""
-    segments = yield from fetch_segments(thread, refs.covering(spans), generation)
+    segments = yield from fetch_segments(thread, refs.covering(spans), look)
     return Elements(engine.codec, segments), segments
 
 
@@ -198,9 +216,9 @@ def resume_logs(
     key: Keyframe,
     segments: list[Segment],
     found: Elements,
-    generation: int,
+    proof: Proof | None,
 ) -> None:
-    """Continue the logs that a checkpoint ends in, as read under `generation`."""
+    """Continue the logs that a checkpoint ends in, as read under `proof`."""
     ends: dict[int, int] = {}
     for segment in segments:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
@@ -219,7 +237,7 @@ def resume_logs(
         if segment.count < FULL_COUNT and size < FULL_BYTES:
             tail = TailSegment(elements, size, len(segment.data))
             tails.append((segment.log, segment.start, tail))
-    memory.note_tails(tails, generation)
+    memory.note_tails(tails, proof)
 
 
 def keyframe_of(
@@ -242,6 +260,7 @@ class Built(NamedTuple):
     """A batch ready to commit, and the values to remember in `memory` afterwards."""
 
     memory: ThreadMemory
+    proof: Proof
     batch: Batch
     appender: Appender
     state: CheckpointSnapshot | None = None
@@ -283,14 +302,12 @@ def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     """Publish a committed batch to the working set."""
     built.appender.committed()
     memory, state = built.memory, built.state
-    memory.note_tails(built.appender.tails, built.batch.generation)
+    memory.note_tails(built.appender.tails, built.proof)
     counts, touch = engine.working_set.counts, built.batch.touch
     size = 0 if touch is None else touch.size
     counts.written += size
     if state is not None:
-        left = memory.publish(
-            state, built.batch.generation, built.fence, built.reported, begins=built.begins
-        )
+        left = memory.publish(state, built.proof, built.fence, built.reported, begins=built.begins)
         if memory.newest_bytes > size:
             counts.saved += memory.newest_bytes - size
         if left is not None:

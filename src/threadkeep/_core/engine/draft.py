@@ -44,6 +44,7 @@ from threadkeep._core.engine.snapshots import (
     StoredValue,
     cell_value,
 )
+from threadkeep._core.engine.tips import Proof
 from threadkeep._core.engine.working_set import ThreadMemory
 from threadkeep._core.langgraph_internals import START
 from threadkeep.errors import ThreadkeepError, UnserializableError
@@ -227,9 +228,9 @@ class Draft:
         if not self._settles:
             raise _MovedError
 
-    def settle(self, generation: int | None) -> None:
+    def settle(self, proof: Proof) -> None:
         """Remember where values were put. Called when the segments are packed."""
-        self.memory.remember(self._placed, self._known, generation)
+        self.memory.remember(self._placed, self._known, proof)
 
     def _small(self, value: Any) -> Stored | None:
         """Store a value inline, if it is small and holds nothing that is stored elsewhere."""

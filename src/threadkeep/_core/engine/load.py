@@ -17,6 +17,7 @@ from threadkeep._core.engine.context import (
     Engine,
     Keyframes,
     keyframe_of,
+    look,
     named,
     read_channels,
     read_elements,
@@ -39,11 +40,13 @@ from threadkeep._core.engine.shadow import Shadow, disjoint
 from threadkeep._core.engine.shapes import refuse_marked, settled
 from threadkeep._core.engine.snapshots import (
     LOADS,
+    RUNS,
     CellValue,
     ChannelValue,
     CheckpointSnapshot,
     RunValue,
 )
+from threadkeep._core.engine.tips import Look
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
 
 
@@ -54,6 +57,7 @@ class Load(NamedTuple):
     place: CheckpointRef
     run: bool = False
     nested: bool = False
+    by: object = None  # identifies the run of the graph
 
 
 @quick
@@ -77,23 +81,22 @@ def is_hot(engine: Engine, call: Load) -> bool:
 
 def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     """Return the checkpoint, or None if it does not exist."""
-    place, generation = call.place, -1
+    place, before = call.place, None
     while True:
-        hot = is_hot(engine, call)
-        reply = yield from fetch_checkpoint(place.thread, place.ns, place.id, hot=hot)
-        is_new = reply.found is None and not place.ns and place.id is None
-        engine.memory(place.thread).meet(reply.generation, is_new=is_new)
+        reply = yield from look(engine, place, hot=is_hot(engine, call))
+        if call.by is not None:
+            RUNS.begin(call.by, (engine.working_set.key, place.thread), reply.life, first=call.run)
         stored = unless_hidden(reply.found)
         if stored is None:
             return None
         try:
-            return (yield from _read(engine, call, stored, reply.generation))
+            return (yield from _read(engine, call, stored, reply))
         except ThreadkeepError as exc:
             # Segments may have been removed between the two reads, so read again.
-            if not isinstance(exc, CorruptionError) or reply.generation == generation:
+            if not isinstance(exc, CorruptionError) or reply.look == before:
                 exc.at(thread=place.thread, namespace=place.ns or None, checkpoint=stored.row.id)
                 raise
-            generation = reply.generation
+            before = reply.look
 
 
 def part(
@@ -103,20 +106,20 @@ def part(
 
     Never for a run: the working set is neither used nor changed.
     """
-    place, generation = call.place, -1
+    place, before = call.place, None
     while True:
         reply = yield from fetch_checkpoint(*place)
         stored = unless_hidden(reply.found)
         if stored is None:
             return None
-        wanted = Wanted(channels, _flags(call), reply.generation)
+        wanted = Wanted(channels, _flags(call), reply.look)
         try:
             with named(stored):
                 return (yield from of_thread(engine, place.thread, [stored], wanted))[0]
         except CorruptionError:  # (as in `load`)
-            if reply.generation == generation:
+            if reply.look == before:
                 raise
-            generation = reply.generation
+            before = reply.look
 
 
 def _flags(call: Load) -> int:
@@ -124,11 +127,13 @@ def _flags(call: Load) -> int:
 
 
 def _read(
-    engine: Engine, call: Load, stored: model.StoredCheckpoint, generation: int
+    engine: Engine, call: Load, stored: model.StoredCheckpoint, reply: model.ThreadState
 ) -> Operation[Loaded]:
     memory = engine.memory(stored.thread)
+    proof = memory.proof
     ns, row = stored.row.ns, stored.row
-    state = memory.state(ns, row.id)
+    is_there = proof is not None and proof.holds(reply.generation, reply.tips)
+    state = memory.state(ns, row.id) if is_there else None
     read, key = keyframe_of(engine, stored, state)
     current = state is not None and state.manifest is read
     lent = _lendable(engine, state) if call.run and current and state is not None else {}
@@ -138,7 +143,7 @@ def _read(
     for name, entry in read.entries.items():
         if entry.ref is not None and name not in lent:
             spans += entry.ref.needs
-    found, segments = yield from read_elements(engine, stored.thread, spans, generation)
+    found, segments = yield from read_elements(engine, stored.thread, spans, reply.look)
     values = {}  # lent values, in fresh containers
     for name, held in lent.items():
         if isinstance(held, CellValue):
@@ -157,14 +162,14 @@ def _read(
                 value = loaded.checkpoint["channel_values"][name]
                 known[name] = watched_value(entry.ref, found, value)
         if not current:  # else the logs are open already
-            resume_logs(memory, ns, sound, key, segments, found, generation)
+            resume_logs(memory, ns, sound, key, segments, found, proof)
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest if sound is read else b"", engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
         new = CheckpointSnapshot(
             ns, row.id, row.flags, sound, key, known, data, codec, owner, fresh
         )
-        memory.publish(new, generation)
+        memory.publish(new, proof)
         engine.working_set.settle(stored.thread, memory)
         counts = engine.working_set.counts
         counts.loads += 1
@@ -256,7 +261,7 @@ class Wanted(NamedTuple):
 
     channels: Collection[str] | None = None
     flags: int = model.FREE
-    generation: int | None = None
+    look: Look | None = None
 
 
 _ALL = Wanted()
@@ -280,7 +285,7 @@ def of_thread(
             writes = [write for write in writes if write.channel in wanted.channels]
         spans.update(read.needs(), *[write.ref.needs for write in writes])
         opened.append((stored, read, writes))
-    elements, _ = yield from read_elements(engine, thread, spans, wanted.generation)
+    elements, _ = yield from read_elements(engine, thread, spans, wanted.look)
     loaded: list[Loaded] = []
     with gc_paused():
         for stored, read, writes in opened:
@@ -337,16 +342,16 @@ def delta_history(
     engine: Engine, place: CheckpointRef, channels: Sequence[str]
 ) -> Operation[dict[str, dict[str, Any]]]:
     """Return each channel's `writes`, and the `seed`: the value at its nearest ancestor."""
-    generation = -1
+    before = None
     while True:
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
         try:
             return (yield from _history(engine, place, channels, reply))
         except (CorruptionError, StaleThreadError):
             # Checkpoints or segments may have been removed meanwhile, so read again.
-            if reply.generation == generation:
+            if reply.look == before:
                 raise
-            generation = reply.generation
+            before = reply.look
 
 
 def _history(
@@ -356,7 +361,7 @@ def _history(
     refs = [write.ref for one in found.values() for write in one.writes]
     refs += [one.seed for one in found.values() if one.seed is not None]
     spans: list[model.Span] = [span for ref in refs for span in ref.needs]
-    elements, _ = yield from read_elements(engine, place.thread, spans, target.generation)
+    elements, _ = yield from read_elements(engine, place.thread, spans, target.look)
     result: dict[str, dict[str, Any]] = {}
     for channel, one in found.items():
         writes = [(w.task_id, w.channel, elements.value(w.ref)) for w in one.writes]
@@ -379,7 +384,7 @@ def walk(
     met: set[str] = set()
     while at is not None and len(seeds) < len(writes):
         rows, state = yield from stretch(place, at, size)
-        if state.generation != target.generation:
+        if not target.proof.holds(state.generation, state.tips):
             raise StaleThreadError(thread=place.thread)
         at = rows[-1].row.id if len(rows) == size else None
         known: Keyframes = {}

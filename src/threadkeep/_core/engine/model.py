@@ -16,6 +16,7 @@ from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     ThreadEntry,
 )
+from threadkeep._core.engine.tips import Link, Look, Proof
 from threadkeep._core.engine.usage import ReadUsage
 
 OWN_NS = "threadkeep$"
@@ -128,12 +129,25 @@ class ThreadState(NamedTuple):
     under an older generation must be read again. It is 0 for a missing thread. If threads can
     expire in the store, each life of a thread has other generations, and a number is valid only for
     the backend object that returned it. `deleted_at` is the tombstone: microseconds since 1970, or
-    0 if the thread was never deleted.
+    0 if the thread was never deleted. `tips` are those of its last commits, newest first (see
+    `tips`); only what the row still names may be used of what a process remembers. `life` is the
+    tip of its last deletion, 0 if there was none.
     """
 
     generation: int
     deleted_at: int
     found: StoredCheckpoint | None = None
+    tips: tuple[int, ...] = ()
+    life: int = 0
+
+    @property
+    def look(self) -> Look:
+        return Look(self.generation, self.tips[:1], self.tips)
+
+    @property
+    def proof(self) -> Proof:
+        """The proof of what is read now."""
+        return Proof(self.generation, self.life, set(self.tips[:1]))
 
 
 # -- reads: a closed set -------------------------------------------------------------
@@ -154,13 +168,17 @@ class ReadSegments(NamedTuple):
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
     If `generation` is given and is not the thread's, the reply is empty, as other bytes may be at
-    these positions. Stores ignore `stub`: it leaves offloaded bytes in the cold store.
+    these positions; also if the thread's row does not name each tip of `base`. Stores ignore
+    `stub`, which leaves offloaded bytes in the cold store, and `named`: the tips that the row is
+    known to have named, for caches.
     """
 
     thread: str
     spans: tuple[Span, ...]
     generation: int | None = None
     stub: bool = False
+    base: tuple[int, ...] = ()
+    named: tuple[int, ...] = ()
 
 
 class ReadPath(NamedTuple):
@@ -248,6 +266,17 @@ class ThreadRows(NamedTuple):
     segments: tuple[SegmentInfo, ...]
     family: tuple[str, ...] = ()
     unreadable: tuple[UnreadableRow, ...] = ()
+    tips: tuple[int, ...] = ()
+    life: int = 0
+
+    @property
+    def look(self) -> Look:
+        return Look(self.generation, self.tips[:1], self.tips)
+
+    @property
+    def proof(self) -> Proof:
+        """The proof of what is read now."""
+        return Proof(self.generation, self.life, set(self.tips[:1]))
 
 
 class FindThreads(NamedTuple):
@@ -361,9 +390,9 @@ class Batch(NamedTuple):
 
     Checked first, in this order:
 
-    - `born` (if given) must be greater than the `deleted_at` of a thread that was deleted, else
-      `ThreadDeletedError`;
-    - `generation` (if given) must be the thread's, else `StaleThreadError`;
+    - `life` (if given) must be the thread's, else `ThreadDeletedError`;
+    - `generation` (if given) must be the thread's, and its row must name each tip of `base`, else
+      `StaleThreadError`;
     - each fence must hold, else `ConflictError`.
 
     Then come `drop_segments` (each only if log, start and count all match), then `segments`: an
@@ -377,6 +406,8 @@ class Batch(NamedTuple):
     `ConflictError`. `now` is the time in microseconds since 1970. `made` is not stored: it is the
     source that the engine built the batch from.
 
+    The row then names `tip` first; a change without one gets a random tip from the store.
+
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
     thread's (if it had no entry, so do its times and `waits_at`; its size never). Then the `touch`
     is applied.
@@ -385,7 +416,7 @@ class Batch(NamedTuple):
     thread: str
     now: int
     generation: int | None = None
-    born: int | None = None
+    life: int | None = None
     fences: tuple[Fence, ...] = ()
     segments: tuple[Segment, ...] = ()
     checkpoints: tuple[CheckpointRow, ...] = ()
@@ -400,6 +431,17 @@ class Batch(NamedTuple):
     entry: ThreadEntry | None = None
     touch: EntryUpdate | None = None
     made: object = None
+    link: Link | None = None
+
+    @property
+    def base(self) -> tuple[int, ...]:
+        """The tips that the thread's row must name."""
+        return () if self.link is None else self.link.base
+
+    @property
+    def tip(self) -> int:
+        """The tip of this change; 0: the store chooses it."""
+        return 0 if self.link is None else self.link.tip
 
     @property
     def removes(self) -> bool:
@@ -416,9 +458,12 @@ class DropThread(NamedTuple):
     existed gets the tombstone too. Its entry then holds only the state "deleted" and the time. With
     `now` 0 neither tombstone nor entry remains, as if the thread was never deleted.
 
-    `generation` and `fences` are checked first, as in a `Batch`. An `entry`, with its times and its
-    `waits_at`, becomes the thread's entry. Or `rows` take its place: a batch that expects and drops
-    nothing, with segments of its own.
+    The thread's row then names the tip of this change alone. If the thread ends (see `ends`), this
+    tip is also its new `life`.
+
+    `generation`, `fences` and the base are checked first, as in a `Batch`. An `entry`, with its
+    times and its `waits_at`, becomes the thread's entry. Or `rows` take its place: a batch that
+    expects and drops nothing, with segments of its own.
     """
 
     thread: str
@@ -427,11 +472,22 @@ class DropThread(NamedTuple):
     fences: tuple[Fence, ...] = ()
     entry: ThreadEntry | None = None
     rows: Batch | None = None
+    link: Link | None = None
 
     @property
     def expected(self) -> Batch:
-        """The generation and fences, as a batch that adds nothing."""
-        return Batch(self.thread, self.now, self.generation, fences=self.fences)
+        """The generation, fences and base, as a batch that adds nothing."""
+        return Batch(self.thread, self.now, self.generation, fences=self.fences, link=self.link)
+
+    @property
+    def ends(self) -> bool:
+        """True if nothing takes the thread's place: runs that have loaded it are refused."""
+        return bool(self.now) and self.entry is None and self.rows is None
+
+    @property
+    def tip(self) -> int:
+        """The tip of this change; 0: the store chooses it."""
+        return 0 if self.link is None else self.link.tip
 
 
 class CopyThread(NamedTuple):
@@ -479,3 +535,8 @@ class ForkThread(NamedTuple):
 
 
 Change: TypeAlias = Batch | DropThread | CopyThread | ForkThread
+
+
+def link_of(change: Change) -> Link | None:
+    """Return the link of a change, if it has one."""
+    return change.link if isinstance(change, Batch | DropThread) else None

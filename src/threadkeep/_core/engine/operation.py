@@ -23,6 +23,7 @@ from threadkeep._core.engine.model import (
     ThreadState,
 )
 from threadkeep._core.engine.records import quick
+from threadkeep._core.engine.tips import Look
 from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
@@ -83,12 +84,19 @@ def fetch_checkpoint(
 
 
 def fetch_segments(
-    thread: str, spans: tuple[Span, ...], generation: int | None = None
+    thread: str, spans: tuple[Span, ...], look: Look | None = None
 ) -> Operation[list[Segment]]:
-    """Return the segments that hold the spans; no round trip for no spans."""
+    """Return the segments that hold the spans; no round trip for no spans.
+
+    None if the thread's row has changed since the look so that others may be at the positions.
+    """
     if not spans:
         return []
-    reply = yield from fetch(ReadSegments(thread, spans, generation))
+    if look is None:
+        reply = yield from fetch(ReadSegments(thread, spans))
+    else:
+        generation, base, named = look
+        reply = yield from fetch(ReadSegments(thread, spans, generation, False, base, named))  # noqa: FBT003 - `stub`
     return cast("list[Segment]", reply)
 
 

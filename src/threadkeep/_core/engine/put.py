@@ -14,13 +14,14 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import model, parents, refs, thread_summary
+from threadkeep._core.engine import lives, model, parents, refs, thread_summary
 from threadkeep._core.engine.context import (
     KEYFRAME_EVERY,
     RUN_ATTEMPTS,
     Built,
     Engine,
     Failed,
+    look,
     read_channels,
     read_elements,
     remember,
@@ -41,7 +42,7 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version
-from threadkeep._core.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
+from threadkeep._core.engine.rows import pack_metadata, pack_time, pack_writes, seal
 from threadkeep._core.engine.shadow import copy_and_watch
 from threadkeep._core.engine.shapes import settled
 from threadkeep._core.engine.snapshots import (
@@ -52,6 +53,7 @@ from threadkeep._core.engine.snapshots import (
     LoadEntry,
     own_copy,
 )
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.engine.working_set import ThreadMemory
 from threadkeep.errors import (
     BackendError,
@@ -81,6 +83,7 @@ class Put(NamedTuple):
     run: bool = False  # made by a run of a graph
     above: Sequence[CheckpointRef] = ()  # checkpoints that must exist
     edits: bool = False  # changes its parent, which must exist
+    by: object = None  # identifies the run of the graph
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -110,6 +113,7 @@ class PutWrites(NamedTuple):
     task_path: str
     indexes: Sequence[int] | None = None
     fences: tuple[model.Fence, ...] = ()
+    by: object = None  # as in `Put`
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies
@@ -123,12 +127,12 @@ SaveCall: TypeAlias = Put | PutWrites
 def build(engine: Engine, call: SaveCall) -> Built | None:
     """Build the batch of a call; None if the store must be read first."""
     memory = engine.memory(call.place.thread)
-    generation = memory.generation
-    if generation is None:
+    proof = memory.proof
+    if proof is None or (proof.life and not _is_sure(engine, memory, call)):
         return None
     if isinstance(call, PutWrites):
         with memory.encoding:
-            return _writes_batch(engine, memory, call, generation)
+            return _writes_batch(engine, memory, call, proof)
     if call.above and parents.unknown(memory, call.above):
         return None
     parent, values = _known_parent(memory, call), _NO_VALUES
@@ -139,7 +143,17 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
     elif call.parent is not None:
         return None
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, values, join=True)
+        return _put_batch(engine, memory, call, proof, parent, values, join=True)
+
+
+def _is_sure(engine: Engine, memory: ThreadMemory, call: SaveCall) -> bool:
+    """Return True if a save on a thread that was deleted needs no look at the rows."""
+    place = call.place
+    if lives.of(engine, call.by, place.thread) is not None:
+        return True
+    if isinstance(call, PutWrites):
+        return memory.state(place.ns, str(place.id)) is not None
+    return call.parent is not None or not place.ns  # (an unknown parent is always read)
 
 
 def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operation[None]:
@@ -186,30 +200,32 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
 
 def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
-    generation = memory.generation
+    proof = memory.proof
+    is_sure = proof is None or not proof.life or _is_sure(engine, memory, call)
     if isinstance(call, PutWrites):
-        if generation is None:  # the thread may not exist, or may be archived
+        if proof is None or not is_sure:  # the thread may not exist, or may be archived
             call = call.with_copies()  # the program continues while the store is read
             reply = yield from fetch_checkpoint(*call.place)
             if call.fences and unless_hidden(reply.found) is None:
                 raise _removed(call)
-            generation = reply.generation
+            lives.refuse_orphan(call.place, call.by, reply)
+            proof = reply.proof
         with memory.encoding:
-            return _writes_batch(engine, memory, call, generation)
+            return _writes_batch(engine, memory, call, proof)
     if attempt == 0 and (unknown := parents.unknown(memory, call.above)):
         call = call.with_copies()
         yield from parents.expect(call.place, unknown)
     parent = _known_parent(memory, call)
-    if generation is None or (parent is None and call.parent is not None):
+    if proof is None or not is_sure or (parent is None and call.parent is not None):
         call = call.with_copies()
-        generation, parent = yield from _read_parent(engine, memory, call)
+        proof, parent = yield from _read_parent(engine, memory, call)
         if call.edits and parent is None:
             raise _removed(call)
     values = _NO_VALUES
     if parent is not None:
-        values = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
+        values = yield from _recall(engine, memory, parent, call, proof, resume=attempt == 0)
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, values, join=attempt == 0)
+        return _put_batch(engine, memory, call, proof, parent, values, join=attempt == 0)
 
 
 def _removed(call: SaveCall) -> ThreadkeepError:
@@ -238,20 +254,21 @@ def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
 
 def _read_parent(
     engine: Engine, memory: ThreadMemory, call: Put
-) -> Operation[tuple[int, CheckpointSnapshot | None]]:
+) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:
     place = call.place
-    reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
-    is_new = reply.found is None and not place.ns and call.parent is None
-    memory.meet(reply.generation, is_new=is_new)
+    reply = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
+    proof = memory.proof
+    if proof is None or not proof.holds(reply.generation, reply.tips):
+        proof = reply.proof  # (the working set has forgotten the thread meanwhile)
     if call.parent is None or reply.found is None:
-        return reply.generation, None
+        if lives.of(engine, call.by, place.thread) is None:
+            yield from lives.refuse_missing(place, call.parent, call.metadata, reply)
+        return proof, None
     read, key = read_channels(engine, reply.found)
     row = reply.found.row
     read = read if engine.shapes is None else settled(read)
     data, codec = row.manifest, engine.codec
-    return reply.generation, CheckpointSnapshot(
-        place.ns, row.id, row.flags, read, key, {}, data, codec
-    )
+    return proof, CheckpointSnapshot(place.ns, row.id, row.flags, read, key, {}, data, codec)
 
 
 def _recall(
@@ -259,7 +276,7 @@ def _recall(
     memory: ThreadMemory,
     parent: CheckpointSnapshot,
     call: Put,
-    generation: int,
+    proof: Proof,
     *,
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
@@ -271,11 +288,9 @@ def _recall(
     spans = [span for ref in lost.values() for span in ref.needs]
     # If the old value cannot be read, the new one is stored whole.
     with suppress(CodecError):
-        found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
+        found, segments = yield from read_elements(engine, call.place.thread, spans, proof.look)
         if resume:
-            resume_logs(
-                memory, parent.ns, parent.manifest, parent.keyframe, segments, found, generation
-            )
+            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found, proof)
         for channel, ref in lost.items():
             with suppress(CodecError):
                 held[channel] = watched_value(ref, found, found.value(ref))
@@ -308,7 +323,7 @@ def _put_batch(
     engine: Engine,
     memory: ThreadMemory,
     call: Put,
-    generation: int,
+    proof: Proof,
     parent: CheckpointSnapshot | None,
     known: Mapping[str, ChannelValue],
     *,
@@ -328,7 +343,7 @@ def _put_batch(
     if join:
         appender.seal()
     segments = appender.segments()
-    draft.settle(generation)
+    draft.settle(proof)
     reported, loaded, owner = memory.reported, call.loaded, None
     flags = model.FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have reported other metadata meanwhile
@@ -342,13 +357,14 @@ def _put_batch(
     batch = model.Batch(
         thread=place.thread,
         now=now,
-        generation=generation,
-        born=born(row.id, row.parent),
+        generation=proof.generation,
+        life=lives.of(engine, call.by, place.thread),
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
         drop_segments=appender.dropped,
         touch=touch,
+        link=Link(proof),
     )
     state = CheckpointSnapshot(
         ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh
@@ -356,7 +372,7 @@ def _put_batch(
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     fence = fence if call.run or begins else None
-    return Built(memory, batch, appender, state, reported, row.parent, (), fence, begins)
+    return Built(memory, proof, batch, appender, state, reported, row.parent, (), fence, begins)
 
 
 def _row(
@@ -376,12 +392,6 @@ def _row(
     at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
     fields = (*at, metadata, exact, key.log, key.pos)
     return model.CheckpointRow(*fields, seal(data, fields))
-
-
-def born(*ids: str | None) -> int | None:
-    """Return when the oldest of the ids was made, as far as they tell."""
-    times = [time for i in ids if (time := created_at(i)) is not None]
-    return min(times) if times else None
 
 
 def _manifest(
@@ -444,7 +454,7 @@ def _encoded(
     return key, refs.encode_manifest(stored, key.manifest, key.numbers)
 
 
-def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
+def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: Proof) -> Built:
     place, now, indexes = call.place, engine.now(), call.indexes
     thread, ns, own_id = place
     appender = Appender(memory.logs, ns, engine.compression)
@@ -466,7 +476,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
         exc.at(**place.named())
         raise
     segments = appender.segments()
-    draft.settle(generation)
+    draft.settle(proof)
     loaded = LOADS.of(own_id)
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     # (the columns of the row that the checksum covers, in order)
@@ -490,11 +500,12 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     batch = model.Batch(
         thread=thread,
         now=now,
-        generation=generation,
-        born=born(row.checkpoint_id),
+        generation=proof.generation,
+        life=lives.of(engine, call.by, place.thread),
         fences=call.fences or fence,
         segments=segments,
         writes=(row,),
         touch=touch._replace(at=now) if call.fences else touch,
+        link=Link(proof),
     )
-    return Built(memory, batch, appender, beside=state and state.id, writes=tuple(made))
+    return Built(memory, proof, batch, appender, beside=state and state.id, writes=tuple(made))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from sys import getrefcount
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine.differences import SeenSequence
@@ -33,7 +33,20 @@ class LoadEntry:
         return _references(self) <= _UNHELD
 
 
-def _references(entry: LoadEntry) -> int:
+@dataclass(slots=True, eq=False)
+class RunEntry:
+    """One run of a graph, by an object that belongs to it alone."""
+
+    id: Any
+    lives: dict[Any, int]  # of the threads that it has loaded
+
+    @property
+    def ended(self) -> bool:
+        """As in `LoadEntry`."""
+        return _references(self) <= _UNHELD
+
+
+def _references(entry: LoadEntry | RunEntry) -> int:
     return getrefcount(entry.id)
 
 
@@ -46,50 +59,83 @@ _UNHELD = _references(LoadEntry(own_copy("id"), 1, 0, 0))
 """Reference count of an id that only its entry holds; it depends on the version of Python."""
 
 
-class Loads:
-    """Table of loads, by the identity of the checkpoint ids that they returned.
+E = TypeVar("E", LoadEntry, RunEntry)
 
-    LangGraph carries the `str` object that a load returned into the first `put` and into every
-    `put_writes` on the checkpoint. If an id is not in the table, as in a later `put`, the run that
-    put the parent continues.
 
-    Invariants: of our objects only the entry holds the id, so its reference count shows if the
-    program still does. Only operations that are atomic in CPython touch the table, so it needs no
-    lock.
+class _ByIdentity(Generic[E]):
+    """Table of entries by the identity of an object, as long as the program holds the object.
+
+    Invariants: of our objects only the entry holds it, so its reference count shows if the program
+    still does. Only operations that are atomic in CPython touch the table, so it needs no lock.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, LoadEntry] = {}
+        self._entries: dict[int, E] = {}
         self._room = _LEAST
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, text: str, run: int, seen: int, flags: int) -> str:
-        """Remember a load; return its id, as a separate object if it has two characters or more."""
-        if len(text) < 2:  # noqa: PLR2004 - see above
-            return text
-        found = own_copy(text)
-        self._entries[id(found)] = LoadEntry(found, run, seen, flags)
+    def _add(self, entry: E) -> None:
+        self._entries[id(entry.id)] = entry
         if len(self._entries) > self._room:
             self.sweep()
-        return found
 
-    def of(self, text: str | None) -> LoadEntry | None:
-        """Return the load that returned this very object, or None."""
-        entry = self._entries.get(id(text))
-        return entry if entry is not None and entry.id is text else None
+    def of(self, key: object) -> E | None:
+        """Return the entry of this very object, or None."""
+        entry = self._entries.get(id(key))
+        return entry if entry is not None and entry.id is key else None
 
     def sweep(self) -> None:
-        """Remove the entries of unused ids. The next loads share the cost."""
+        """Remove the entries of unused objects. The next ones share the cost."""
         for key, entry in self._entries.copy().items():
             if entry.ended:
                 self._entries.pop(key, None)
         self._room = max(_LEAST, 2 * len(self._entries))
 
 
+class Loads(_ByIdentity[LoadEntry]):
+    """Table of loads, by the checkpoint ids that they returned.
+
+    LangGraph carries the `str` object that a load returned into the first `put` and into every
+    `put_writes` on the checkpoint. If an id is not in the table, as in a later `put`, the run that
+    put the parent continues.
+    """
+
+    def add(self, text: str, run: int, seen: int, flags: int) -> str:
+        """Remember a load; return its id, as a separate object if it has two characters or more."""
+        if len(text) < 2:  # noqa: PLR2004 - see above
+            return text
+        found = own_copy(text)
+        self._add(LoadEntry(found, run, seen, flags))
+        return found
+
+
+class Runs(_ByIdentity[RunEntry]):
+    """Table of the runs of graphs, with the lives of the threads that they have loaded.
+
+    A run's first read of a thread decides, also if the thread has no checkpoint yet.
+    """
+
+    def begin(self, run: object, thread: Any, life: int, *, first: bool) -> None:
+        """Note the life that a run has loaded; `first`: its first read of all."""
+        entry = self.of(run)
+        if entry is None or first:
+            self._add(RunEntry(run, {thread: life}))
+        else:
+            entry.lives.setdefault(thread, life)
+
+    def life(self, run: object, thread: Any) -> int | None:
+        """Return the life in which a run has loaded a thread; None if that is not known."""
+        entry = self.of(run)
+        return None if entry is None else entry.lives.get(thread)
+
+
 LOADS = Loads()
 """The only table of the process, as ids may pass from one saver to another."""
+
+RUNS = Runs()
+"""Likewise the only one."""
 
 
 _PART_MOST = 64  # most elements of a value by which it is found again

@@ -1,7 +1,7 @@
 """Working set: the values of its threads that this process saw last. An optimization only.
 
-Invariant: values remembered as stored are stored, under the remembered generation. No lock is held
-while an operation waits.
+Invariant: values remembered as stored are stored, as long as the thread's row proves it (see
+`tips`). No lock is held while an operation waits.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep._core.engine.logs import Lock, OpenLogs, TailSegment
-from threadkeep._core.engine.model import NESTED, HeadFence
+from threadkeep._core.engine.model import NESTED, HeadFence, ThreadState
 from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
     StoredObject,
     StoredValue,
 )
 from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
+from threadkeep._core.engine.tips import Look, Proof
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class ThreadMemory:
         # Held while a call's values are encoded, so that two simultaneous calls store the same
         # message once.
         self.encoding = locks()
-        self.generation: int | None = None
+        self.proof: Proof | None = None  # None: the store has not been asked yet
         self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
         self.recent = RecentValues(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
@@ -70,19 +71,38 @@ class ThreadMemory:
         self.weighed = _BASE_WEIGHT  # as the working set last weighed it
         self.used = 0  # the number of uses of all threads at its last one
 
-    def meet(self, generation: int, *, is_new: bool = False) -> None:
-        """Forget everything if segments were removed since; `is_new`: nothing is stored yet."""
+    @property
+    def look(self) -> Look | None:
+        """The last look that the store has confirmed."""
+        return None if self.proof is None else self.proof.look
+
+    def meet(self, state: ThreadState, before: Look | None, *, is_new: bool = False) -> bool:
+        """Forget everything if the thread's row no longer proves it.
+
+        Segments were removed, the store has lost its last commits, or others have committed often.
+        `before` is the last look when the read began, `is_new`: nothing is stored yet.
+
+        Returns False, without effect, if the reply is older than a commit of this process: read
+        again.
+        """
         with self._lock:
-            if generation != self.generation:
-                self.logs.clear()
-                self.recent.clear()
-                self._states.clear()
-                self._states_bytes = self.newest_bytes = self._newest_size = self._sized_at = 0
-                self._head = None
-                self.reported = NOTHING_REPORTED
-                self.generation = generation
-                if is_new:
-                    self.logs.count_up()
+            proof = self.proof
+            if proof is not None:
+                if proof.holds(state.generation, state.tips):
+                    proof.renew(state.tips)
+                    return True
+                if proof.look != before:
+                    return False
+            self.logs.clear()
+            self.recent.clear()
+            self._states.clear()
+            self._states_bytes = self.newest_bytes = self._newest_size = self._sized_at = 0
+            self._head = None
+            self.reported = NOTHING_REPORTED
+            self.proof = state.proof
+            if is_new:
+                self.logs.count_up()
+            return True
 
     def abandon(self) -> None:
         """Forget uncommitted values: other bytes took their place."""
@@ -94,25 +114,25 @@ class ThreadMemory:
         self,
         placed: list[StoredObject],
         known: list[tuple[str, StoredValue]],
-        generation: int | None,
+        proof: Proof,
     ) -> None:
-        """Remember where values were put under `generation`; nothing under an unknown one."""
-        if generation is None or not (placed or known):
+        """Remember where values were put, if `proof` is still the memory's."""
+        if not (placed or known):
             return
         with self._lock:
-            if generation == self.generation:
+            if proof is self.proof:
                 self.recent.remember(placed, known)
 
     def note_tails(
-        self, tails: Sequence[tuple[int, int, TailSegment]], generation: int | None
+        self, tails: Sequence[tuple[int, int, TailSegment]], proof: Proof | None
     ) -> None:
-        """Remember small segments that were stored under `generation`, to be sealed later.
+        """Remember small segments that were stored under `proof`, to be sealed later.
 
         After a removal other elements may have their positions.
         """
         if tails:
             with self._lock:
-                if generation == self.generation:
+                if proof is self.proof:
                     self.logs.note_tails(tails)
 
     def state(self, ns: str, checkpoint_id: str) -> CheckpointSnapshot | None:
@@ -130,19 +150,19 @@ class ThreadMemory:
     def publish(
         self,
         state: CheckpointSnapshot,
-        generation: int | None,
+        proof: Proof | None,
         fence: HeadFence | None = None,
         reported: Reported | None = None,
         *,
         begins: bool = False,
     ) -> str | None:
-        """Remember a checkpoint that was committed (or read) under `generation`.
+        """Remember a checkpoint that was committed (or read) under `proof`.
 
         Returns the head that the run forked from, or None if there is none or it was returned
         before.
         """
         with self._lock:
-            if generation != self.generation:
+            if proof is not self.proof:
                 return None
             if reported is not None:
                 self.reported = reported
@@ -210,6 +230,7 @@ class WorkingSet:
         self._exclusive = exclusive
         self._locks = locks
         self._token = token
+        self.key = object()  # names the working set without keeping it
         self._start()
 
     def _start(self) -> None:
@@ -289,6 +310,7 @@ class PrefixedSet(WorkingSet):
     def __init__(self, whole: WorkingSet, prefix: str) -> None:
         self._whole = whole
         self._prefix = prefix
+        self.key = object()
         self.counts = _PartCounts(whole)
 
     def apart(self) -> WorkingSet:

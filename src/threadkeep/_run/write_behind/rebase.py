@@ -42,6 +42,7 @@ from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import pack_writes, with_body, with_manifest
 from threadkeep._core.engine.shadow import Shadow, copy_and_watch
 from threadkeep._core.engine.snapshots import CellValue, ChannelValue, RunValue
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     SegmentTakenError,
@@ -60,7 +61,8 @@ def joined(batches: Sequence[Batch]) -> Batch:
     """
     if len(batches) == 1:
         return batches[0]
-    borns = [batch.born for batch in batches if batch.born is not None]
+    lives = [batch.life for batch in batches if batch.life is not None]
+    links = [batch.link for batch in batches if batch.link is not None]
     named = [batch.generation for batch in batches if batch.generation is not None]
     checkpoints: dict[tuple[str, str], CheckpointRow] = {}
     segments: dict[_Place, Segment] = {}
@@ -76,14 +78,23 @@ def joined(batches: Sequence[Batch]) -> Batch:
         checkpoints |= {(row.ns, row.id): row for row in batch.checkpoints}
     return batches[-1]._replace(
         generation=named[0] if named else None,
-        born=min(borns, default=None),
+        life=lives[0] if lives else None,
         segments=tuple(segments.values()),
         checkpoints=tuple(checkpoints.values()),
         writes=tuple(row for batch in batches for row in batch.writes),
         drop_segments=tuple(drops),
         touch=thread_summary.merged(tuple([b.touch for b in batches if b.touch is not None])),
         made=None,
+        link=_link(links),
     )
+
+
+def _link(links: Sequence[Link]) -> Link | None:
+    """Return a link that expects what all of the links expect."""
+    if not links or all(link.proof is links[-1].proof for link in links):
+        return links[-1] if links else None
+    tips = set[int]().union(*[link.proof.tips for link in links])
+    return Link(Proof(links[0].proof.generation, links[0].proof.life, tips))
 
 
 def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
@@ -169,13 +180,15 @@ class _Rebase:
             drop_segments=(),
             touch=None if plain.touch is None else plain.touch._replace(size=size),
             made=None,
+            link=Link(self._rows.proof),
         )
 
     def _refuse_deleted(self, plain: Batch) -> None:
-        """Refuse batches older than a deletion if no id shows their age; the store cannot."""
+        """Refuse batches of a life that has ended; if no life is known, the rows decide."""
         before = self._beside - self._brought
         is_there = any(key in self._lineage.stored for key in before)
-        if self._rows.deleted_at and plain.born is None and before and not is_there:
+        is_unknown = plain.life is None and self._rows.deleted_at and before and not is_there
+        if is_unknown or plain.life not in (None, self._rows.life):
             raise ThreadDeletedError(thread=plain.thread)
 
     def _segments(self) -> tuple[Segment, ...]:

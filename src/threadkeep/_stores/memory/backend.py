@@ -133,12 +133,14 @@ def _checkpoint(threads: MemoryThreads, read: model.ReadCheckpoint) -> model.Thr
     namespace = thread.namespaces.get(read.ns, EMPTY_NAMESPACE)
     row = namespace.head() if read.id is None else namespace.rows.get(read.id)
     found = thread.stored(read.thread, row) if row else None
-    return model.ThreadState(thread.generation, thread.deleted_at, found)
+    return model.ThreadState(thread.generation, thread.deleted_at, found, thread.tips, thread.life)
 
 
 def _segments(threads: MemoryThreads, read: model.ReadSegments) -> list[model.Segment]:
     thread = threads.get(read.thread, EMPTY)
     if read.generation not in (None, thread.generation):
+        return []
+    if not all(tip in thread.tips for tip in read.base):
         return []
     return between(thread.heap.logs, read.spans)
 
@@ -195,7 +197,8 @@ def _thread(threads: MemoryThreads, read: model.ReadThread) -> model.ThreadRows:
     places = (model.SegmentInfo(s.log, s.start, s.count, len(s.data)) for s in thread.segments())
     family = tuple(sorted(thread.heap.members - {read.thread}))
     state = (thread.generation, thread.deleted_at)
-    return model.ThreadRows(*state, tuple(checkpoints), tuple(orphans), tuple(places), family)
+    rows = (*state, tuple(checkpoints), tuple(orphans), tuple(places), family)
+    return model.ThreadRows(*rows)._replace(tips=thread.tips, life=thread.life)
 
 
 def _find(threads: MemoryThreads, read: model.FindThreads) -> list[str]:

@@ -7,8 +7,8 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadkeep._core.engine import model, thread_entry
-from threadkeep._stores.records import Log, allows, check_ends, check_state
+from threadkeep._core.engine import model, thread_entry, tips
+from threadkeep._stores.records import Log, allows, check_ends, check_state, tip_of
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 if TYPE_CHECKING:
@@ -109,10 +109,15 @@ class MemoryHeap:
 class MemoryThread:
     """All rows of one thread."""
 
-    __slots__ = ("deleted_at", "entry", "generation", "heap", "namespaces", "revision", "size")
+    __slots__ = (
+        *("deleted_at", "entry", "generation", "heap", "life", "namespaces", "revision", "size"),
+        "tips",
+    )
 
     def __init__(self) -> None:
         self.generation = 0
+        self.tips: tuple[int, ...] = ()
+        self.life = 0
         self.deleted_at = 0
         self.namespaces: defaultdict[str, MemoryNamespace] = defaultdict(MemoryNamespace)
         self.heap = MemoryHeap()
@@ -265,6 +270,7 @@ def _apply(threads: MemoryThreads, batch: model.Batch) -> None:
     _move_segments(batch, thread)
     _move_rows(batch, thread)
     thread.revision += batch.removes
+    thread.tips = tips.after(thread.tips, tip_of(batch))
     if known is None:
         threads[batch.thread] = thread
         thread.heap.members.add(batch.thread)
@@ -285,6 +291,8 @@ def _drop(threads: MemoryThreads, change: model.DropThread) -> None:
     gone, before = MemoryThread(), threads.get(change.thread, EMPTY)
     _check(change.expected, before, threads)
     gone.generation = before.generation + 1
+    gone.tips = (tip_of(change),)
+    gone.life = gone.tips[0] if change.ends else before.life
     gone.deleted_at = change.now
     before.heap.members.discard(change.thread)
     _bump(threads, before)
@@ -308,7 +316,8 @@ def _copy(threads: MemoryThreads, change: model.CopyThread) -> None:
         return
     check_ends(change, source.generation, source.entry_revision, target_holds=any(target.rows()))
     copy = threads[change.target] = MemoryThread()
-    copy.generation = target.generation + 1
+    copy.generation, copy.life = target.generation + 1, target.life
+    copy.tips = (tip_of(change),)
     copy.add_rows(source.rows(), source.writes())
     for segment in source.segments():
         copy.heap.logs[segment.log].put(segment)
@@ -328,6 +337,7 @@ def _fork(threads: MemoryThreads, change: model.ForkThread) -> None:
     fork.heap = source.heap
     fork.heap.members.add(change.target)
     fork.generation, fork.revision = target.generation + 1, target.revision
+    fork.tips, fork.life = (tip_of(change),), target.life
     _bump(threads, source)
     checkpoints, writes = set(change.checkpoints), set(change.writes)
     fork.add_rows(
@@ -342,7 +352,7 @@ def _fork(threads: MemoryThreads, change: model.ForkThread) -> None:
 
 
 def _check(batch: model.Batch, thread: MemoryThread, threads: MemoryThreads) -> None:
-    check_state(batch, thread.generation, thread.deleted_at)
+    check_state(batch, thread.generation, thread.tips, thread.life)
     for fence in batch.fences:
         _check_fence(fence, batch, thread, threads)
 

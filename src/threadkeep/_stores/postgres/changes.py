@@ -21,7 +21,7 @@ from threadkeep._stores.postgres.statement import (
     pack_metadata,
     pack_optional,
 )
-from threadkeep._stores.records import only_adds, overlap, pack_text
+from threadkeep._stores.records import new_tip, only_adds, overlap, pack_text, tip_of
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]
@@ -39,6 +39,7 @@ def _parameters(text: str) -> tuple[tuple[str, str], ...]:
 
 # The array parameters of `commit_batch`, by the kind of row they describe.
 _ARRAYS = {
+    "base": _parameters("expected_tips bigint"),
     "fences": _parameters(
         "fence_kinds text, fence_namespaces text, fence_ids text, fence_a bigint, fence_b bigint"
     ),
@@ -164,9 +165,16 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
 
 
 def _register(
-    thread: str, now: int, entry: ThreadEntry | None, touch: EntryUpdate | None
+    thread: str,
+    now: int,
+    entry: ThreadEntry | None,
+    touch: EntryUpdate | None,
+    tip: int | None = None,
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return the call of `register` as SQL, and its parameters; "" if there is no update."""
+    """Return the call of `register` as SQL, and its parameters; "" if there is no update.
+
+    `tip` is put with it.
+    """
     arguments: list[_Argument] = []
     if entry is not None:
         arguments += _entry_arguments(entry)
@@ -174,8 +182,9 @@ def _register(
         arguments += _touch_arguments(touch)
     if not arguments:
         return "", ()
-    text = f"{{schema}}.register(%s, %s, {', '.join([sql for sql, _ in arguments])})::text"
-    return text, (pack_text(thread), Int8(now), *[value for _, some in arguments for value in some])
+    text = f"{{schema}}.register(%s, %s, %s, {', '.join([sql for sql, _ in arguments])})::text"
+    first = (pack_text(thread), Int8(now), _number(tip))
+    return text, (*first, *[value for _, some in arguments for value in some])
 
 
 def _entry_arguments(entry: ThreadEntry) -> Iterator[_Argument]:
@@ -243,16 +252,19 @@ def _number(value: int | None) -> Int8 | None:
 # -- one batch -----------------------------------------------------------------------
 
 
-def _batch(batch: model.Batch) -> Statement:
+def _batch(batch: model.Batch, tip: int | None) -> Statement:
     if size(batch) > _MOST_BYTES:  # the server would just close the connection
         raise InvalidArgumentError(
             f"The values of one save take {size(batch):,} bytes; PostgreSQL takes 1 GB.",
             hint="Keep larger values outside the state.",
             thread=batch.thread,
         )
-    expected = _number(batch.born), _number(batch.generation)
+    told, told_values = _register(batch.thread, batch.now, batch.entry, batch.touch, tip)
+    expected = _number(batch.life), _number(batch.generation), None if told else _number(tip)
     values: list[Any] = [pack_text(batch.thread), *expected, batch.bump_generation]
-    present = []
+    present = [("base", len(batch.base) if len(batch.base) <= _FEW else 0)] if batch.base else []
+    base = [_number(one) for one in batch.base]
+    values += base if len(base) <= _FEW else [base]
     for kind, row_of in _ROWS.items():
         rows: Sequence[Any] = getattr(batch, kind)
         if rows:
@@ -262,7 +274,6 @@ def _batch(batch: model.Batch) -> Statement:
             for column, (_, type_) in zip(columns, _ARRAYS[kind], strict=True):
                 some = [_number(one) for one in column] if type_ == "bigint" else list(column)
                 values += some if few else (some,)
-    told, told_values = _register(batch.thread, batch.now, batch.entry, batch.touch)
     return Statement(_commit(tuple(present), told), (*values, *told_values))
 
 
@@ -284,8 +295,8 @@ def _commit(present: tuple[tuple[str, int], ...], told: str) -> str:
         for row, few in present
         for name, kind in _ARRAYS[row]
     ]
-    first = "the_thread => %s", "born => %s::bigint", "expected_generation => %s::bigint"
-    arguments = ", ".join([*first, "bump => %s", *arrays])
+    first = "the_thread => %s", "expected_life => %s::bigint", "expected_generation => %s::bigint"
+    arguments = ", ".join([*first, "its_tip => %s::bigint", "bump => %s", *arrays])
     committed = f"SELECT * FROM {{schema}}.commit_batch({arguments})"
     if not told:
         return committed
@@ -302,7 +313,7 @@ _TOGETHER = ("segments", "drop_segments", "checkpoints", "writes")
 # The columns of each kind of row, in the order of the function's parameters. The rows of all kinds
 # but the first (the batches themselves) begin with the number of their batch.
 _KINDS: dict[str, tuple[str, ...]] = {
-    "batches": ("text", *["bigint"] * 5),
+    "batches": ("text", "bigint", "bigint", "text", *["bigint"] * 4),
     "labels": ("bigint", "text", "text"),
     "transitions": ("bigint", *[kind for _, kind in _TRANSITIONS]),
     **{kind: ("bigint", *[column for _, column in _ARRAYS[kind]]) for kind in _TOGETHER},
@@ -359,11 +370,14 @@ def _overlap(batches: Sequence[model.Batch]) -> bool:
 
 def _rows(batches: Sequence[model.Batch]) -> dict[str, list[_Row]]:
     rows: dict[str, list[_Row]] = {kind: [] for kind in _KINDS}
+    tips = {batch.thread: new_tip() for batch in batches}
+    tips |= {batch.thread: batch.tip for batch in batches if batch.tip}
     for number, batch in enumerate(batches, 1):
         touch = batch.touch
         told = (None, None) if touch is None else (touch.size, touch.at)
-        expected = (pack_text(batch.thread), batch.born, batch.generation, batch.now)
-        rows["batches"].append((*expected, *told))
+        base = f"{{{','.join(map(str, batch.base))}}}"
+        expected = (pack_text(batch.thread), batch.life, batch.generation, base)
+        rows["batches"].append((*expected, tips[batch.thread], batch.now, *told))
         for kind in _TOGETHER:
             some = getattr(batch, kind)
             if some:
@@ -381,7 +395,8 @@ def _rows(batches: Sequence[model.Batch]) -> dict[str, list[_Row]]:
 _DROPPED = """
 WITH checked AS MATERIALIZED ({checked}), dropped AS MATERIALIZED (
     SELECT checked.*,
-        CASE WHEN checked.refusal IS NULL THEN {schema}.drop_thread(%s, %s)::text END AS gone
+        CASE WHEN checked.refusal IS NULL
+            THEN {schema}.drop_thread(%s, %s, %s, %s)::text END AS gone
     FROM checked)
 """
 _DROP_EXPECTED = f"""{_DROPPED}
@@ -400,13 +415,16 @@ _AFTER_DROP = "the_thread => CASE WHEN dropped.gone IS NOT NULL THEN %s::text EN
 
 
 def _drop(change: model.DropThread) -> Statement:
-    values = (pack_text(change.thread), Int8(change.now))
+    tip = tip_of(change)
+    values = (pack_text(change.thread), Int8(change.now), Int8(tip), change.ends)
     replaced = change.rows is not None
-    if not (replaced or change.fences) and change.generation is None and change.entry is None:
-        return Statement("SELECT {schema}.drop_thread(%s, %s)", values)
-    checked = _batch(change.expected)
+    expected = change.expected
+    is_free = change.generation is None and not (change.fences or expected.base)
+    if is_free and not replaced and change.entry is None:
+        return Statement("SELECT {schema}.drop_thread(%s, %s, %s, %s)", values)
+    checked = _batch(expected, None)
     if change.rows is not None:
-        put = _batch(change.rows)
+        put = _batch(change.rows, tip_of(change.rows))
         text = _REPLACE.replace("{put}", put.sql.replace("the_thread => %s", _AFTER_DROP, 1))
         rest = put.values
     else:
@@ -417,8 +435,8 @@ def _drop(change: model.DropThread) -> Statement:
 
 def _copy(change: model.CopyThread) -> Statement:
     names = pack_text(change.source), pack_text(change.target)
-    values = (*names, Int8(change.now), _number(change.revision))
-    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s, %s::bigint)", values)
+    values = (*names, Int8(change.now), _number(change.revision), Int8(tip_of(change)))
+    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s, %s::bigint, %s)", values)
 
 
 def _fork(change: model.ForkThread) -> Statement:
@@ -428,7 +446,8 @@ def _fork(change: model.ForkThread) -> Statement:
     told, told_values = _register(change.target, change.now, change.entry, touch)
     expected = Int8(change.generation), _number(change.revision)
     values = (pack_text(change.source), pack_text(change.target), *expected)
-    return Statement(_FORK.replace("{told}", told), (*values, *checkpoints, *writes, *told_values))
+    values = (*values, *checkpoints, *writes, Int8(tip_of(change)), *told_values)
+    return Statement(_FORK.replace("{told}", told), values)
 
 
 def _columns(rows: Iterable[_Row], width: int) -> list[list[Any]]:
@@ -438,13 +457,13 @@ def _columns(rows: Iterable[_Row], width: int) -> list[list[Any]]:
 _FORK = """
 WITH done AS MATERIALIZED (
     SELECT refusal FROM {schema}.fork_thread(%s, %s, %s, %s::bigint,
-        %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]))
+        %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s))
 SELECT done.refusal, NULL, NULL,
     CASE WHEN done.refusal IS NULL THEN {told} END
 FROM done
 """
 _CHANGES: dict[type[model.Change], Callable[[Any], Statement]] = {
-    model.Batch: _batch,
+    model.Batch: lambda batch: _batch(batch, tip_of(batch)),
     model.DropThread: _drop,
     model.CopyThread: _copy,
     model.ForkThread: _fork,

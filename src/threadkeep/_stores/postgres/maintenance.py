@@ -168,7 +168,8 @@ _HOLDS_TABLES = "SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s) L
 _RAISE = "UPDATE {schema}.threads SET generation = generation + %s"
 # A thread that existed before the restore, and is not in the archive, becomes a deleted thread.
 _BURY = """
-INSERT INTO {schema}.threads (thread_id, generation, deleted_at) VALUES (%s, %s, %s)
+INSERT INTO {schema}.threads (thread_id, generation, deleted_at, life)
+VALUES (%s, %s, %s, 1 + (random() * 2 ^ 52)::bigint)
 ON CONFLICT DO NOTHING
 """
 

@@ -143,7 +143,10 @@ _GENERATION = """
 _HEAP = """
     (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
 """
-_STATE = f"{_GENERATION}, coalesce({MICROSECONDS.format('t.deleted_at')}, 0)"
+_STATE = (
+    f"{_GENERATION}, coalesce({MICROSECONDS.format('t.deleted_at')}, 0),"
+    " coalesce(t.tips, '{}'), coalesce(t.life, 0)"
+)
 _ONE = f"""
 SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
 FROM (SELECT %s::text COLLATE "C" AS thread_id) q
@@ -165,9 +168,9 @@ def _checkpoint(read: model.ReadCheckpoint) -> Query:
         values.append(pack_text(read.id))
 
     def reply(results: Sequence[Rows]) -> model.ThreadState:
-        ((generation, deleted_at, *row),) = results[0]
+        ((generation, deleted_at, tips, life, *row),) = results[0]
         found = _stored(read.thread, row, {}) if row[1] is not None else None
-        return model.ThreadState(generation, deleted_at, found)
+        return model.ThreadState(generation, deleted_at, found, tuple(tips), life)
 
     return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
 
@@ -213,8 +216,9 @@ JOIN LATERAL (
         AND s.start + s.count > span.start
         AND s.start >= CASE WHEN b.start IS NULL THEN 0 ELSE b.start END
 ) s ON span.start < span.stop
-WHERE %s::bigint IS NULL OR %s = coalesce(
-    (SELECT {_GENERATION} FROM {{schema}}.threads t WHERE t.thread_id = %s), 0)
+WHERE coalesce((
+    SELECT (%s::bigint IS NULL OR %s = {_GENERATION}) AND %s::bigint[] <@ t.tips
+    FROM {{schema}}.threads t WHERE t.thread_id = %s), false)
 ORDER BY s.log, s.start
 """
 
@@ -224,7 +228,8 @@ def _segments(read: model.ReadSegments) -> Query:
     columns = tuple(zip(*read.spans, strict=True)) or ((), (), ())
     logs, starts, stops = ([Int8(n) for n in column] for column in columns)
     generation = None if read.generation is None else Int8(read.generation)
-    values = (logs, starts, stops, *[thread] * 4, generation, generation, thread)
+    base = [Int8(tip) for tip in read.base]
+    values = (logs, starts, stops, *[thread] * 4, generation, generation, base, thread)
     return Query(
         (Statement(_SEGMENTS, values),), lambda results: [model.Segment(*r) for r in results[0]]
     )
@@ -337,7 +342,7 @@ def _thread(read: model.ReadThread) -> Query:
 
     def reply(results: Sequence[Rows]) -> model.ThreadRows:
         states, rows, writes, segments, others, *own = results
-        generation, deleted_at = states[0] if states else (0, 0)
+        generation, deleted_at, tips, life = states[0] if states else (0, 0, (), 0)
         keyframes: _Keyframes = {}
         found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
         checkpoints, orphans = with_writes(
@@ -353,7 +358,8 @@ def _thread(read: model.ReadThread) -> Query:
         family = tuple([unpack_text(other) for (other,) in others])
         broken = threads.damaged(own[0], read.thread, generation) if own else ()
         return model.ThreadRows(
-            generation, deleted_at, checkpoints, orphans, places, family, broken
+            *(generation, deleted_at, checkpoints, orphans, places, family, broken),
+            *(tuple(tips), life),
         )
 
     return Query(tuple(Statement(text, key * text.count("%s")) for text in texts), reply)

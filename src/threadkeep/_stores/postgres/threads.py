@@ -124,6 +124,7 @@ UPDATE {{schema}}.threads SET
     deleted_at = CASE WHEN deleted_at {_IS_TIME} THEN deleted_at END,
     size = CASE WHEN size BETWEEN -{LARGEST} AND {LARGEST} THEN size ELSE 0 END,
     ttl = CASE WHEN ttl BETWEEN 0 AND {LARGEST} THEN ttl END,
+    tips = '{{}}',
     revision = CASE WHEN revision BETWEEN 0 AND {LARGEST} THEN revision
         ELSE (random() * 2 ^ 52)::bigint END,
     generation = CASE WHEN generation BETWEEN 0 AND {LARGEST} THEN generation

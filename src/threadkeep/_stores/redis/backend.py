@@ -16,7 +16,7 @@ from threadkeep._core.engine import model
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.options import described, from_url
-from threadkeep._stores.records import check_ends
+from threadkeep._stores.records import check_ends, confirm, new_tip, tie
 from threadkeep._stores.redis import RedisThreadOptions, clients, rows, scripts, threads
 from threadkeep._stores.redis.clients import ClientSource, RedisSettings
 from threadkeep._stores.redis.rows import Word
@@ -115,9 +115,16 @@ class AsyncRedisBackend(Server, AsyncBackend):
                 if is_batch and not self.is_cluster:
                     results += await self._commit_batches(list(run))
                 else:
-                    results += [await self._commit_alone(change) for change in run]
+                    results += [await self._commit_apart(change) for change in run]
             await self.warn_of_eviction()
         return results
+
+    async def _commit_apart(self, change: model.Change) -> ThreadkeepError | None:
+        """Make a single change, in a transaction of its own."""
+        tie([change])
+        refused = await self._commit_alone(change)
+        confirm([change], [refused])
+        return refused
 
     async def _commit_batches(self, batches: Sequence[Any]) -> list[ThreadkeepError | None]:
         by_thread: dict[str, list[model.Batch]] = {}
@@ -203,7 +210,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
             return "drop", [*scripts.drop_words(self._expecting(change))]
         is_fork = isinstance(change, model.ForkThread)
         (found,) = await self.ask([(change.source, Question("whole" if is_fork else "dump"))])
-        mark = secrets.token_hex(16)
+        mark = rows.pack_number(new_tip())  # (identifies the copy or fork)
         if isinstance(change, model.ForkThread):
             stored = rows.generation_of(found[0]) if found else 0
             generation = self._generations.name(change.source, stored)

@@ -7,6 +7,24 @@ local THREAD, ROWS, CHILDREN, WRITES, PLACES, DATA = unpack(KEYS, 1, 6)
 local NESTED, HIDDEN = 2, 4
 local LAST = string.rep('\255', 9)  -- sorts after any number
 
+-- The tips of the last commits, newest first, 8 bytes each. (Two fields: Redis keeps a hash compact
+-- while no value has more than 64 bytes.)
+local function named_tips()
+    local found = redis.call('HMGET', THREAD, 'tips', 'older')
+    return (found[1] or '') .. (found[2] or '')
+end
+
+-- Return true if the thread's row names all of these tips.
+local function names(tips)
+    local named = named_tips()
+    for _, tip in ipairs(tips) do
+        if not string.find(named, tip, 1, true) then
+            return false
+        end
+    end
+    return true
+end
+
 -- Return the members that begin with a place and a NUL, in order.
 local function under(key, place, ...)
     return redis.call('ZRANGEBYLEX', key, '[' .. place .. '\0', '(' .. place .. '\1', ...)

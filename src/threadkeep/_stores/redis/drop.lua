@@ -1,5 +1,5 @@
 -- Remove all rows of a thread and leave a tombstone. Arguments: the expectations (rows.lua), the
--- tombstone's time, '1' and an entry (writing.lua) or '0', '1' and the rows that replace the thread
+-- tombstone's time, the tip, the new life or '', '1' and an entry (writing.lua) or '0', '1' and the rows that replace the thread
 -- or '0'.
 
 local refusal = check_thread() or check_fences()
@@ -12,14 +12,19 @@ end
 begin()
 local before = state_now()
 drop_labels()
-local kept = redis.call('HMGET', THREAD, 'generation', 'ttl', 'revision')
+local kept = redis.call('HMGET', THREAD, 'generation', 'ttl', 'revision', 'life')
 redis.call('DEL', THREAD, ROWS, CHILDREN, WRITES, PLACES, DATA)
-local at = take()
+local at, tip, life = take(), take(), take()
 redis.call('HSET', THREAD, 'generation', kept[1], 'deleted_at', at, 'revision', kept[3] or 0)
 redis.call('HINCRBY', THREAD, 'generation', 1)
 redis.call('HINCRBY', THREAD, 'revision', 1)
 if at ~= '0' then
     redis.call('HSET', THREAD, 'state', 'deleted', 'created_at', at, 'updated_at', at)
+end
+put_only_tip(tip)
+life = life ~= '' and life or kept[4]
+if life then
+    redis.call('HSET', THREAD, 'life', life)
 end
 if kept[2] then
     redis.call('HSET', THREAD, 'ttl', kept[2])
@@ -35,6 +40,7 @@ if take() == '1' then  -- the rows that replace it
     put_checkpoints()
     add_writes()
     redis.call('HINCRBY', THREAD, 'generation', take())
+    put_tip(take())
     tell_registry()
 end
 return done(news(before))

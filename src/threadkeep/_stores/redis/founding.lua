@@ -26,8 +26,10 @@ local function restore(first)
     end
 end
 
--- Set the mark. A retry then counts as done, so all rows must be stored before.
+-- Set the mark. A retry then counts as done, so all rows must be stored before. The mark is also
+-- the only tip.
 local function finish(mark)
+    put_only_tip(mark)
     redis.call('HINCRBY', THREAD, 'generation', 1)
     redis.call('HSET', THREAD, 'copy', mark)
     redis.call('HDEL', THREAD, 'deleted_at')

@@ -9,9 +9,15 @@ local function take()
     return ARGV[cursor]
 end
 
+-- Arguments: a number of words, and the words.
+local function take_from(words)
+    local count = tonumber(words[1])
+    return {unpack(words, 2, count + 1)}, {unpack(words, count + 2)}
+end
+
 local function state()
-    local found = redis.call('HMGET', THREAD, 'generation', 'deleted_at')
-    return found[1] or '0', found[2] or '0'
+    local found = redis.call('HMGET', THREAD, 'generation', 'deleted_at', 'life')
+    return {found[1] or '0', found[2] or '0', named_tips(), found[3] or '0'}
 end
 
 -- Keyframes of one reply: places and data alternately, each once.
@@ -84,24 +90,24 @@ local READS = {}
 
 -- Arguments: the namespace.
 function READS.head(ns)
-    local generation, deleted_at = state()
+    local now = state()
     local keyframes, found = new_keyframes(), {}
     local highest, lowest = bounds(ns, '', '')
     each_visible(highest, lowest, {}, 1, function(member)
         found[1] = stored(member, keyframes)
     end)
-    return {generation, deleted_at, found, keyframes.flat}
+    return {now, found, keyframes.flat}
 end
 
 -- Arguments: the place.
 function READS.one(place)
-    local generation, deleted_at = state()
+    local now = state()
     local keyframes, found = new_keyframes(), {}
     local member = checkpoint_at(place)
     if member then
         found[1] = stored(member, keyframes)
     end
-    return {generation, deleted_at, found, keyframes.flat}
+    return {now, found, keyframes.flat}
 end
 
 -- Arguments: places. Missing checkpoints are left out.
@@ -131,10 +137,12 @@ function READS.path(ns, id, limit)
     return {found, keyframes.flat}
 end
 
--- Arguments: log, start and stop of each span. Returns places and data alternately.
+-- Arguments: the generation or '', the tips that the thread must name with their number, and log,
+-- start and stop of each span. Returns places and data alternately.
 function READS.segments(generation, ...)
-    local spans, found, known = {...}, {}, {}
-    if generation ~= '' and generation ~= (state()) then
+    local base, spans = take_from({...})
+    local found, known = {}, {}
+    if (generation ~= '' and generation ~= state()[1]) or not names(base) then
         return found
     end
     local function add(segment)
@@ -193,7 +201,7 @@ end
 
 -- All rows, without the segments' data.
 function READS.thread()
-    local generation, deleted_at = state()
+    local now = state()
     local keyframes, keys, sizes = new_keyframes(), {}, {}
     local rows = redis.call('ZRANGEBYLEX', ROWS, '-', '+')
     for number, member in ipairs(rows) do
@@ -205,13 +213,13 @@ function READS.thread()
         sizes[number] = redis.call('HSTRLEN', DATA, string.sub(segment, 1, 16))
     end
     local writes = redis.call('ZRANGEBYLEX', WRITES, '-', '+')
-    return {generation, deleted_at, rows, keys, keyframes.flat, writes, places, sizes}
+    return {now, rows, keys, keyframes.flat, writes, places, sizes}
 end
 
 -- The same without unpacking any row: without keyframes, but with the set of children, and with the
 -- data of no segment (its field and itself alternately).
 function READS.bare()
-    local generation, deleted_at = state()
+    local now = state()
     local sizes, known, stray = {}, {}, {}
     local places = redis.call('ZRANGEBYLEX', PLACES, '-', '+')
     for number, segment in ipairs(places) do
@@ -225,7 +233,7 @@ function READS.bare()
         end
     end
     return {
-        generation, deleted_at, redis.call('ZRANGEBYLEX', ROWS, '-', '+'),
+        now, redis.call('ZRANGEBYLEX', ROWS, '-', '+'),
         redis.call('ZRANGEBYLEX', WRITES, '-', '+'),
         redis.call('ZRANGEBYLEX', CHILDREN, '-', '+'), places, sizes, stray}
 end

@@ -1,24 +1,14 @@
 -- Expectations of a change and the rows that it puts, after writing.lua. Expectations are checked
--- before anything is written. Arguments: `born` and the generation ('' for none), then the fences.
-
--- Return true if decimal text `one` is at most `other`, which is positive.
-local function at_most(one, other)
-    if string.sub(one, 1, 1) == '-' then
-        return true
-    end
-    if #one ~= #other then
-        return #one < #other
-    end
-    return one <= other  -- digits, equally many: the same in every locale
-end
+-- before anything is written. Arguments: the life and the generation ('' for none), the tips that
+-- the thread must name, then the fences.
 
 local function check_thread()
-    local born, generation = take(), take()
-    local deleted_at = redis.call('HGET', THREAD, 'deleted_at')
-    if born ~= '' and deleted_at and at_most(born, deleted_at) then
+    local life, generation, base = take(), take(), take_tips()
+    local found = redis.call('HMGET', THREAD, 'life', 'generation')
+    if life ~= '' and life ~= (found[1] or '0') then
         return {'deleted'}
     end
-    if generation ~= '' and generation ~= (redis.call('HGET', THREAD, 'generation') or '0') then
+    if (generation ~= '' and generation ~= (found[2] or '0')) or not names(base) then
         return {'stale'}
     end
     return nil

@@ -294,6 +294,17 @@ def _fields(row: RedisRow) -> dict[bytes, bytes]:
     return row if isinstance(row, dict) else dict(pairs(row))
 
 
+def unpack_state(
+    words: Sequence[bytes], *, skip: bool = False
+) -> tuple[int, int, tuple[int, ...], int]:
+    """Return a thread's generation, tombstone, tips and life; `skip`: 0 for a damaged number."""
+    numbers = [words[0], words[1], words[3]]
+    generation, deleted_at, life = [(_number(word) or 0) if skip else int(word) for word in numbers]
+    tips = words[2]
+    named = tuple([unpack_number(tips[at : at + 8]) for at in range(0, len(tips) - 7, 8)])
+    return generation, deleted_at, named, life
+
+
 def generation_of(row: RedisRow) -> int:
     """Return the generation in a thread's own row."""
     return int(_fields(row)[b"generation"])
@@ -368,6 +379,7 @@ _SAFE: dict[bytes, tuple[Callable[[Any], bool], Word | None]] = {
     b"deleted_at": (lambda number: number is not None and 0 <= number <= thread_entry.LATEST, None),
     b"revision": (thread_entry.is_count, "new"),
     b"generation": (thread_entry.is_count, "new"),
+    b"life": (thread_entry.is_count, "new"),
 }
 
 

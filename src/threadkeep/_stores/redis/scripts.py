@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry
-from threadkeep._stores.records import overlap, with_writes
+from threadkeep._stores.records import overlap, tip_of, with_writes
 from threadkeep._stores.redis.rows import (
     Word,
     damaged_row,
@@ -35,6 +35,7 @@ from threadkeep._stores.redis.rows import (
     unpack_checkpoint,
     unpack_entry,
     unpack_place,
+    unpack_state,
     unpack_write,
 )
 
@@ -112,6 +113,7 @@ def _batch_words(batch: model.Batch) -> Iterator[Word]:
     yield from _counted([(row.table, row.key) for row in members])
     yield int(batch.bump_generation)
     yield int(batch.removes)
+    yield pack_number(tip_of(batch))
     yield from registry_words(batch)
 
 
@@ -123,7 +125,9 @@ def _replacement(row: model.WriteRow) -> tuple[bytes, bytes]:
 def drop_words(change: model.DropThread) -> Iterator[Word]:
     """Yield the arguments of `drop.lua`."""
     yield from _expected(change.expected)
-    yield from (change.now, int(change.entry is not None))
+    tip = tip_of(change)
+    yield from (change.now, pack_number(tip), tip if change.ends else "")
+    yield int(change.entry is not None)
     if change.entry is not None:
         yield from entry_words(change.entry)
     rows = change.rows
@@ -131,6 +135,7 @@ def drop_words(change: model.DropThread) -> Iterator[Word]:
     if rows is not None:
         yield from _added(rows, rows.segments)
         yield int(rows.bump_generation)
+        yield pack_number(tip_of(rows))
         yield from registry_words(rows)
 
 
@@ -161,8 +166,9 @@ def _added(batch: model.Batch, segments: Sequence[model.Segment]) -> Iterator[Wo
 
 def _expected(batch: model.Batch) -> Iterator[Word]:
     """Yield what `rows.lua` checks first."""
-    for number in (batch.born, batch.generation):
+    for number in (batch.life, batch.generation):
         yield "" if number is None else number
+    yield from _counted([(pack_number(tip),) for tip in batch.base])
     yield from _counted([_fence(fence, batch) for fence in batch.fences])
 
 
@@ -226,9 +232,10 @@ def _checkpoint(read: model.ReadCheckpoint) -> Inquiry:
         question = Question("one", (place(read.ns, read.id),))
 
     def reply(answers: Sequence[Any]) -> model.ThreadState:
-        ((generation, deleted_at, *found),) = answers
+        ((now, *found),) = answers
+        generation, deleted_at, tips, life = unpack_state(now)
         rows = stored_rows(read.thread, *found)
-        return model.ThreadState(int(generation), int(deleted_at), rows[0] if rows else None)
+        return model.ThreadState(generation, deleted_at, rows[0] if rows else None, tips, life)
 
     return Inquiry(read.thread, (question,), reply)
 
@@ -249,7 +256,10 @@ def _segments(read: model.ReadSegments) -> Inquiry:
     questions = tuple(
         Question(
             "segments",
-            (generation, *(word for span in spans[at : at + _MOST_SPANS] for word in span)),
+            (
+                *(generation, len(read.base), *map(pack_number, read.base)),
+                *(word for span in spans[at : at + _MOST_SPANS] for word in span),
+            ),
         )
         for at in range(0, len(spans), _MOST_SPANS)
     )
@@ -275,7 +285,8 @@ def _thread(read: model.ReadThread) -> Inquiry:
         return Inquiry(read.thread, questions, lambda found: _readable_rows(read.thread, *found))
 
     def reply(answers: Sequence[Any]) -> model.ThreadRows:
-        ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
+        ((now, members, keys, flat, writes, places, sizes),) = answers
+        generation, deleted_at, tips, life = unpack_state(now)
         keyframes = keyframes_of(flat)
         checkpoints, orphans = with_writes(
             read.thread,
@@ -289,7 +300,9 @@ def _thread(read: model.ReadThread) -> Inquiry:
                 for at, size in zip(places, sizes, strict=True)
             ]
         )
-        return model.ThreadRows(int(generation), int(deleted_at), checkpoints, orphans, infos)
+        return model.ThreadRows(
+            generation, deleted_at, checkpoints, orphans, infos, tips=tips, life=life
+        )
 
     return Inquiry(read.thread, (Question("thread"),), reply)
 
@@ -300,7 +313,7 @@ def _readable_rows(thread: str, answer: Sequence[Any], own: Sequence[bytes]) -> 
     A member becomes a record only if the record packs to the same bytes: otherwise the scripts
     would not find the member again.
     """
-    generation, deleted_at, members, writes, children, places, sizes, stray = answer
+    now, members, writes, children, places, sizes, stray = answer
     broken = list(damaged_row(thread, own))
     rows = _readable("checkpoints", members, unpack_checkpoint, pack_checkpoint, broken)
     made = _readable("writes", writes, unpack_write, _packed_write, broken)
@@ -313,15 +326,9 @@ def _readable_rows(thread: str, answer: Sequence[Any], own: Sequence[bytes]) -> 
     checkpoints, orphans = with_writes(thread, rows, [None] * len(rows), made)
     size_of = dict(zip(places, sizes, strict=True))
     infos = tuple([model.SegmentInfo(*at, size_of[pack_place(*at)]) for at in sound])
-    state = (_or_zero(generation), _or_zero(deleted_at))
-    return model.ThreadRows(*state, checkpoints, orphans, infos, unreadable=tuple(broken))
-
-
-def _or_zero(number: bytes) -> int:
-    try:
-        return int(number)
-    except ValueError:
-        return 0  # (`damaged_row` reports it)
+    generation, deleted_at, tips, life = unpack_state(now, skip=True)
+    rows_ = (checkpoints, orphans, infos, (), tuple(broken))
+    return model.ThreadRows(generation, deleted_at, *rows_, tips, life)
 
 
 def _readable(

@@ -18,6 +18,33 @@ local function lacks_index()
     return CREATED and not KEYS[7] and ARGV[2] ~= '1'
 end
 
+-- Arguments: a number of tips, and the tips.
+local function take_tips()
+    local tips = {}
+    for number = 1, tonumber(take()) do
+        tips[number] = take()
+    end
+    return tips
+end
+
+-- Name a tip first.
+local function put_tip(tip)
+    local named = named_tips()
+    if not string.find(named, tip, 1, true) then
+        named = tip .. named
+        redis.call('HSET', THREAD, 'tips', string.sub(named, 1, 64))
+        if #named > 64 then
+            redis.call('HSET', THREAD, 'older', string.sub(named, 65, 128))
+        end
+    end
+end
+
+-- Name a tip alone.
+local function put_only_tip(tip)
+    redis.call('HSET', THREAD, 'tips', tip)
+    redis.call('HDEL', THREAD, 'older')
+end
+
 local BIRTH
 
 -- Create the thread if it does not exist: the first write of a script. Its first generation is the

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep import errors
 from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._core.engine.tips import after as after_commit
+from threadkeep._stores.records import check_state, tip_of
 from threadkeep._stores.sqlite.known import (
     ENTRY,
     NEW,
@@ -36,6 +38,7 @@ from threadkeep._stores.sqlite.records import (
     pack_id,
     split_metadata,
     unpack_id,
+    unpack_tips,
     wrong_types,
 )
 
@@ -60,8 +63,8 @@ def _columns_asked(log: str, ns: str) -> str:
             ORDER BY s.start DESC LIMIT 1),
         (SELECT max(c.id) FROM tk_checkpoints c WHERE c.thread = t.number AND c.ns = {ns}),
         (SELECT max(w.checkpoint) FROM tk_writes w WHERE w.thread = t.number AND w.ns = {ns}),
-        t.number, coalesce(t.heap, t.number), t.generation, t.deleted_at,
-        t.created_at, t.updated_at, t.size, t.revision, t.state, t.waits_at
+        t.number, coalesce(t.heap, t.number), t.generation, t.deleted_at, t.life,
+        t.created_at, t.updated_at, t.size, t.revision, t.state, t.waits_at, t.tips
     """
 
 
@@ -118,9 +121,11 @@ class _Columns:
     """
 
     def __init__(self, *columns: str) -> None:
+        columns = ("tips", *columns)  # (of every commit)
         of_one = ", ".join([f"{name} = ?" for name in columns])
         self._one = f"UPDATE tk_threads SET {of_one} WHERE number = ?"
-        self._of_one = attrgetter(*columns, "number")
+        own = ("packed_tips", *columns[1:])
+        self._of_one = attrgetter(*own, "number")
         names = ("number", "thread", *columns)
         new = ", ".join([f"{name} = excluded.{name}" for name in columns])
         self._many = ManyRows(
@@ -128,7 +133,7 @@ class _Columns:
             f" ON CONFLICT (number) DO UPDATE SET {new}",
             f"({', '.join('?' * len(names))})",
         )
-        self._of_many = attrgetter(*names)
+        self._of_many = attrgetter("number", "thread", *own)
 
     def set(self, db: sqlite3.Connection, threads: Sequence[KnownThread]) -> None:
         """Store these columns of the threads, and insert the new threads."""
@@ -229,7 +234,7 @@ def _answer(db: sqlite3.Connection, name: str, log: int, ns: str | None, key: st
     """Answer one question. A new connection compiles this in two thirds of the time."""
     found = db.execute(_QUESTION, (log, ns or "", ns or "", name)).fetchone()
     if found is None:
-        return (*db.execute(_LAST_NUMBER).fetchone(), *[None] * 14)
+        return (*db.execute(_LAST_NUMBER).fetchone(), *[None] * 16)
     below, number, seq = found[2], found[3], None
     if ns is not None and below is not None and key <= _id(below):
         (seq,) = db.execute(_LAST_SEQ.format("?", "?", "?"), (number, ns, pack_id(key))).fetchone()
@@ -239,9 +244,11 @@ def _answer(db: sqlite3.Connection, name: str, log: int, ns: str | None, key: st
 def _thread(name: str, number: int | None, *columns: Any) -> KnownThread:
     if number is None:
         return KnownThread(name, is_whole=True)
-    heap, generation, deleted_at, created_at, updated_at, size, revision, *rest = columns
-    times = (deleted_at, created_at, updated_at)
-    return KnownThread(name, number, heap, generation or 0, *times, size or 0, revision or 0, *rest)
+    heap, generation, deleted_at, life, created_at, updated_at, size, revision, *rest = columns
+    own = (heap, generation or 0, deleted_at, life or 0, created_at, updated_at)
+    state, waits_at, tips = rest
+    last = (size or 0, revision or 0, state, waits_at, unpack_tips(tips))
+    return KnownThread(name, number, *own, *last)
 
 
 def _id(packed: bytes | str | None) -> str:
@@ -252,7 +259,7 @@ def _id(packed: bytes | str | None) -> str:
 
 
 def _is_sound(columns: Sequence[Any]) -> bool:
-    *numbers, _, waits_at = columns
+    *numbers, _, waits_at, _ = columns
     return _NUMBER_OR_NONE.issuperset(map(type, numbers)) and type(waits_at) in _ID_OR_NONE
 
 
@@ -275,11 +282,10 @@ class _Additions:
         """Check a batch and collect its rows, or return its refusal."""
         name, known = batch.thread, self._known
         thread = known.threads[name]
-        deleted_at = thread.deleted_at
-        if batch.born is not None and deleted_at is not None and deleted_at >= batch.born:
-            return errors.ThreadDeletedError(thread=name)
-        if batch.generation is not None and batch.generation != thread.generation:
-            return errors.StaleThreadError(thread=name)
+        try:
+            check_state(batch, thread.generation, thread.tips, thread.life)
+        except errors.ThreadkeepError as refusal:
+            return refusal.with_traceback(None)
         heap = known.heap_of(thread)
         if (batch.segments or batch.drop_segments) and not self._take_segments(thread, heap, batch):
             return errors.SegmentTakenError(thread=name)
@@ -288,6 +294,8 @@ class _Additions:
             thread.number = thread.heap = known.last_number
             thread.changed = NEW
             known.heaps[thread.heap] = heap
+        thread.tips = after_commit(thread.tips, tip_of(batch))
+        thread.changed = thread.changed or SIZE
         self._threads[name] = thread
         for row in batch.checkpoints:
             self._checkpoints.append(_checkpoint(thread.number, row))

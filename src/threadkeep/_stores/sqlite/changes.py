@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.thread_entry import EntryFence
-from threadkeep._stores.records import check_ends, check_state, only_adds
+from threadkeep._stores.records import check_ends, check_state, confirm, only_adds, tie, tip_of
 from threadkeep._stores.sqlite import additions, damage, threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS
 from threadkeep._stores.sqlite.known import Known
-from threadkeep._stores.sqlite.records import TABLES, pack_id, unpack_id
+from threadkeep._stores.sqlite.records import TABLES, pack_id, pack_tips, unpack_id
 from threadkeep._stores.sqlite.threads import read_thread_head
 from threadkeep.errors import ConflictError, StaleThreadError, ThreadkeepError
 
@@ -31,7 +31,7 @@ def _apply(db: sqlite3.Connection, batch: model.Batch) -> None:
     number = _checked(db, batch)
     if batch.entry is not None:
         threads.replace_entry(db, number, batch.entry)
-    (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
+    (refusal,) = additions.add(db, [batch._replace(life=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
     for row in batch.replace_writes:
@@ -61,7 +61,7 @@ def _remove_rows(db: sqlite3.Connection, number: int, batch: model.Batch) -> Non
 def _checked(db: sqlite3.Connection, batch: model.Batch) -> int:
     """Return the number of a batch's thread, after checking the batch's expectations."""
     head = read_thread_head(db, batch.thread)
-    check_state(batch, head.generation, head.deleted_at)
+    check_state(batch, head.generation, head.tips, head.life)
     number = _number(db, batch.thread)
     for fence in batch.fences:
         _check(db, batch, number, fence)
@@ -151,7 +151,8 @@ _DELETE_ALL = (
             AND o.number <> tk_threads.number)""",
 )
 _BURY = """
-UPDATE tk_threads SET deleted_at = ?, generation = coalesce(generation, 0) + 1 WHERE number = ?
+UPDATE tk_threads SET deleted_at = ?, generation = coalesce(generation, 0) + 1, tips = ?,
+    life = coalesce(?, life) WHERE number = ?
 """
 _HOLDS_CHECKPOINTS = "SELECT 1 FROM tk_checkpoints WHERE thread = ? LIMIT 1"
 _HOLDS_ROWS = f"SELECT 1 FROM tk_threads t WHERE t.number = ? AND {threads.HOLDS_ROWS}"
@@ -172,7 +173,7 @@ _COPY_ALL = (_COPY_CHECKPOINTS, _COPY_WRITES, _copying("tk_heap_segments", _HEAP
 def _drop(db: sqlite3.Connection, change: model.DropThread) -> None:
     number = _checked(db, change.expected)
     _empty(db, number)
-    db.execute(_BURY, (change.now, number))
+    _bury(db, number, change.now, change)
     threads.forget(db, number, change.now)
     if change.entry is not None:
         threads.replace_entry(db, number, change.entry)
@@ -187,7 +188,7 @@ def _copy(db: sqlite3.Connection, change: model.CopyThread) -> None:
     target = _emptied_target(db, change, source)
     for statement in _COPY_ALL:
         db.execute(statement, (target, source))
-    db.execute(_BURY, (None, target))
+    _bury(db, target, None, change)
     threads.copy_entry(db, source, target, change)
 
 
@@ -212,7 +213,7 @@ _FORK_WRITE = f"{_COPY_WRITES} AND ns = ? AND checkpoint = ? AND seq = ?"
 
 
 def _fork(db: sqlite3.Connection, change: model.ForkThread) -> None:
-    source, generation, _, heap = read_thread_head(db, change.source)
+    source, generation, _, heap, *_ = read_thread_head(db, change.source)
     if source is None:
         raise StaleThreadError(thread=change.source)
     target = _emptied_target(db, change, source, generation)
@@ -224,10 +225,17 @@ def _fork(db: sqlite3.Connection, change: model.ForkThread) -> None:
         _FORK_WRITE, [(target, source, ns, pack_id(key), seq) for ns, key, seq in change.writes]
     )
     db.execute(_BUMP, (source, source))
-    db.execute(_BURY, (None, target))
+    _bury(db, target, None, change)
     threads.forget(db, target, 0)
     threads.replace_entry(db, target, change.entry)
     db.execute(_SET_SIZE, (change.entry.size, target))
+
+
+def _bury(db: sqlite3.Connection, number: int, at: int | None, change: model.Change) -> None:
+    """Set the tombstone of a thread whose rows were removed; None: it has none."""
+    tip = tip_of(change)
+    is_end = isinstance(change, model.DropThread) and change.ends
+    db.execute(_BURY, (at, pack_tips((tip,)), tip if is_end else None, number))
 
 
 def _empty(db: sqlite3.Connection, number: int) -> None:
@@ -283,12 +291,19 @@ def _commit(
         connections.rest_writer()
         if len(changes) == 1:
             return [_mapped(error, connections)]
-        return [refusal for change in changes for refusal in _commit(connections, [change])]
+        return [refusal for change in changes for refusal in _commit_alone(connections, change)]
     for change, refusal in zip(changes, refusals, strict=True):
         is_done = refusal is None
         if is_done and (type(change) is model.DropThread or getattr(change, "drop_segments", None)):
             _give_back(db)
             break
+    return refusals
+
+
+def _commit_alone(connections: Connections, change: model.Change) -> list[ThreadkeepError | None]:
+    tie([change])
+    refusals = _commit(connections, [change])
+    confirm([change], refusals)
     return refusals
 
 

@@ -83,7 +83,7 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
 
 _THREAD_COLUMNS = (
     *("number", "thread", "generation", "deleted_at", "state", "created_at", "updated_at", "size"),
-    *("waits_at", "revision", "pinned", "ttl", "origin", "origin_checkpoint", "heap"),
+    *("waits_at", "revision", "pinned", "ttl", "origin", "origin_checkpoint", "heap", "life"),
 )
 _THREAD_ROW = _dump(_THREAD_COLUMNS)
 _LABEL_ROWS = f"""
@@ -115,6 +115,7 @@ UPDATE tk_threads AS t SET
         AND coalesce(generation, 0) BETWEEN 0 AND {LARGEST}, generation, abs(random()) >> 2),
     deleted_at = iif(typeof(deleted_at) = 'integer'
         AND deleted_at BETWEEN 1 AND {LATEST}, deleted_at, NULL),
+    tips = NULL, life = iif(typeof(life) IN ('integer', 'null'), life, abs(random()) >> 2),
     revision = iif(typeof(revision) = 'integer'
         AND revision BETWEEN 0 AND {LARGEST}, revision, abs(random()) >> 2),
     heap = iif(typeof(heap) = 'null', NULL, {threads.HEAP}),

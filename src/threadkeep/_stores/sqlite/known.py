@@ -21,7 +21,7 @@ from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._stores.records import allows
 from threadkeep._stores.sqlite.known_segments import KnownHeap, RecentSegments
 from threadkeep._stores.sqlite.opening import MEMORY, WalIndex, changes_of, find_index
-from threadkeep._stores.sqlite.records import pack_id, unpack_id
+from threadkeep._stores.sqlite.records import pack_id, pack_tips, unpack_id
 
 if TYPE_CHECKING:
     import sqlite3
@@ -81,12 +81,14 @@ class KnownThread:
     heap: int = 0
     generation: int = 0
     deleted_at: int | None = None
+    life: int = 0
     created_at: int | None = None
     updated_at: int | None = None
     size: int = 0
     revision: int = 0
     state: str | None = None
     waits_at: bytes | str | None = None
+    tips: tuple[int, ...] = ()
     changed: int = NOTHING
     is_whole: bool = False
     spaces: defaultdict[str, Space] = field(default_factory=partial(defaultdict, Space))
@@ -97,6 +99,10 @@ class KnownThread:
     # writes on the next head, which is not stored yet
     early: list[WriteRow] = field(default_factory=list)
     weighed: int = 0  # as last counted by `Known`
+
+    @property
+    def packed_tips(self) -> bytearray:
+        return pack_tips(self.tips)
 
     @property
     def weight(self) -> int:
@@ -366,7 +372,8 @@ class Known:
         head = None if thread is None else thread.head_in(self.heaps.get(thread.heap))
         if thread is None or head is None:
             return None
-        return ThreadState(thread.generation, thread.deleted_at or 0, head)
+        deleted_at = thread.deleted_at or 0
+        return ThreadState(thread.generation, deleted_at, head, thread.tips, thread.life)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
         """Cache a head that the connection has read, if the thread is known.

@@ -126,8 +126,9 @@ FROM main.tk_threads t
 _REMEMBER_BY_ID = "CREATE UNIQUE INDEX temp.tk_before_by_id ON tk_before (thread)"
 # A thread that is not in the backup is deleted.
 _BURY = """
-INSERT INTO main.tk_threads (thread, deleted_at)
-SELECT thread, CASE WHEN held THEN max(coalesce(deleted_at, 0), ?) ELSE deleted_at END
+INSERT INTO main.tk_threads (thread, deleted_at, life)
+SELECT thread, CASE WHEN held THEN max(coalesce(deleted_at, 0), ?) ELSE deleted_at END,
+    abs(random()) >> 2
 FROM temp.tk_before WHERE thread NOT IN (SELECT thread FROM backup.tk_threads)
 """
 # Positions of logs may now hold other elements: see `ThreadState.generation`.

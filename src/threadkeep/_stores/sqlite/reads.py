@@ -47,7 +47,7 @@ LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
 _AT_REST = f"""
 SELECT c.flags & {HIDDEN} OR EXISTS (SELECT 1 FROM tk_writes
         WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id),
-    t.generation, t.deleted_at, {records.COLUMNS}, k.start, k.count, k.data
+    t.generation, t.deleted_at, t.tips, t.life, {records.COLUMNS}, k.start, k.count, k.data
 FROM tk_threads t
 LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ?
 {_WITH_KEYFRAME}
@@ -63,7 +63,7 @@ def _statement_of_one(which: str, key: str) -> str:
     """SQL for the last checkpoint of a namespace that matches `which`; `key` is its id."""
     return f"""
 SELECT * FROM (
-    SELECT 0, t.generation, t.deleted_at, {records.COLUMNS},
+    SELECT 0, t.generation, t.deleted_at, t.tips, t.life, {records.COLUMNS},
         k.start, k.count, k.data, h.id, h.run, h.seen
     FROM tk_threads t
     LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
@@ -77,7 +77,7 @@ SELECT * FROM (
     ORDER BY c.id DESC LIMIT 1) q
 UNION ALL
 SELECT 1, w.ns, w.checkpoint, w.seq, w.run, w.seen, w.task, w.path, w.body,
-    {", ".join(["NULL"] * 12)}
+    {", ".join(["NULL"] * 14)}
 FROM tk_threads t
 CROSS JOIN tk_writes w ON w.thread = t.number AND w.ns = ? AND w.checkpoint = {key}
 WHERE t.thread = ?
@@ -106,18 +106,19 @@ def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.Thre
         return model.ThreadState(0, 0)
     rows.sort(key=_part)
     first = rows[0]
-    generation, deleted_at = first[1] or 0, first[2] or 0
-    if type(generation) is not int or type(deleted_at) is not int:
+    generation, deleted_at, life = first[1] or 0, first[2] or 0, first[4] or 0
+    if not type(generation) is type(deleted_at) is type(life) is int:
         raise records.wrong_types("tk_threads", thread)
-    if first[4] is None:
-        return model.ThreadState(generation, deleted_at)
-    row = records.checkpoint_row(first[3:15])
+    named = records.unpack_tips(first[3])
+    if first[6] is None:
+        return model.ThreadState(generation, deleted_at, None, named, life)
+    row = records.checkpoint_row(first[5:17])
     writes = [records.write_row(other[1:9]) for other in rows[1:]]
-    keyframe = None if first[15] is None else records.keyframe(row, first[15:18])
-    child = records.child(first[18:]) if first[18:] and first[18] is not None else None
+    keyframe = None if first[17] is None else records.keyframe(row, first[17:20])
+    child = records.child(first[20:]) if first[20:] and first[20] is not None else None
     writes.sort(key=_seq)
     found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
-    return model.ThreadState(generation, deleted_at, found)
+    return model.ThreadState(generation, deleted_at, found, named, life)
 
 
 _part = itemgetter(0)
@@ -134,6 +135,7 @@ def _segments_of(heap: str) -> ManyRows:
 SELECT s.log, s.start, s.count, s.data
 FROM tk_threads t CROSS JOIN (VALUES {{rows}}) q CROSS JOIN tk_heap_segments s
 WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
+    AND instr(coalesce(t.tips, x''), ?)
     AND s.thread = {heap} AND s.log = q.column1
     AND s.start < q.column3 AND s.start + s.count > q.column2
     AND s.start >= max(q.column4, coalesce(
@@ -151,6 +153,10 @@ _SEGMENTS_OF_DAMAGED = _segments_of(threads.HEAP)  # (takes half as long again t
 
 def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Segment]:
     """Answer a `ReadSegments`."""
+    if len(read.base) > 1:  # (the statement below checks one)
+        named = threads.read_thread_head(db, read.thread).tips
+        if not all(tip in named for tip in read.base):
+            return []
     asked = _asked(read.spans)
     found: list[model.Segment] = []
     for first in range(0, len(asked), _MOST_SPANS):
@@ -185,13 +191,14 @@ def _parameters(
     size = 1 << (len(asked) - 1).bit_length()
     log, start, stop, _ = asked[-1]
     spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
-    return size, (*chain.from_iterable(spans), read.thread, read.generation)
+    base = records.pack_tips(read.base[:1])
+    return size, (*chain.from_iterable(spans), read.thread, read.generation, base)
 
 
 def needs_transaction(reads: Sequence[model.Read]) -> bool:
     """Return True if these reads take several statements and so need one snapshot."""
     if len(reads) == 1 and isinstance(reads[0], model.ReadSegments):
-        return len(reads[0].spans) > _MOST_SPANS
+        return len(reads[0].spans) > _MOST_SPANS or len(reads[0].base) > 1
     return len(reads) != 1 or not isinstance(reads[0], model.ReadCheckpoint)
 
 
@@ -262,7 +269,7 @@ ORDER BY path.step
 
 
 def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
-    number, _, _, heap = threads.read_thread_head(db, read.thread)
+    number, _, _, heap, *_ = threads.read_thread_head(db, read.thread)
     if number is None:
         return []
     finder = _Finder(db, read.thread, number, heap)
@@ -356,7 +363,8 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 
 def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
-    number, generation, deleted_at, heap = threads.read_thread_head(db, read.thread, skip=read.skip)
+    head = threads.read_thread_head(db, read.thread, skip=read.skip)
+    number, generation, deleted_at, heap, tips, life = head
     all_rows = damage.rows if read.skip else _rows
     rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
     all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
@@ -368,7 +376,8 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     own = damage.damaged_thread(db, read.thread) if read.skip else ()
     unreadable = (*own, *broken, *more, *others)
     return model.ThreadRows(
-        generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
+        *(generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable),
+        *(tips, life),
     )
 
 

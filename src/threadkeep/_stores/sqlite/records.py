@@ -10,6 +10,7 @@ Most metadata is `{"source":"loop","step":7,"parents":{}}`. It is stored in the 
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from functools import lru_cache
 from itertools import chain
@@ -205,6 +206,20 @@ CACHED = 256
 """Number of prepared statements that a writing connection caches."""
 
 _SIZES = (64, 32, 16)  # rows of one statement; fewer than 16 rows: any number
+
+
+def pack_tips(tips: Sequence[int]) -> bytearray:
+    return bytearray(struct.pack(f">{len(tips)}q", *tips))
+
+
+def unpack_tips(packed: object) -> tuple[int, ...]:
+    """Return the tips of a thread's row; none if the column is damaged."""
+    if type(packed) is not bytes or len(packed) % _TIP_BYTES:
+        return ()
+    return struct.unpack(f">{len(packed) // _TIP_BYTES}q", packed)
+
+
+_TIP_BYTES = 8
 
 
 class ManyRows:

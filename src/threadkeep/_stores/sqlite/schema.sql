@@ -3,6 +3,8 @@ CREATE TABLE tk_threads (
     thread TEXT NOT NULL UNIQUE,
     generation INTEGER,
     deleted_at INTEGER,            -- microseconds since 1970; NULL: never
+    tips BLOB,                     -- of the last commits, newest first, 8 bytes each
+    life INTEGER,                  -- tip of the last deletion
     state TEXT,                    -- NULL: the thread is not in the registry
     created_at INTEGER,
     updated_at INTEGER,

@@ -28,7 +28,7 @@ from threadkeep._core.engine.usage import (
     hours_of,
 )
 from threadkeep._stores.records import beyond
-from threadkeep._stores.sqlite.records import pack_id, unpack_any, wrong_types
+from threadkeep._stores.sqlite.records import pack_id, unpack_any, unpack_tips, wrong_types
 
 if TYPE_CHECKING:
     import sqlite3
@@ -63,7 +63,7 @@ CASE typeof(t.heap) WHEN 'integer' THEN t.heap WHEN 'null' THEN t.number ELSE co
 """The heap of a thread; if its number is damaged, the heap of its origin, or its own."""
 
 _HEAD = f"""
-SELECT number, generation, deleted_at, coalesce(heap, number), {HEAP}
+SELECT number, generation, deleted_at, coalesce(heap, number), {HEAP}, tips, life
 FROM tk_threads t WHERE thread = ?
 """
 
@@ -75,6 +75,8 @@ class ThreadHead(NamedTuple):
     generation: int
     deleted_at: int
     heap: int
+    tips: tuple[int, ...] = ()
+    life: int = 0
 
 
 def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False) -> ThreadHead:
@@ -86,14 +88,14 @@ def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False)
     row = db.execute(_HEAD, (thread,)).fetchone()
     if row is None:
         return ThreadHead(None, 0, 0, 0)
-    number, generation, deleted_at, heap = row[0], row[1] or 0, row[2] or 0, row[3]
-    if not (is_count(generation) and is_time(deleted_at) and type(heap) is int):
+    number, generation, deleted_at, heap, life = row[0], row[1] or 0, row[2] or 0, row[3], row[6]
+    if not (is_count(generation) and is_time(deleted_at) and type(heap) is type(life or 0) is int):
         if not skip:
             raise wrong_types("tk_threads", thread)
         generation = generation if is_count(generation) else 0
         deleted_at = deleted_at if is_time(deleted_at) else 0
-        heap = row[4]
-    return ThreadHead(number, generation, deleted_at, heap)
+        heap, life = row[4], life if type(life) is int else 0
+    return ThreadHead(number, generation, deleted_at, heap, unpack_tips(row[5]), life or 0)
 
 
 HOLDS_ROWS = """(EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)

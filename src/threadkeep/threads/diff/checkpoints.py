@@ -48,6 +48,7 @@ from threadkeep._core.engine.refs import (
     same_version,
 )
 from threadkeep._core.engine.rows import unpack_metadata, unpack_time
+from threadkeep._core.engine.tips import Look
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
@@ -137,16 +138,16 @@ def _read_stable(
     places: Sequence[CheckpointRef], read: Callable[[list[ThreadState]], Operation[T]]
 ) -> Operation[T]:
     """Read again if checkpoints or segments were removed meanwhile."""
-    generations: list[int] | None = None
+    looks: list[Look] | None = None
     while True:
         states: list[ThreadState] = yield Fetch([ReadCheckpoint(*place) for place in places])
         try:
             return (yield from read(states))
         except (CorruptionError, StaleThreadError):
-            current = [state.generation for state in states]
-            if current == generations:
+            current = [state.look for state in states]
+            if current == looks:
                 raise
-            generations = current
+            looks = current
 
 
 def _found(place: CheckpointRef, state: ThreadState) -> StoredCheckpoint:
@@ -261,7 +262,7 @@ def _without_shared(a: _Refs, b: _Refs) -> tuple[_Refs, _Refs, int]:
 
 
 def _elements(engine: Engine, side: Side, spans: Iterable[Span]) -> Operation[Elements]:
-    found, _ = yield from read_elements(engine, side.stored.thread, spans, side.state.generation)
+    found, _ = yield from read_elements(engine, side.stored.thread, spans, side.state.look)
     return found
 
 
@@ -383,7 +384,7 @@ def versions(
     def read(states: list[ThreadState]) -> Operation[list[_Since]]:
         (state,) = states
         start = place._replace(id=_found(place, state).row.id)
-        return (yield from _trace(engine, start, name, most, state.generation))
+        return (yield from _trace(engine, start, name, most, state))
 
     found = yield from _read_stable((place,), read)
     return [_version(engine, since) for since in found[:most]]
@@ -435,13 +436,13 @@ class _Trace:
 
 
 def _trace(
-    engine: Engine, place: CheckpointRef, channel: str, limit: int | None, generation: int
+    engine: Engine, place: CheckpointRef, channel: str, limit: int | None, start: ThreadState
 ) -> Operation[list[_Since]]:
     trace, met = _Trace(engine, channel), set[str]()
     at, size = place.id, FIRST_STRETCH
     while at is not None and not trace.has(limit):
         rows, state = yield from stretch(place, at, size)
-        if state.generation != generation:
+        if not start.proof.holds(state.generation, state.tips):
             raise StaleThreadError(thread=place.thread)
         # (a stretch begins with the last row of the previous one; damaged rows may form a circle)
         new = {stored.row.id: stored for stored in rows if stored.row.id not in met}

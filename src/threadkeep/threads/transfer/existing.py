@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from threadkeep._core.engine import put
 from threadkeep._core.engine.context import Engine, Keyframes, read_elements, read_manifest
 from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.elements import Elements
@@ -70,8 +69,9 @@ class ExistingThread:
         """Return their checkpoints from before the deletion here, and those that continue them."""
         gone: set[CheckpointKey] = set()
         for (ns, checkpoint), parent in sorted(theirs.items()) if self.deleted_at else ():
-            made = put.born(checkpoint, parent)
-            if (ns, parent) in gone or (made is not None and made <= self.deleted_at):
+            times = [created_at(own_id) for own_id in (checkpoint, parent)]
+            made = min([time for time in times if time is not None], default=self.deleted_at + 1)
+            if (ns, parent) in gone or made <= self.deleted_at:
                 gone.add((ns, checkpoint))
         return gone
 

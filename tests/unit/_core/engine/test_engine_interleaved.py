@@ -22,6 +22,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep._core import arguments
 from threadkeep._core.engine import put as write
 from threadkeep._core.engine.model import DropThread
+from threadkeep.errors import ThreadDeletedError
 from threadkeep.threads.retention import apply as housekeeping
 
 LONG = "x" * 90
@@ -275,7 +276,9 @@ def test_delete_while_a_put_waits(saver):
     _, last = pruned_chain(saver)
     put = until_commit(putting(saver, last, 3, {"m": texts(4)}))
     saver._store.backend.commit(DropThread("t", 1))
-    put.finish()
+    with pytest.raises(ThreadDeletedError):
+        put.finish()
+    assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is None
     assert sound(saver)
 
 

@@ -8,6 +8,8 @@ CREATE TABLE {schema}.threads (
     thread_id text COLLATE "C" NOT NULL,
     generation bigint NOT NULL DEFAULT 0,
     deleted_at timestamptz,
+    tips bigint[] NOT NULL DEFAULT '{}',
+    life bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     state text COLLATE "C",
     updated_at timestamptz,
@@ -23,6 +25,8 @@ CREATE TABLE {schema}.threads (
 ) WITH (fillfactor = 80);  -- most saves update columns without an index, in place (HOT)
 COMMENT ON COLUMN {schema}.threads.generation IS 'grows whenever segments are removed';
 COMMENT ON COLUMN {schema}.threads.deleted_at IS 'the tombstone: writes of older runs are refused';
+COMMENT ON COLUMN {schema}.threads.tips IS 'random numbers of the last commits, newest first';
+COMMENT ON COLUMN {schema}.threads.life IS 'number of the last deletion: runs from before are refused';
 COMMENT ON COLUMN {schema}.threads.state IS 'NULL: the thread is not in the registry';
 COMMENT ON COLUMN {schema}.threads.size IS 'bytes of rows and segments, about';
 COMMENT ON COLUMN {schema}.threads.waits_at IS 'the checkpoint at which an interrupt waits';
@@ -144,10 +148,16 @@ RETURNS bigint LANGUAGE sql STABLE AS $$
         + coalesce((SELECT h.generation FROM {schema}.heaps h WHERE h.heap = the_heap), 0) END
 $$;
 
+-- The tips that a thread names after a commit. (Those of `_core.engine.tips`.)
+CREATE FUNCTION {schema}.tips_after(named bigint[], tip bigint)
+RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN tip IS NULL OR tip = ANY (named) THEN named ELSE (tip || named)[1:16] END
+$$;
+
 -- Lock a thread and its heap; `its_heap` is NULL unless several threads share it.
 CREATE FUNCTION {schema}.lock_thread(
-    the_thread text, OUT its_generation bigint, OUT its_end timestamptz, OUT is_new boolean,
-    OUT its_heap text)
+    the_thread text, OUT its_generation bigint, OUT its_life bigint, OUT its_tips bigint[],
+    OUT is_new boolean, OUT its_heap text)
 LANGUAGE plpgsql AS $$
 DECLARE
     shared bigint;
@@ -158,7 +168,7 @@ BEGIN
     END IF;
     is_new := false;
     LOOP
-        SELECT generation, deleted_at, heap INTO its_generation, its_end, its_heap
+        SELECT generation, life, tips, heap INTO its_generation, its_life, its_tips, its_heap
         FROM {schema}.threads WHERE thread_id = the_thread FOR NO KEY UPDATE;
         EXIT WHEN FOUND;
         INSERT INTO {schema}.threads (thread_id) VALUES (the_thread) ON CONFLICT DO NOTHING;
@@ -238,9 +248,11 @@ $$;
 
 CREATE FUNCTION {schema}.commit_batch(
     the_thread text,
-    born bigint DEFAULT NULL,
+    expected_life bigint DEFAULT NULL,
     expected_generation bigint DEFAULT NULL,
+    its_tip bigint DEFAULT NULL,
     bump boolean DEFAULT false,
+    expected_tips bigint[] DEFAULT NULL,
     fence_kinds text[] DEFAULT NULL,
     fence_namespaces text[] DEFAULT NULL,
     fence_ids text[] DEFAULT NULL,
@@ -299,9 +311,9 @@ DECLARE
 BEGIN
     thread := {schema}.lock_thread(the_thread);
     its_heap := coalesce(thread.its_heap, the_thread);
-    IF born IS NOT NULL AND thread.its_end >= {schema}.time_of(born) THEN
+    IF expected_life <> thread.its_life THEN
         refusal := 'deleted';
-    ELSIF expected_generation <> thread.its_generation THEN
+    ELSIF expected_generation <> thread.its_generation OR NOT expected_tips <@ thread.its_tips THEN
         refusal := 'stale';
     END IF;
     -- A batch that is stored already is a retry after a lost answer: newer checkpoints are no
@@ -414,6 +426,10 @@ BEGIN
         FROM unnest(hide_namespaces, hide_ids) hidden (ns, id)
         WHERE c.thread_id = the_thread AND c.checkpoint_ns = hidden.ns AND c.checkpoint_id = hidden.id;
     END IF;
+    IF its_tip IS NOT NULL THEN
+        UPDATE {schema}.threads SET tips = {schema}.tips_after(tips, its_tip)
+        WHERE thread_id = the_thread;
+    END IF;
     IF coalesce(drop_ids, drop_write_ids, hide_ids) IS NOT NULL THEN
         UPDATE {schema}.threads SET revision = revision + 1
         WHERE thread_id = the_thread AND state IS NOT NULL;
@@ -451,14 +467,17 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {schema}.drop_thread(the_thread text, at_time bigint)
+CREATE FUNCTION {schema}.drop_thread(
+    the_thread text, at_time bigint, its_tip bigint DEFAULT (1 + random() * 2 ^ 52)::bigint,
+    is_end boolean DEFAULT true)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {schema}.lock_thread(the_thread);
     PERFORM {schema}.empty_thread(the_thread);
     DELETE FROM {schema}.thread_labels WHERE thread_id = the_thread;
     UPDATE {schema}.threads
-    SET deleted_at = {schema}.time_of(at_time),
+    SET deleted_at = {schema}.time_of(at_time), tips = ARRAY[its_tip],
+        life = CASE WHEN is_end THEN its_tip ELSE life END,
         generation = generation + 1,
         state = CASE WHEN at_time > 0 THEN 'deleted' END, created_at = {schema}.time_of(at_time),
         updated_at = {schema}.time_of(at_time), size = 0, waits_at = NULL, pinned = false,
@@ -483,7 +502,8 @@ RETURNS bigint LANGUAGE sql STABLE AS $$
 $$;
 
 CREATE FUNCTION {schema}.copy_thread(
-    source text, target text, at_time bigint, expected_revision bigint, OUT refusal text)
+    source text, target text, at_time bigint, expected_revision bigint, its_tip bigint,
+    OUT refusal text)
 LANGUAGE plpgsql AS $$
 DECLARE
     one record;
@@ -529,7 +549,7 @@ BEGIN
     SELECT {schema}.heap_of(target), log, start, count, data
     FROM {schema}.segments WHERE thread_id = {schema}.heap_of(source);
     UPDATE {schema}.threads t SET
-        deleted_at = NULL, generation = t.generation + 1,
+        deleted_at = NULL, generation = t.generation + 1, tips = ARRAY[its_tip],
         state = s.state, created_at = {schema}.time_of(at_time),
         updated_at = {schema}.time_of(at_time), size = s.size, waits_at = s.waits_at,
         ttl = coalesce(t.ttl, s.ttl), revision = t.revision + 1
@@ -543,7 +563,8 @@ $$;
 CREATE FUNCTION {schema}.fork_thread(
     source text, target text, expected_generation bigint, expected_revision bigint,
     checkpoint_namespaces text[], checkpoint_ids text[],
-    write_namespaces text[], write_ids text[], write_seqs bigint[], OUT refusal text)
+    write_namespaces text[], write_ids text[], write_seqs bigint[], its_tip bigint,
+    OUT refusal text)
 LANGUAGE plpgsql AS $$
 DECLARE
     one record;
@@ -576,7 +597,7 @@ BEGIN
     UPDATE {schema}.threads SET heap = its_heap WHERE thread_id = source;
     UPDATE {schema}.threads t
     SET deleted_at = NULL, generation = {schema}.generation_of(t.generation, t.heap) + 1,
-        heap = its_heap, state = NULL
+        heap = its_heap, state = NULL, tips = ARRAY[its_tip]
     WHERE t.thread_id = target;
     INSERT INTO {schema}.checkpoints (
         thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen, flags,
@@ -619,6 +640,7 @@ $$;
 CREATE FUNCTION {schema}.register(
     the_thread text,
     at_time bigint,
+    its_tip bigint DEFAULT NULL,
     entry_state text DEFAULT NULL,
     entry_created bigint DEFAULT NULL,
     entry_updated bigint DEFAULT NULL,
@@ -688,7 +710,8 @@ BEGIN
     UPDATE {schema}.threads SET
         state = its.state, created_at = its.created_at, updated_at = its.updated_at,
         size = CASE WHEN touch_whole THEN 0 ELSE its.size END + touch_size,
-        waits_at = its.waits_at, revision = its.revision
+        waits_at = its.waits_at, revision = its.revision,
+        tips = {schema}.tips_after(tips, its_tip)
     WHERE thread_id = the_thread;
 END
 $$;
@@ -704,8 +727,10 @@ $$;
 
 CREATE FUNCTION {schema}.commit_batches(
     the_threads text[],
-    borns bigint[],
+    lives bigint[],
     generations bigint[],
+    bases text[],  -- '{tip,tip}': the tips that the thread must name
+    tips bigint[],  -- of one thread all the same
     times bigint[],
     touch_sizes bigint[],  -- NULL: the batch does not update its entry
     touch_times bigint[],
@@ -780,10 +805,10 @@ BEGIN
     FROM (
         SELECT b.n, t.thread_id, t.heap,
             coalesce(b.generation = t.generation OR t.heap IS NOT NULL, true)
-            AND coalesce(t.deleted_at < {schema}.time_of(b.born), true) AS fits
+            AND coalesce(b.life = t.life, true) AND b.base::bigint[] <@ t.tips AS fits
         FROM (
-            SELECT * FROM unnest(the_threads, borns, generations) WITH ORDINALITY
-                o (thread_id, born, generation, n)
+            SELECT * FROM unnest(the_threads, lives, generations, bases) WITH ORDINALITY
+                o (thread_id, life, generation, base, n)
             ORDER BY o.thread_id COLLATE "C") b
         CROSS JOIN LATERAL (
             SELECT * FROM {schema}.threads t WHERE t.thread_id = b.thread_id
@@ -876,20 +901,21 @@ BEGIN
             SELECT t.state FROM {schema}.threads t WHERE t.thread_id = the_threads[o.batch]
             ), '') || '|') > 0
         UNION ALL SELECT unnest(label_batches)) m (batch);
-    INSERT INTO {schema}.threads AS t (thread_id, size, updated_at)
-    SELECT b.thread_id, sum(b.size), {schema}.time_of(max(b.at))
-    FROM unnest(the_threads, touch_sizes, touch_times) b (thread_id, size, at)
-    WHERE b.size IS NOT NULL AND (b.thread_id = ANY (moving)) IS NOT true
+    INSERT INTO {schema}.threads AS t (thread_id, size, updated_at, tips)
+    SELECT b.thread_id, coalesce(sum(b.size), 0), {schema}.time_of(max(b.at)), ARRAY[max(b.tip)]
+    FROM unnest(the_threads, touch_sizes, touch_times, commit_batches.tips)
+        b (thread_id, size, at, tip)
+    WHERE (b.thread_id = ANY (moving)) IS NOT true
     GROUP BY b.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
-        size = t.size + excluded.size,
+        size = t.size + excluded.size, tips = {schema}.tips_after(t.tips, excluded.tips[1]),
         updated_at = CASE WHEN coalesce(t.state, 'deleted') = 'deleted' THEN t.updated_at
             ELSE greatest(t.updated_at, excluded.updated_at) END;
     FOR i IN 1 .. cardinality(the_threads) LOOP
         EXIT WHEN moving IS NULL;
         CONTINUE WHEN touch_sizes[i] IS NULL OR the_threads[i] <> ALL (moving);
         PERFORM {schema}.register(
-            the_threads[i], times[i], touch_size => touch_sizes[i], touch_at => touch_times[i],
+            the_threads[i], times[i], commit_batches.tips[i], touch_size => touch_sizes[i], touch_at => touch_times[i],
             touch_beginnings => l.beginnings, touch_labels => l.texts,
             move_sources => m.sources, move_targets => m.targets,
             move_checkpoints => m.checkpoints, move_waits => m.waits, move_same => m.same)

@@ -1,0 +1,48 @@
+"""Lives of a thread: a save belongs to the life in which its run has loaded the thread.
+
+A deletion ends a thread's life. Nothing of a run that began before is stored afterwards, in no
+namespace. The store decides: a batch names the life that its run has loaded. If no run is known (a
+program's own `put`, some subgraphs before LangGraph 1.2), the rows decide: after a deletion, the
+checkpoints that a save names must be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.model import ReadCheckpoint, ThreadState
+from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
+from threadkeep._core.engine.snapshots import RUNS
+from threadkeep.errors import ThreadDeletedError
+
+
+def of(engine: Engine, run: object, thread: str) -> int | None:
+    """Return the life in which a run has loaded a thread, if the run is known."""
+    return None if run is None else RUNS.life(run, (engine.working_set.key, thread))
+
+
+def refuse_orphan(place: CheckpointRef, run: object, state: ThreadState) -> None:
+    """Refuse writes on a checkpoint that a deletion has removed.
+
+    A run's writes may arrive before their checkpoint. Writes without one are never read.
+    """
+    if state.deleted_at and state.found is None and run is None:
+        raise ThreadDeletedError().at(**place.named())
+
+
+def refuse_missing(
+    place: CheckpointRef, parent: str | None, metadata: Mapping[str, Any], state: ThreadState
+) -> Operation[None]:
+    """Refuse a checkpoint whose parent, or a checkpoint above it, a deletion has removed."""
+    if not state.deleted_at:
+        return
+    if parent is None:
+        above = metadata.get("parents") if place.ns else None
+        named = above.items() if isinstance(above, dict) else ()
+        reads = [ReadCheckpoint(place.thread, str(ns), str(own_id)) for ns, own_id in named]
+        replies = (yield Fetch(reads)) if reads else ()
+        if all(reply.found is not None for reply in replies):
+            return
+    raise ThreadDeletedError().at(**place.named())
