@@ -146,7 +146,7 @@ class ThreadState(NamedTuple):
 
     @property
     def proof(self) -> Proof:
-        """The proof of what is read now."""
+        """The proof of rows that are read together with this row."""
         return Proof(self.generation, self.life, set(self.tips[:1]))
 
 
@@ -275,7 +275,7 @@ class ThreadRows(NamedTuple):
 
     @property
     def proof(self) -> Proof:
-        """The proof of what is read now."""
+        """The proof of rows that are read together with this row."""
         return Proof(self.generation, self.life, set(self.tips[:1]))
 
 
