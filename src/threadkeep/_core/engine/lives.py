@@ -15,7 +15,8 @@ from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import ReadCheckpoint, ThreadState
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.snapshots import RUNS
-from threadkeep.errors import ThreadDeletedError
+from threadkeep._core.engine.tips import Proof
+from threadkeep.errors import ConflictError, ThreadDeletedError
 
 
 def of(engine: Engine, run: object, thread: str) -> int | None:
@@ -46,3 +47,18 @@ def refuse_missing(
         if all(reply.found is not None for reply in replies):
             return
     raise ThreadDeletedError().at(**place.named())
+
+
+def refuse_lost(place: CheckpointRef, gone: Proof | None, state: ThreadState) -> None:
+    """Refuse a save that needs a checkpoint which the store has lost since this process saw it.
+
+    Other saves store their whole state again. A question would wait at no checkpoint, and the
+    value of a DeltaChannel is in the writes of the lost one.
+    """
+    if gone is None or state.found is not None:
+        return
+    if (gone.generation, gone.life) == (state.generation, state.life):
+        raise ConflictError(
+            "The store has lost the checkpoint from which this run continues.",
+            hint="Run the thread again: it continues from its last stored checkpoint.",
+        ).at(**place.named())

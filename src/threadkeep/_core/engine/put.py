@@ -55,6 +55,7 @@ from threadkeep._core.engine.snapshots import (
 )
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.engine.working_set import ThreadMemory
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     BackendError,
     CodecError,
@@ -163,8 +164,9 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
     faster and `conflicts="raise"`, or if others kept taking the positions.
     """
     place, counts = call.place, engine.working_set.counts
+    gone: Proof | None = None
     for attempt in range(RUN_ATTEMPTS):
-        built, failure = failed or ((yield from _attempt(engine, call, attempt)), None)
+        built, failure = failed or ((yield from _attempt(engine, call, attempt, gone)), None)
         failed, done = None, False
         try:
             if failure is not None:
@@ -176,6 +178,9 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
             engine.memory(place.thread).abandon()
         except StaleThreadError:
             counts.retries += 1
+            named = place.id if isinstance(call, PutWrites) else call.parent
+            is_known = named is not None and built.memory.state(place.ns, named) is not None
+            gone = built.proof if is_known else gone
             engine.working_set.forget(place.thread)
         except ThreadkeepError as exc:
             if isinstance(exc, ConflictError):
@@ -198,7 +203,8 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
     )
 
 
-def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
+def _attempt(engine: Engine, call: SaveCall, attempt: int, gone: Proof | None) -> Operation[Built]:
+    """Build a batch. `gone` was the proof of the checkpoint that the call names."""
     memory = engine.memory(call.place.thread)
     proof = memory.proof
     is_sure = proof is None or not proof.life or _is_sure(engine, memory, call)
@@ -209,6 +215,8 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
             if call.fences and unless_hidden(reply.found) is None:
                 raise _removed(call)
             lives.refuse_orphan(call.place, call.by, reply)
+            if INTERRUPT in [channel for channel, _ in call.writes]:
+                lives.refuse_lost(call.place, gone, reply)
             proof = reply.proof
         with memory.encoding:
             return _writes_batch(engine, memory, call, proof)
@@ -218,7 +226,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     parent = _known_parent(memory, call)
     if proof is None or not is_sure or (parent is None and call.parent is not None):
         call = call.with_copies()
-        proof, parent = yield from _read_parent(engine, memory, call)
+        proof, parent = yield from _read_parent(engine, memory, call, gone)
         if call.edits and parent is None:
             raise _removed(call)
     values = _NO_VALUES
@@ -253,7 +261,7 @@ def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
 
 
 def _read_parent(
-    engine: Engine, memory: ThreadMemory, call: Put
+    engine: Engine, memory: ThreadMemory, call: Put, gone: Proof | None
 ) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:
     place = call.place
     reply = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
@@ -263,6 +271,8 @@ def _read_parent(
     if call.parent is None or reply.found is None:
         if lives.of(engine, call.by, place.thread) is None:
             yield from lives.refuse_missing(place, call.parent, call.metadata, reply)
+        if call.parent is not None and DELTA_COUNTERS in call.metadata:
+            lives.refuse_lost(place, gone, reply)
         return proof, None
     read, key = read_channels(engine, reply.found)
     row = reply.found.row

@@ -34,6 +34,7 @@ from threadkeep._core.engine.thread_entry import (
     is_there,
     sound,
 )
+from threadkeep._core.engine.tips import Link
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -141,8 +142,12 @@ def optimistic(
     """
 
     def attempt() -> Operation[T]:
-        change, result = yield from build((yield from read(thread)))
+        snapshot = yield from read(thread)
+        change, result = yield from build(snapshot)
         if change is not None:
+            if isinstance(change, model.Batch | model.DropThread) and change.thread == thread:
+                # (the rows that it was built from must still be there)
+                change = change._replace(link=Link(snapshot.rows.proof))
             yield from commit(change)
             if isinstance(change, model.DropThread) or (
                 isinstance(change, model.Batch) and (change.bump_generation or change.drop_segments)
