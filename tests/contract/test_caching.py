@@ -14,6 +14,7 @@ from kit.contract import Variant
 from kit.layers import Layered, ThroughCache, awaiting, stack_of
 from kit.postgres import url_for
 from kit.redis import url as redis_url
+from kit.tips import reading
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 
@@ -25,7 +26,7 @@ from threadkeep import (
     SqliteSaver,
     open_saver,
 )
-from threadkeep._core.engine.model import Batch, ReadSegments, Segment, Span
+from threadkeep._core.engine.model import Batch, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep._run import segment_cache
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache import (
@@ -41,9 +42,10 @@ from threadkeep._stores.postgres import backend as postgres_backend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.savers.saver import Saver
-from threadkeep.testing.records import NOW, THREAD, segment
+from threadkeep.testing.records import NOW, THREAD, linked, segment
 
 SMALL = ReadCache(threads=2, bytes=100_000)
+TIP = 5
 
 
 class TestHotPostgres(ThroughCache, Variant):
@@ -92,15 +94,20 @@ def seg(start=0, count=1, size=100, log=1):
 
 
 def everything(thread, generation=0):
-    return ReadSegments(thread, (Span(1, 0, 1000), Span(2, 0, 1000)), generation)
+    spans = (Span(1, 0, 1000), Span(2, 0, 1000))
+    return ReadSegments(thread, spans, generation, base=(TIP,), named=(TIP,))
+
+
+def fresh(thread, generation, segments, drops=()):
+    return Fresh(thread, generation, segments, drops, (TIP,), TIP)
 
 
 def test_the_threads_not_used_for_longest_go_first():
     kept = SegmentCache(ReadCache(threads=2))
     for thread in "ab":
-        kept.keep(Fresh(thread, 0, [seg()]))
+        kept.keep(fresh(thread, 0, [seg()]))
     assert kept.find(everything("a")) == [seg()]
-    kept.keep(Fresh("c", 0, [seg()]))
+    kept.keep(fresh("c", 0, [seg()]))
     assert kept.find(everything("b")) == []
     assert kept.find(everything("a")) == kept.find(everything("c")) == [seg()]
 
@@ -108,10 +115,10 @@ def test_the_threads_not_used_for_longest_go_first():
 def test_no_more_bytes_are_kept_than_told():
     kept = SegmentCache(ReadCache(bytes=10_000))
     for number in range(50):
-        kept.keep(Fresh(f"t{number}", 0, [seg(size=3000)]))
+        kept.keep(fresh(f"t{number}", 0, [seg(size=3000)]))
         assert kept.size <= 10_000
     assert kept.find(everything("t49")) == [seg(size=3000)]
-    kept.keep(Fresh("large", 0, [seg(size=20_000)]))
+    kept.keep(fresh("large", 0, [seg(size=20_000)]))
     assert kept.find(everything("large")) == []
     assert kept.size <= 10_000
 
@@ -119,8 +126,8 @@ def test_no_more_bytes_are_kept_than_told():
 def test_what_was_not_used_for_a_while_goes():
     now = 0.0
     kept = SegmentCache(ReadCache(ttl=10), lambda: now)
-    kept.keep(Fresh("a", 0, [seg()]))
-    kept.keep(Fresh("b", 0, [seg()]))
+    kept.keep(fresh("a", 0, [seg()]))
+    kept.keep(fresh("b", 0, [seg()]))
     now = 8.0
     assert kept.find(everything("b")) == [seg()]
     now = 11.0
@@ -133,19 +140,19 @@ def test_what_was_not_used_for_a_while_goes():
 
 def test_a_larger_segment_takes_the_place_of_those_in_it():
     kept = SegmentCache(ReadCache())
-    kept.keep(Fresh("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)]))
+    kept.keep(fresh("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)]))
     before = kept.size
-    kept.keep(Fresh("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)]))
+    kept.keep(fresh("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)]))
     assert kept.find(everything("a")) == [seg(0, 2), seg(2), seg(0, log=2)]
-    kept.keep(Fresh("a", 0, [seg(0, 3)]))
+    kept.keep(fresh("a", 0, [seg(0, 3)]))
     assert kept.find(everything("a")) == [seg(0, 3), seg(0, log=2)]
     assert kept.size < before
 
 
 def test_another_generation_begins_with_nothing():
     kept = SegmentCache(ReadCache())
-    kept.keep(Fresh("a", 0, [seg()]))
-    kept.keep(Fresh("a", 1, [seg(5)]))
+    kept.keep(fresh("a", 0, [seg()]))
+    kept.keep(fresh("a", 1, [seg(5)]))
     assert kept.find(everything("a", 1)) == [seg(5)]
     assert kept.find(everything("a", 0)) == []
 
@@ -153,7 +160,7 @@ def test_another_generation_begins_with_nothing():
 def test_exactly_that_thread_is_cleared():
     kept = SegmentCache(ReadCache())
     for thread in ("a", "ab", "b"):
-        kept.keep(Fresh(thread, 0, [seg()]))
+        kept.keep(fresh(thread, 0, [seg()]))
     kept.clear("a")
     assert [bool(kept.find(everything(t))) for t in ("a", "ab", "b")] == [False, True, True]
     kept.clear()
@@ -526,26 +533,32 @@ def test_what_failed_is_left_alone_for_a_while():
     for at in (0.0, 1.0, 4.9, 5.1, 6.0):
         now = at
         assert stack.run(hot.find(everything("t"))) == []
-        stack.run(hot.keep(Fresh("t", 0, [seg()])))
+        stack.run(hot.keep(fresh("t", 0, [seg()])))
         stack.run(hot.evict("t"))
     assert store.asked == 2
 
 
 def test_a_commit_that_fails_is_not_kept():
     backend = Layered(stack_of(MemoryBackend(), CacheLayer(ReadCache())))
-    backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),)))
+    first = Batch(THREAD, NOW, generation=0, segments=(segment(0),), link=linked())
+    backend.commit(first)
+    other = Segment(1, 0, 1, b"other bytes")
     with pytest.raises(Exception, match="Log 1 holds"):
-        backend.commit(
-            Batch(THREAD, NOW, generation=0, segments=(Segment(1, 0, 1, b"other bytes"),))
-        )
-    (found,) = backend.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
-    assert found == [segment(0)]
+        backend.commit(first._replace(segments=(other,)))
+    assert first_segment(backend) == [segment(0)]
+
+
+def first_segment(backend):
+    (state,) = backend.fetch([ReadCheckpoint(THREAD, "")])
+    (found,) = backend.fetch([reading(THREAD, [Span(1, 0, 1)], state)])
+    return found
 
 
 def test_what_was_dropped_under_no_generation_is_not_kept():
     backend = Layered(stack_of(MemoryBackend(), CacheLayer(ReadCache())))
-    asked = ReadSegments(THREAD, (Span(1, 0, 1),), 0)
-    backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),)))
+    link = linked()
+    backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),), link=link))
     other = Segment(1, 0, 1, b"other bytes")
-    backend.commit(Batch(THREAD, NOW, drop_segments=((1, 0, 1),), segments=(other,)))
-    assert backend.fetch([asked]) == [[other]]
+    dropping = Batch(THREAD, NOW, drop_segments=((1, 0, 1),), segments=(other,), link=link)
+    backend.commit(dropping)
+    assert first_segment(backend) == [other]

@@ -11,6 +11,7 @@ import redis
 from kit.contract import Variant
 from kit.layers import Awaited, Layered, awaiting, stack_of
 from kit.redis import url as redis_url
+from kit.tips import reading
 
 from threadkeep import ReadCache
 from threadkeep._core.codec.frame import Compression, pack
@@ -22,13 +23,14 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
 )
+from threadkeep._core.engine.tips import Link
 from threadkeep._core.policies import HotTier, Tiering
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache import CacheLayer, Hot
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.open import open_hot
 from threadkeep.testing import BlockingBackend
-from threadkeep.testing.records import NOW, THREAD, checkpoint
+from threadkeep.testing.records import NOW, THREAD, checkpoint, linked
 from threadkeep.threads.archives.layer import TierLayer
 
 SECOND = 1_000_000
@@ -50,9 +52,9 @@ class TestTiered(Variant):
 
     def segments(self, *spans, thread=THREAD):
         asked = tuple(Span(*span) for span in spans)
-        generation = self.rows(thread).generation
+        read = reading(thread, asked, self.rows(thread))
         self.one(ReadCheckpoint(thread, ""))
-        found = [self.one(ReadSegments(thread, asked, generation)) for _ in range(3)]
+        found = [self.one(read) for _ in range(3)]
         assert found == [self.one(ReadSegments(thread, asked))] * 3
         return found[0]
 
@@ -100,14 +102,15 @@ class Process:
         ts = int(self.now * SECOND) - age * SECOND
         segment = Segment(1, number, 1, frame(number, size))
         rows = {"segments": (segment,), "checkpoints": (checkpoint(number, ts=ts),), **rows}
-        self.front.commit(Batch(thread, ts, state.generation, **rows))
+        link = Link(state.proof)
+        self.front.commit(Batch(thread, ts, state.generation, **rows, link=link))
 
     def load(self, *numbers, thread=THREAD):
         """The sizes of the head's values, and how often the store was asked for some."""
         before = self.store.asked
         (state,) = self.front.fetch([ReadCheckpoint(thread, "")])
         spans = tuple(Span(1, number, number + 1) for number in numbers or (1,))
-        (found,) = self.front.fetch([ReadSegments(thread, spans, state.generation)])
+        (found,) = self.front.fetch([reading(thread, spans, state)])
         assert [s.data[-1] for s in found] == [s.start for s in found]
         return [len(s.data) for s in found], self.store.asked - before
 
@@ -316,8 +319,10 @@ def test_an_open_store_passes_it_on():
         front = Layered(
             LayeredBackend(store, TierLayer(), cache=ReadCache(), tiering=Tiering(hot=tier))
         )
-        front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
-        front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
+        batch = Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),), link=linked())
+        front.commit(batch)
+        (state,) = front.fetch([ReadCheckpoint(THREAD, "")])
+        front.fetch([reading(THREAD, [Span(1, 0, 1)], state)])
         assert store.asked == expected
 
 
@@ -351,7 +356,7 @@ def test_nothing_stale_is_read_whoever_writes(store, kind, level, seed):
             head, last = ReadCheckpoint(thread, ""), numbers[thread] + 1
             (state,) = MemoryBackend.fetch(store, [head])
             span = Span(1, max(last - chance.choice([1, 3, 60]), 1), last)
-            read = ReadSegments(thread, (span,), state.generation)
+            read = reading(thread, [span], state)
             for front in (one.front, other.front):
                 before = store.asked
                 assert front.fetch([head]) == [state]

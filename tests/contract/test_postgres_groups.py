@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 from kit.postgres_proxy import proxy
+from kit.tips import link
 
 from threadkeep._core.engine.model import (
     Batch,
@@ -33,8 +34,8 @@ from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 ROWS = {
-    "threads": "thread_id, generation, deleted_at, state, updated_at, size, waits_at, revision,"
-    " pinned, heap, CASE WHEN state IS NOT NULL THEN created_at END",
+    "threads": "thread_id, generation, deleted_at, life, state, updated_at, size, waits_at,"
+    " revision, pinned, heap, CASE WHEN state IS NOT NULL THEN created_at END",
     "heaps": "*",
     "thread_labels": "*",
     "segments": "*",
@@ -56,6 +57,7 @@ def held(schema):
 # -- the same as one by one ------------------------------------------------------------
 
 THREADS = ("a", "a", "b", "\0c", "fork", "deleted")
+LIFE = 77  # of the deleted thread
 
 
 def begin(backend):
@@ -66,7 +68,7 @@ def begin(backend):
         backend.commit(Batch(thread, NOW, **rows, touch=touch))
     entry = ThreadEntry("fork", ThreadStatus.FORKED, NOW, NOW, origin=("a", uid(1)))
     backend.commit(ForkThread("a", "fork", NOW, 0, (("", uid(1)),), (), entry))
-    backend.commit(DropThread("deleted", NOW))
+    backend.commit(DropThread("deleted", NOW, link=link(LIFE)))
 
 
 def drawn(draw):
@@ -89,12 +91,13 @@ def drawn(draw):
         thread,
         NOW + draw.randrange(9),
         generation=draw.choice([None, None, None, thread in ("a", "fork", "deleted"), 7]),
-        born=draw.choice([None, NOW - 5, NOW + 5, NOW + 5]),
+        life=draw.choice([None, None, LIFE if thread == "deleted" else 0, 1]),
         segments=segments * (draw.random() < 0.7 or bool(drops)),
         drop_segments=drops,
         checkpoints=(checkpoint(number, 1, ts=draw.choice([NOW, "once"])),) * draw.randrange(2),
         writes=tuple(write(number, body=b"%d" % n) for n in range(draw.randrange(3))),
         touch=draw.choice([None, touch, touch, EntryUpdate(3), EntryUpdate(3, at=NOW + 20)]),
+        link=draw.choice([None, None, None, link(0), link(0, 99)]),
     )
 
 
@@ -161,7 +164,7 @@ def adds(thread, *segments, drops=()):
         [adds("b", segment(0, data=b"other"), drops=((1, 0, 1),)), adds("a", segment(9))],
         [Batch("a", NOW, checkpoints=(checkpoint(2, manifest=bytes([n])),)) for n in range(3)],
         [Batch("b", NOW, fences=(HeadFence("", None),)), adds("b", segment(9))],
-        [adds("b", segment(9)), DropThread("b", NOW), CopyThread("a", "b", NOW)],
+        [adds("b", segment(9)), DropThread("b", NOW, link=link(LIFE)), CopyThread("a", "b", NOW)],
         [Batch("b", NOW, bump_generation=True), Batch("b", NOW, generation=0), Batch("a", NOW)],
     ],
 )

@@ -34,7 +34,7 @@ def batch(number):
         THREAD,
         NOW,
         generation=0,
-        born=1,
+        life=0,
         fences=(HeadFence("", uid(number - 1) if number > 1 else None),),
         segments=(segment(number), segment(number, log=2)),
         checkpoints=(checkpoint(number, number - 1 or None),),

@@ -156,7 +156,7 @@ def test_a_tombstone_expires_too(store, client, prefix):
     backend.commit(DropThread(THREAD, NOW))
     assert 0 < remaining(client, prefix) <= HOUR * 1000
     with pytest.raises(ThreadDeletedError):
-        backend.commit(Batch(THREAD, NOW, born=NOW))
+        backend.commit(Batch(THREAD, NOW, life=0))
 
 
 def test_a_copy_lives_as_its_savers_threads_do(store, client, prefix):
@@ -173,7 +173,7 @@ def test_an_expired_thread_is_as_if_it_had_never_been(store, client, prefix):
     shorten(client, prefix, 1)
     wait_until_gone(client, prefix)
     (state,) = backend.fetch([ReadCheckpoint(THREAD, "")])
-    assert state == ThreadState(state.generation, 0)
+    assert state == ThreadState(state.generation, 0)  # (without tips and life)
     (page,) = backend.fetch([ScanCheckpoints(None, None, None, None, {}, None, 10)])
     assert [found.thread for found in page] == ["stays"]
     (sizes,) = backend.fetch([ReadSizes(None, 10)])

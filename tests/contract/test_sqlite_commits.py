@@ -68,14 +68,14 @@ def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
     segments = (segment(1), segment(2))
     writes = (write(1), write(2), write(1))
     touch = EntryUpdate(9, at=5, transitions=(transition(Cause.SAVE, uid(1)),))
-    backend.commit(batch(1, born=1, generation=0, segments=segments, writes=writes, touch=touch))
+    backend.commit(batch(1, life=0, generation=0, segments=segments, writes=writes, touch=touch))
     assert kinds(statements) == [
         *("BEGIN", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
         *("INSERT tk_checkpoints", "INSERT tk_writes", "COMMIT"),
     ]
     statements.clear()
     backend.commit(Batch("t", 1, writes=(write(1),)))
-    assert kinds(statements) == ["BEGIN", "INSERT tk_writes", "COMMIT"]
+    assert kinds(statements) == ["BEGIN", "UPDATE", "INSERT tk_writes", "COMMIT"]
 
 
 def test_a_group_that_only_adds_rows_takes_no_more(backend, statements):

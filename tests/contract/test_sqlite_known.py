@@ -238,7 +238,7 @@ def test_what_others_commit_refuses_the_next_commit(backend, other):
         backend.commit(turn(2, segments=(segment(1, data=b"mine"),)))
     other.commit(DropThread("t", 5))
     with pytest.raises(ThreadDeletedError):
-        backend.commit(turn(2, born=4))
+        backend.commit(turn(2, life=0))
     assert backend.fetch([HEAD])[0].found is None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
+from kit.tips import reading
 from threadkeep._core.engine.model import Batch, Change, Read, ReadSegments, Span
 from threadkeep._core.engine.operation import (
     Commit,
@@ -21,13 +22,13 @@ from threadkeep.testing.records import THREAD
 
 
 class ThroughCache:
-    """Contract tests that ask for segments as the engine does: under the generation they read."""
+    """Contract tests that ask for segments as the engine does: after a look at the row."""
 
     def segments(self: Any, *spans: Any, thread: str = THREAD) -> Any:
         asked = tuple(Span(*span) for span in spans)
-        generation = self.rows(thread).generation
-        first = self.one(ReadSegments(thread, asked, generation))
-        again = self.one(ReadSegments(thread, asked, generation))
+        read = reading(thread, asked, self.rows(thread))
+        first = self.one(read)
+        again = self.one(read)
         assert first == again == self.one(ReadSegments(thread, asked))
         return first
 

@@ -11,15 +11,21 @@ from kit.engine import Chain, config, counted_saver, exactly, fresh, run_config,
 from langchain_core.messages import HumanMessage
 
 from threadkeep import MemorySaver
-from threadkeep._core.engine.model import HeadFence
+from threadkeep._core.engine.model import HeadFence, ThreadState
 from threadkeep._core.engine.snapshots import CheckpointSnapshot
 from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
+from threadkeep.errors import ThreadDeletedError
 
 LONG = "x" * 90
 
 
 def messages(count):
     return [HumanMessage(f"{i} {LONG}", id=str(i)) for i in range(count)]
+
+
+def seen(memory, generation, **how):
+    """The store's answer names this generation."""
+    assert memory.meet(ThreadState(generation, 0), memory.look, **how)
 
 
 @pytest.fixture
@@ -32,18 +38,18 @@ def made():
 
 def test_the_last_64_runs_that_left_a_head_behind_are_remembered():
     memory = ThreadMemory(threading.Lock, lambda _: 0)
-    memory.meet(0)
+    seen(memory, 0)
 
     def publish(name, parent, *, begins):
         state = CheckpointSnapshot("", name, 0, None, None, {}, b"", None)
-        return memory.publish(state, 0, HeadFence("", parent), begins=begins)
+        return memory.publish(state, memory.proof, HeadFence("", parent), begins=begins)
 
     publish("base", None, begins=True)
     publish("head", "base", begins=True)
     for i in range(65):
         assert publish(f"first {i:02}", "base", begins=True) == "head"
-    memory.meet(1)  # (segments were removed)
-    memory.meet(0)
+    seen(memory, 1)  # (segments were removed)
+    seen(memory, 0)
     publish("head", None, begins=True)
     for i in range(64, 0, -1):  # a continuing run takes no more memory
         assert publish(f"first {i:02}-next", f"first {i:02}", begins=False) is None
@@ -240,6 +246,10 @@ def test_another_process_removes_what_is_remembered(made, how):
             saver.put(chain.at, {**chain.arguments(n=1)[1]}, {"run_id": "r"}, {})
             other.delete_for_runs(["r"])
     chain.at = old
+    if how == "delete":
+        with pytest.raises(ThreadDeletedError):
+            chain.put(m=messages(7))
+        chain.at = config()
     chain.put(m=messages(7))
     assert exactly(values_of(fresh(saver), chain.at)["m"]) == exactly(messages(7))
     assert fresh(saver).check().ok
@@ -312,7 +322,7 @@ def test_of_a_long_list_only_the_last_version_is_known():
 
 def test_log_numbers_and_positions():
     memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1).thread("t")
-    memory.meet(0, is_new=True)
+    seen(memory, 0, is_new=True)
     assert memory.logs.reserve("", "a", 3) == (1, 0)
     assert memory.logs.reserve("", "a", 2) == (1, 3)
     assert memory.logs.reserve("", "b", 1) == (2, 0)
@@ -324,7 +334,7 @@ def test_log_numbers_and_positions():
     memory.logs.resume("", "c", 9, 5)
     assert memory.logs.reserve("", "c", 1) == (9, 21)
     assert memory.logs.reserve("", "d", 1) == (10, 0)
-    memory.meet(1)
+    seen(memory, 1)
     assert memory.logs.reserve("", "a", 1)[1] == 0
 
 
@@ -343,7 +353,7 @@ def test_logs_of_the_last_64_subgraphs_stay_open():
 
 def test_many_threads_reserve_at_once():
     memory = WorkingSet(10**9, threading.RLock, lambda bits: 7).thread("t")
-    memory.meet(0)
+    seen(memory, 0)
     found = []
 
     def work():
