@@ -39,6 +39,7 @@ from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
 from threadkeep.keys import sealed, trusting
+from threadkeep.savers.drop_in import SaverAttributes
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import SaverOptions, check_options
 from threadkeep.savers.tenants import ForkedRuns
@@ -118,7 +119,7 @@ class _ForkedRuns(ResetInChild):
         )
 
 
-class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
+class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores only changes, on any backend.
 
     Args:

@@ -354,7 +354,7 @@ class Given(ConnectionSource):
         self._given = given
         self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
-        self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
+        self.lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         self._check_open()
@@ -362,7 +362,7 @@ class Given(ConnectionSource):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
-        async with entered(self._lock):
+        async with entered(self.lock):
             self._check_open()  # (`close` may have come meanwhile)
             if self._given.closed:
                 raise errors.UnreachableError(
