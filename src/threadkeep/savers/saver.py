@@ -179,8 +179,8 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             from threadkeep.threads.transfer.rolling import Rolling  # noqa: PLC0415 - seldom needed
 
             ring = None if (keys := getattr(backend, "keys", None)) is None else keys.ring
-            mirrors = given["mirror_back"]
-            self._rolling = Rolling(given["migrate_from"], codec, ring, mirrors=mirrors)
+            flags = {"mirrors": given["mirror_back"], "deletes": given["migrate_deletions"]}
+            self._rolling = Rolling(given["migrate_from"], codec, ring, **flags)
             self._store.rolling = self._rolling
         self._collector: Collector | None = None
         if gc_every is not None:
