@@ -29,7 +29,12 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
 from threadkeep._stores.options import complete, described, from_url, unknown
-from threadkeep._stores.postgres import PostgresOptions, migrations, search_path
+from threadkeep._stores.postgres import (
+    PostgresOptions,
+    langgraph_tables,
+    migrations,
+    search_path,
+)
 from threadkeep._stores.postgres.statement import (
     DRIVER_ERRORS,
     Array,
@@ -467,6 +472,15 @@ class PostgresDatabase(Retrying[ConnectionSource]):
                 except DRIVER_ERRORS as failure:
                     error = failure
 
+    async def notes(self) -> Sequence[str]:
+        """Compare LangGraph's tables in the same database. See `Backend.notes`."""
+        plan, rows = langgraph_tables.differences(None), cast("Rows", None)
+        try:
+            while True:
+                (rows,) = await self.answered([plan.send(rows)], ONE_STATE)
+        except StopIteration as end:
+            return cast("list[str]", end.value)
+
     def _migration(self) -> migrations.Plan:
         if not self._names_schema:
             for (path,) in (yield Statement(search_path.SET)):
@@ -474,6 +488,7 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         yield from migrations.plan(self.schema)
         if self._partition_by == "month":
             yield from migrations.plan_partitions(self.schema, now())
+        yield from langgraph_tables.warn()
 
 
 def now() -> datetime:
