@@ -106,11 +106,13 @@ class Connections:
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call may have left one open
-        location = self.location
+        location = self._location or self.location
         if self._writer is None:
             self._writer = self._open(location.connect_writer)
             self._timeout = location.busy_timeout
-        seconds = min(TURN, location.patience) if in_turns else location.patience
+        seconds = location.busy_timeout if location.given is None else location.patience
+        if in_turns:
+            seconds = min(TURN, seconds)
         if seconds != self._timeout:  # (each PRAGMA costs as much as a small SELECT)
             set_timeout(self._writer, seconds)
             self._timeout = seconds
