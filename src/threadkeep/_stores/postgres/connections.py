@@ -35,6 +35,7 @@ from threadkeep._stores.postgres import (
     migrations,
     search_path,
 )
+from threadkeep._stores.postgres.silence import limits, watched
 from threadkeep._stores.postgres.statement import (
     DRIVER_ERRORS,
     Array,
@@ -107,6 +108,7 @@ class PostgresSettings:
             "autocommit": True,
             "prepare_threshold": self.options["prepare_threshold"],
             "application_name": self.options["application_name"],
+            **limits(self.conninfo, self.timeout),
         }
 
     @property
@@ -265,7 +267,9 @@ def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Con
     # (a pool retries silently: connect once first, so that a wrong password fails at once)
     with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
-    return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments, **options)
+    kind = watched(Connection, settings.timeout)
+    arguments = settings.pool_arguments | options
+    return ConnectionPool(settings.conninfo, connection_class=kind, open=True, **arguments)
 
 
 class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource):
@@ -315,7 +319,11 @@ class _LoopPool:
     def __init__(self, settings: PostgresSettings) -> None:
         self.connections: set[_AsyncConn] = set()
         self.pool: AsyncConnectionPool[_AsyncConn] = AsyncConnectionPool(
-            settings.conninfo, open=False, configure=self._note, **settings.pool_arguments
+            settings.conninfo,
+            open=False,
+            configure=self._note,
+            connection_class=watched(AsyncConnection, settings.timeout),
+            **settings.pool_arguments,
         )
         self._over = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
