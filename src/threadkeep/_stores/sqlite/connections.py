@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -205,12 +206,10 @@ class Connections:
             raise LockedError
         try:
             db = self.writer()
-            if busy_timeout is None:
-                self.begin(db)
-            else:
+            if busy_timeout is not None:
                 set_timeout(db, busy_timeout)
-                db.execute("BEGIN IMMEDIATE")
-            with transaction(db, None):
+            waits = partial(self.begin, db) if busy_timeout is None else "BEGIN IMMEDIATE"
+            with transaction(db, waits):
                 yield db
         except DRIVER_ERRORS as error:
             raise location.failure(error) from error
