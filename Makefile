@@ -31,7 +31,7 @@ test-unit: ## Run the unit tests alone, in a minute, without servers: ARGS as ab
 	@scripts/setup test
 	@$(python) -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
 
-test-c: ## Run the C modules' unit tests under AddressSanitizer and UBSan: ARGS as above
+test-c: ## Test and fuzz the C modules under AddressSanitizer and UBSan: RUNS=200000 ARGS as above
 	@scripts/setup test
 	@scripts/test_c $(ARGS)
 

@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep import AsyncPostgresSaver, PostgresSaver
+from threadkeep import AsyncPostgresSaver, KeyRing, PostgresSaver
 from threadkeep.errors import ClosedError, InvalidArgumentError
 
 SECONDS = 30
@@ -129,6 +129,34 @@ def test_a_transaction_that_the_program_has_begun_is_its_own():
         put(saver, place(), {"value": 2}, value=2)
     with PostgresSaver(url(), schema=schema) as other:
         assert value_at(other, place()) == 2
+
+
+def test_who_holds_the_lock_of_a_saver_may_begin_one():
+    schema = empty_schema()
+    with psycopg.connect(url()) as given, ThreadPoolExecutor(1) as other:
+        saver = PostgresSaver(given, schema=schema, keys=KeyRing.generate())
+        assert saver.conn is given
+        with saver.lock, given.transaction():
+            given.execute("SELECT 1")
+            done = other.submit(put, saver, place(), {"value": 1})
+            for _ in range(9):
+                given.execute("SELECT 1")  # (without the lock, the put would be refused)
+        done.result(SECONDS)
+        assert value_at(saver, place()) == 1
+
+
+async def test_so_may_who_holds_that_of_an_async_saver():
+    schema = empty_schema()
+    async with await psycopg.AsyncConnection.connect(url()) as given:
+        saver = AsyncPostgresSaver(given, schema=schema)
+        assert saver.conn is given
+        assert saver.loop is asyncio.get_running_loop()
+        async with saver.lock, given.transaction():
+            await given.execute("SELECT 1")
+            done = asyncio.create_task(aput(saver, place(), {"value": 1}))
+            for _ in range(9):
+                await given.execute("SELECT 1")
+        await done
 
 
 def test_a_transaction_begun_in_a_pipeline_is_the_programs_too():

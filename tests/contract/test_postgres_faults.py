@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import psycopg
 import pytest
@@ -17,6 +19,8 @@ from kit.sync_face import FACES, SyncFace
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
+from threadkeep._stores import servers
+from threadkeep._stores.postgres import silence
 from threadkeep._stores.postgres.backend import AsyncPostgresBackend
 from threadkeep.errors import ReadOnlyError, ThreadExistsError, UnreachableError
 
@@ -321,6 +325,65 @@ async def test_cancelled_calls_give_their_connections_back(more):
         found = [one.config async for one in saver.alist(place())]
         assert found[-1] == config
         assert (await saver.acheck()).ok
+
+
+# -- a server that accepts everything and answers nothing ------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(servers, "_PATIENCE", 0.05)
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+async def test_a_server_that_falls_silent_keeps_nobody_waiting(face, impatient):
+    options = {"schema": empty_schema(), "timeout": 0.3}
+    with proxy(url()) as between:
+        async with AsyncPostgresSaver(between.url, **options) as limited:
+            saver = face(limited)
+            config = await aput(saver, place(), {"value": 1})
+            between.is_silent.set()
+            with pytest.raises(UnreachableError):
+                await saver.aget_tuple(place())
+            with pytest.raises(UnreachableError):
+                await aput(saver, config, {"value": 2}, value=2)
+
+
+async def test_a_server_that_is_silent_from_the_beginning():
+    """psycopg waits for two seconds at least."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d"
+        saver = PostgresSaver(address, timeout=0.3)
+        calls = asyncio.to_thread(saver.get_tuple, place()), saver.aget_tuple(place())
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(error) for error in found] == [UnreachableError] * 2
+        await saver.aclose()
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+async def test_a_slow_statement_is_not_silence(own_server, face, monkeypatch):
+    asked = threading.Semaphore(0)
+    answers = silence.answers
+
+    def counted(*arguments):
+        asked.release()
+        return answers(*arguments)
+
+    monkeypatch.setattr(silence, "answers", counted)
+    options = schema_on(own_server.url(), f"slow{int(face is SyncFace)}") | {"timeout": 0.2}
+    async with AsyncPostgresSaver(own_server.url(), **options) as limited:
+        saver = face(limited)
+        config = await aput(saver, place(), {"value": 1})
+        with psycopg.connect(own_server.url()) as rival:
+            rival.execute(f"SELECT FROM {options['schema']}.threads FOR UPDATE")
+            save = partial(aput, saver, config, {"value": 2}, value=2)
+            # (in a thread, since the sync face blocks its event loop)
+            saving = asyncio.ensure_future(asyncio.to_thread(lambda: asyncio.run(save())))
+            for _ in range(3):
+                assert await asyncio.to_thread(asked.acquire, timeout=SECONDS)
+            assert not saving.done()
+            rival.rollback()
+            await saving
 
 
 # -- another server that takes over ----------------------------------------------------

@@ -58,7 +58,8 @@ def carry_out(job: Job) -> Job:
     if done.returncode:
         data = current.read_bytes() if current.exists() else b""
         current.write_bytes(data[4 : 4 + int.from_bytes(data[:4], "big")])
-        told = (done.stderr.strip().splitlines() or [""])[-1]
+        lines = done.stderr.strip().splitlines() or [""]
+        told = next((line for line in lines if "ERROR: AddressSanitizer" in line), lines[-1])
         job.problem = f"{told or f'the process ended with {done.returncode}'}\n  input: {current}"
     else:
         current.unlink()

@@ -202,6 +202,8 @@ def _corpus() -> Iterator[tuple[str, Files]]:
     yield "value", _values()
     yield "langgraph", _langgraph()
     yield "manifest", _manifests()
+    yield "difference", _manifests()
+    yield "watched", {name[3:]: CODEC.encode(FILES[name][:12]) for name in list(FILES)[:-1]}
     refs = [(0, "a", Inline(b"\1")), (-1, "__error__", Run(2, ((1, 0, 3), (1, 4, 5))))]
     yield (
         "writes",

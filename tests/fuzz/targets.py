@@ -17,9 +17,11 @@ from zlib import crc32
 
 import ormsgpack
 from codec_golden_values import ROWS, in_shapes
+from kit.engine import exactly
 from kit.places import at
 
 from threadkeep import MemorySaver, SqliteSaver
+from threadkeep._core import validation
 from threadkeep._core.codec import NativeCodec
 from threadkeep._core.codec.codecs import PlainCodec, RawCodec
 from threadkeep._core.codec.frame import (
@@ -31,7 +33,7 @@ from threadkeep._core.codec.frame import (
     unpack,
 )
 from threadkeep._core.codec.langgraph_payloads import Shared, decode_langgraph
-from threadkeep._core.engine import cold_references, thread_entry, thread_summary
+from threadkeep._core.engine import cold_references, refs, shadow, thread_entry, thread_summary
 from threadkeep._core.engine.elements import apply_patch
 from threadkeep._core.engine.model import Child, Segment
 from threadkeep._core.engine.refs import decode_manifest
@@ -138,6 +140,63 @@ def manifest(data: bytes) -> None:
         lambda: list(decode_manifest(data).needs()),
         lambda: list(decode_manifest(data, keyframe()).needs()),
     )
+
+
+def difference(data: bytes) -> None:
+    """A manifest is written as a difference, and names are checked: compiled and in Python."""
+    for key in (refs.EMPTY, keyframe()):
+        made = decode_manifest(data, key)
+        for known in (refs.EMPTY, key, made):
+            of = (made.entries, made.seen, known.entries, known.seen)
+            parts = (*of, *refs.numbers(known), refs.to_wire)
+            found = refs.difference(*parts)
+            assert found is None or exactly(found) == exactly(refs.portable_difference(*parts))
+        versions = {name: entry.version for name, entry in made.entries.items()}
+        names = (made.entries, versions, made.seen)
+        assert validation.is_usual(*names) == validation.portable_is_usual(*names)
+
+
+def watched(data: bytes) -> None:
+    """A value is copied, watched and changed: compiled and in Python."""
+    value = CODEC.decode(data)
+    elements = list(value) if isinstance(value, (list, tuple)) else [value, value]
+    size, number = len(elements), sum(data)
+    ours: Any = shadow.copy_and_watch(elements)
+    pythons: Any = shadow.portable_copy_and_watch(elements)
+    assert CODEC.encode(ours.copies) == CODEC.encode(pythons.copies)
+    half = size // 2
+    halves = [ours.shadow.part(0, half), ours.shadow.part(half, size)]
+    joined = [shadow.Shadow.joined(halves), halves[0].extended(halves[1])]
+    rows: Any = [ours.shadow, shadow.Shadow.of(ours.copies), ours.shadow]
+    other = shadow.PortableShadow.of(pythons.copies)
+    assert shadow.disjoint(rows) == shadow.portable_disjoint([pythons.shadow, other] * 2)[:3]
+    for change in (lambda: None, lambda: _change(elements, number)):
+        change()
+        for one in (ours.shadow, *joined):
+            assert one.opaque == pythons.shadow.opaque
+            assert one.changed() == pythons.shadow.changed()
+            assert one.holds() == pythons.shadow.holds()
+            assert one.holds_in(elements, None, elements, size) == one.holds_now()
+    for old in (ours.copies, elements[:half], []):
+        assert shadow.same_front(elements, old) == shadow.portable_same_front(elements, old)
+        found, wanted = (f(old, half, elements) for f in (shadow.behind, shadow.portable_behind))
+        assert (found is None) == (wanted is None)
+
+
+def _change(elements: list[Any], number: int) -> None:
+    """Change one of the first containers in place."""
+    found = [one for one in elements if isinstance(one, (list, dict, set))]
+    for one in found[:100]:
+        inner = one.values() if isinstance(one, dict) else one
+        found += [each for each in inner if isinstance(each, (list, dict, set))]
+    if found:
+        one: Any = found[number % len(found)]
+        if isinstance(one, list) and number % 2:
+            one.append(None)
+        elif isinstance(one, dict) and number % 2:
+            one[None] = number
+        else:
+            one.clear()
 
 
 def writes(data: bytes) -> None:
@@ -329,7 +388,8 @@ def result(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     read.__name__: read
     for read in (
-        *(frame, value, langgraph, manifest, writes, metadata, patch, bundle, thread),
+        *(frame, value, langgraph, manifest, difference, watched, writes, metadata, patch),
+        *(bundle, thread),
         *(stub, entry, cursor, url, item, redis, result),
     )
 }

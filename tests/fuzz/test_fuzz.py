@@ -57,6 +57,7 @@ def test_every_target_has_a_corpus_and_every_corpus_a_target() -> None:
 )
 def test_a_target_that_breaks_a_rule_is_a_finding(breach, told, monkeypatch) -> None:
     monkeypatch.setitem(TARGETS, "broken", lambda _: breach())
+    monkeypatch.setattr(worker, "SECONDS", 0.2)
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     assert told in limited(lambda: worker.read("broken", b"", worker.Watch()))
 

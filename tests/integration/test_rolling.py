@@ -282,6 +282,61 @@ def test_what_is_deleted_stays_deleted(pods: Any) -> None:
     assert old_saver.get_tuple(at("t")) is not None, "without mirror_back nothing is written there"
 
 
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_a_thread_that_was_deleted_there_is_named(
+    source: str, backend: str, pods: Any, caplog: Any
+) -> None:
+    old_saver, first, second = pods(source, backend, count=2)
+    graph_on(old_saver).invoke(said("one"), at("t"))
+    expected = story(graph_on(first))
+    graph_on(first).invoke(said("here alone"), at("new"))
+    old_saver.delete_thread("t")
+    with caplog.at_level(logging.WARNING, "threadkeep"):
+        for saver in (first, second, second):  # (the second one has never seen it there)
+            assert story(graph_on(saver)) == expected
+            assert saver.get_tuple(at("new")) is not None
+    named = [one.getMessage() for one in caplog.records]
+    assert len(named) == 2
+    assert all("'t' was deleted in LangGraph's tables" in one for one in named)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+@pytest.mark.parametrize("mirror_back", [True, False])
+def test_a_thread_that_was_deleted_there_is_deleted(
+    source: str, backend: str, mirror_back: bool, pods: Any, tmp_path: Any
+) -> None:
+    given = {"mirror_back": mirror_back, "migrate_deletions": True}
+    old_saver, first, second = pods(source, backend, count=2, **given)
+    old = graph_on(old_saver)
+    old.invoke(said("one"), at("t"))
+    graph_on(first).invoke(Command(resume="here"), at("t"))
+    graph_on(first).invoke(said("here alone"), at("new"))
+    first.threads.export_bundle("t", tmp_path / "t.tkb")
+    first.threads.import_bundle(tmp_path / "t.tkb", "copy")
+    old_saver.delete_thread("t")
+    assert second.get_tuple(at("t")) is None
+    assert first.get_tuple(at("t")) is None
+    assert {one.config["configurable"]["thread_id"] for one in first.list(None)} == {"new", "copy"}
+    for name in ("new", "copy"):
+        assert second.get_tuple(at(name)) is not None
+    old.invoke(said("begun again"), at("t"))
+    assert story(graph_on(second)) == story(old)
+
+
+def test_an_adopted_thread_that_was_deleted_there_is_deleted(pods: Any, tmp_path: Any) -> None:
+    old_saver, saver = pods("memory", migrate_deletions=True)
+    graph_on(old_saver).invoke(said("one"), at("t"))
+    with open_backend("sqlite", tmp_path) as plain:
+        plain.threads.adopt(old_saver)
+        before = plain.threads.get("t").updated_at
+        plain.threads.adopt(old_saver)
+        assert plain.threads.get("t").updated_at == before
+    old_saver.delete_thread("t")
+    assert saver.get_tuple(at("t")) is None
+
+
 def test_deleted_in_both_and_begun_again_there(pods: Any) -> None:
     old_saver, saver = pods("sqlite", mirror_back=True)
     old, new = graph_on(old_saver), graph_on(saver)
@@ -333,8 +388,9 @@ def test_a_failure_there_loses_nothing(
 
 
 def test_refused_options(tmp_path: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="mirror_back"):
-        SqliteSaver(tmp_path / "a.db", mirror_back=True)
+    for option in ("mirror_back", "migrate_deletions"):
+        with pytest.raises(InvalidArgumentError, match=option):
+            SqliteSaver(tmp_path / "a.db", **{option: True})
     with pytest.raises(InvalidArgumentError, match="plain values"):
         SqliteSaver(
             tmp_path / "a.db",

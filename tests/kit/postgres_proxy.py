@@ -10,7 +10,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -24,6 +24,8 @@ class Proxy:
         self.url = f"postgresql://{to['user']}@127.0.0.1:{port}/{to['dbname']}"
         self._count = 0
         self._loses_the_next = threading.Event()
+        self.is_silent = threading.Event()  # all data is accepted, nothing is passed on
+        self._clients = []
         self._lock = threading.Lock()
         self._serving = [threading.Thread(target=self._accept, daemon=True)]
         self._serving[0].start()
@@ -50,6 +52,9 @@ class Proxy:
         # (closing alone would not wake up the thread that accepts)
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for client in self._clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
         for thread in self._serving:
             thread.join(10)
 
@@ -59,6 +64,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self._clients.append(client)
             thread = threading.Thread(target=self._relay, args=(client,), daemon=True)
             self._serving.append(thread)
             thread.start()
@@ -80,6 +86,8 @@ class Proxy:
                     data = key.fileobj.recv(1 << 16)
                     if not data:
                         return
+                    if self.is_silent.is_set():
+                        continue
                     if key.fileobj is server and self._loses_the_next.is_set():
                         self._loses_the_next.clear()
                         return

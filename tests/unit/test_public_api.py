@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from enum import Enum
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Unpack, get_type_hints
@@ -69,7 +70,7 @@ def members(cls: type) -> Iterator[str]:
             continue
         if isinstance(found, staticmethod | classmethod):
             yield f"    {type(found).__name__} {name}{signature(getattr(cls, name))}"
-        elif inspect.isroutine(found):
+        elif inspect.isroutine(found) and not isinstance(found, cached_property):
             yield f"    {name}{signature(found)}"
         else:
             yield f"    {name}"

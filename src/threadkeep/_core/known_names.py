@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 _BATCHES = "Saves that wait at the same time share a transaction: see put_many and group_commit=."
 _CODEC = "No serializer is needed: savers store only changes. See Compression and register."
@@ -56,10 +57,12 @@ HINTS = {
 class KnownNames:
     """A class whose missing attributes name their replacement, if it is known."""
 
+    _hints: ClassVar[Mapping[str, str]] = HINTS
+
     if not TYPE_CHECKING:  # type checkers would accept any name
 
         def __getattr__(self, name: str) -> Any:
-            hint = HINTS.get(name) or _awaited(type(self), name)
+            hint = self._hints.get(name) or _awaited(type(self), name)
             if hint is None:
                 return super().__getattribute__(name)  # raises the usual error
             text = f"{type(self).__name__!r} object has no attribute {name!r}. {hint}"

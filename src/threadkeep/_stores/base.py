@@ -190,6 +190,10 @@ class Backend(_Supports, ABC):
         """
         raise NotImplementedError
 
+    def notes(self) -> Sequence[str]:
+        """Return sentences for the notes of a check, such as on another program's tables."""
+        return ()
+
     def item_usage(self, now: int) -> ItemUsage:
         """Count the items and cached results in the database, without reading all of them.
 
@@ -251,6 +255,10 @@ class AsyncBackend(_Supports, ABC):
     async def identity(self) -> str:
         """See `Backend.identity`."""
         raise NotImplementedError
+
+    async def notes(self) -> Sequence[str]:
+        """See `Backend.notes`."""
+        return ()
 
     async def item_usage(self, now: int) -> ItemUsage:
         """See `Backend.item_usage`."""

@@ -368,6 +368,10 @@ class SealedFace(AsyncBackend):
         """See `Backend.cache`."""
         return SealedEntries(self.below.cache(), self.keys)
 
+    async def notes(self) -> Sequence[str]:
+        """See `Backend.notes`."""
+        return cast("Sequence[str]", await result(self.below.notes()))
+
     async def item_usage(self, now: int) -> ItemUsage:
         """See `Backend.item_usage`."""
         return cast("ItemUsage", await result(self.below.item_usage(now)))

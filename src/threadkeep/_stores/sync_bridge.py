@@ -119,6 +119,9 @@ class BlockingFace(Backend, Generic[A]):
     def identity(self) -> str:
         return finish(self.face.identity())
 
+    def notes(self) -> Sequence[str]:
+        return finish(self.face.notes())
+
     def item_usage(self, now: int) -> ItemUsage:
         return finish(self.face.item_usage(now))
 

@@ -146,6 +146,13 @@ class CommonOptions(SaverKeyOptions, total=False):
             " LangGraph's saver continue from it.",
         ),
     ]
+    migrate_deletions: Annotated[
+        bool,
+        switch(
+            "With `migrate_from`, delete a thread here if it was deleted in LangGraph's tables"
+            " after it was copied. Otherwise a warning names it."
+        ),
+    ]
     hot: Annotated[
         str | None,
         Option(
@@ -273,7 +280,6 @@ def check_options(given: Mapping[str, Any]) -> None:
             " cannot raise a conflict.",
             hint="Remove one of the two.",
         )
-    if given.get("mirror_back") and given.get("migrate_from") is None:
-        raise invalid(
-            "mirror_back", given["mirror_back"], "Name LangGraph's database: migrate_from=."
-        )
+    for name in ("mirror_back", "migrate_deletions"):
+        if given.get(name) and given.get("migrate_from") is None:
+            raise invalid(name, given[name], "Name LangGraph's database: migrate_from=.")

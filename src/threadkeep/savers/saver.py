@@ -39,6 +39,7 @@ from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
 from threadkeep.keys import sealed, trusting
+from threadkeep.savers.drop_in import SaverAttributes
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import SaverOptions, check_options
 from threadkeep.savers.tenants import ForkedRuns
@@ -118,7 +119,7 @@ class _ForkedRuns(ResetInChild):
         )
 
 
-class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
+class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores only changes, on any backend.
 
     Args:
@@ -178,8 +179,8 @@ class Saver(Serializing, Maintenance, BaseCheckpointSaver[Any]):
             from threadkeep.threads.transfer.rolling import Rolling  # noqa: PLC0415 - seldom needed
 
             ring = None if (keys := getattr(backend, "keys", None)) is None else keys.ring
-            mirrors = given["mirror_back"]
-            self._rolling = Rolling(given["migrate_from"], codec, ring, mirrors=mirrors)
+            flags = {"mirrors": given["mirror_back"], "deletes": given["migrate_deletions"]}
+            self._rolling = Rolling(given["migrate_from"], codec, ring, **flags)
             self._store.rolling = self._rolling
         self._collector: Collector | None = None
         if gc_every is not None:

@@ -50,10 +50,14 @@ class SqliteSaver(Saver):
         InvalidArgumentError: an option is unknown or invalid; nothing was opened.
     """
 
+    is_setup = True
+    """For programs that call `setup` if it is False: opening a file creates its tables."""
+
     @listed(SqliteSaverOptions)
     def __init__(self, conn: Database, **options: Unpack[SqliteSaverOptions]) -> None:
         backend, own = open_in("sqlite", SaverOptions, options, conn)
         super().__init__(backend, **own)
+        self._offer(conn, backend)
 
     @classmethod
     @listed(SqliteSaverOptions)
@@ -93,6 +97,7 @@ class PostgresSaver(Saver):
         given = {**options, "serde": serde}
         backend, own = open_in("postgres", SaverOptions, given, conn, pipe)
         super().__init__(backend, **own)
+        self._offer(conn, backend)
 
     @classmethod
     @listed(PostgresSaverOptions)
@@ -155,6 +160,7 @@ class RedisSaver(Saver):
         server = redis_url if redis_client is None else redis_client
         backend, own = open_in("redis", SaverOptions, options, server)
         super().__init__(backend, **own)
+        self._offer(server, backend)
 
     @classmethod
     @listed(RedisSaverOptions)

@@ -95,10 +95,14 @@ class SqliteStore(Store):
         **options: see `help(SqliteStore.__init__)`.
     """
 
+    is_setup = True
+    """For programs that call `setup` if it is False: the first use creates the tables."""
+
     @listed(SqliteStoreOptions)
     def __init__(self, conn: Database, **options: Unpack[SqliteStoreOptions]) -> None:
         backend, own = open_in("sqlite", StoreOptions, options, conn)
         super().__init__(backend, owned=True, **own)
+        self._offer(conn, backend)
 
     @classmethod
     @listed(SqliteStoreOptions)
@@ -124,6 +128,7 @@ class PostgresStore(Store):
     ) -> None:
         backend, own = open_in("postgres", StoreOptions, options, conn, pipe)
         super().__init__(backend, owned=True, **own)
+        self._offer(conn, backend)
 
     @classmethod
     @listed(PostgresStoreOptions)
@@ -169,6 +174,7 @@ class RedisStore(Store):
         server = redis_url if redis_client is None else redis_client
         backend, own = open_in("redis", StoreOptions, options, server)
         super().__init__(backend, owned=True, **own)
+        self._offer(server, backend)
 
     @classmethod
     @listed(RedisStoreOptions)

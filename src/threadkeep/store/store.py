@@ -40,6 +40,7 @@ from threadkeep._stores.options import complete, described, listed
 from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import ClosedError, InvalidArgumentError, invalid
 from threadkeep.keys import KeyOptions, sealed
+from threadkeep.savers.drop_in import StoreAttributes
 from threadkeep.savers.maintenance import Done
 from threadkeep.store import operations, puts, transfer
 from threadkeep.store.embedding import Index
@@ -58,7 +59,7 @@ _LAST_SECONDS = 5.0  # to wait for a sweeper, which may wait for a model
 _SWEPT = 1000  # items removed in one transaction
 
 
-class Store(BaseStore, driver.Closing):
+class Store(BaseStore, StoreAttributes, driver.Closing):
     """A LangGraph store of items, on any backend of threadkeep.
 
     Args:

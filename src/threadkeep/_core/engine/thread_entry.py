@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from threadkeep._core.engine.records import quick
@@ -21,7 +22,9 @@ from threadkeep.errors import CorruptionError
 _DAMAGE = "its entry in the registry is damaged: "
 MAX_LABEL_BYTES = 1000  # limit of all stores' indexes
 MAX_LABELS = 200  # of one thread
+_DIGEST = 32  # characters
 ARCHIVE_RECORD = "archive"  # kind of the record that locates a thread's archive
+_TAKEN_RECORD = "taken"  # kind of the record of a thread that was copied from LangGraph's store
 
 
 class ThreadEntry(NamedTuple):
@@ -328,6 +331,15 @@ def metadata_label(key: str, value: Any) -> str:
 def record_label(kind: str, value: Any) -> str:
     """Return the label of an internal record. Raises ValueError as `tag_label` does."""
     return _checked(_CANONICAL.encode({kind: value}))
+
+
+def taken_label(thread: str) -> str:
+    """Return the label of a thread that was copied from LangGraph's store.
+
+    It names the thread, as copies of it under another name were not.
+    """
+    digest = sha256(thread.encode(errors="surrogatepass")).hexdigest()
+    return record_label(_TAKEN_RECORD, digest[:_DIGEST])
 
 
 def find_record(labels: Iterable[str], kind: str) -> Any:

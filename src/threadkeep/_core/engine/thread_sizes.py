@@ -37,7 +37,7 @@ _MAX_SCANNED = 10_000
 BATCH = 256  # checkpoints whose manifests are in memory at once
 _MOMENTS = 8  # of a thread's life, at which some checkpoints are read
 _ROWS = 4  # checkpoints of each
-_SMALL = 1 << 16  # bytes; of smaller checkpoints, `_ROWS` are read
+_SMALL = 1 << 16  # bytes; of checkpoints up to this size, several are read
 EVERYTHING = 2**62
 """Greater than every position of a log."""
 

@@ -57,7 +57,8 @@ class PostgresOptions(TypedDict, total=False):
         float,
         Option(
             30.0,
-            "Seconds to wait for a free connection.",
+            "Seconds to wait for a free connection, for a new one, and for an answer of a server"
+            " that does not answer new clients either.",
             is_time,
             "Use seconds, more than 0.",
             float,

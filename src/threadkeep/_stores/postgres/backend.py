@@ -43,6 +43,11 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
     counts_usage = True
     commits_groups = True
 
+    @property
+    def given_lock(self) -> Any:
+        """The lock that each call over the program's own connection takes, or None."""
+        return getattr(self._source, "lock", None)
+
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         return await self.replies([reads.query(read) for read in reads_])
@@ -143,6 +148,11 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         native = AsyncPostgresBackend(loops, settings)
         blocking = AsyncPostgresBackend(connections.OwnPool(settings), settings)
         super().__init__(blocking, native, loops)
+
+    @property
+    def given_lock(self) -> Any:
+        """See `AsyncPostgresBackend.given_lock`."""
+        return self.face.given_lock
 
     def message_index(self) -> PostgresIndex | None:
         """See `Backend.message_index`: None if the connections are the program's own."""

@@ -29,7 +29,13 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
 from threadkeep._stores.options import complete, described, from_url, unknown
-from threadkeep._stores.postgres import PostgresOptions, migrations, search_path
+from threadkeep._stores.postgres import (
+    PostgresOptions,
+    langgraph_tables,
+    migrations,
+    search_path,
+)
+from threadkeep._stores.postgres.silence import limits, watched
 from threadkeep._stores.postgres.statement import (
     DRIVER_ERRORS,
     Array,
@@ -102,6 +108,7 @@ class PostgresSettings:
             "autocommit": True,
             "prepare_threshold": self.options["prepare_threshold"],
             "application_name": self.options["application_name"],
+            **limits(self.conninfo, self.timeout),
         }
 
     @property
@@ -260,7 +267,9 @@ def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Con
     # (a pool retries silently: connect once first, so that a wrong password fails at once)
     with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
-    return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments, **options)
+    kind = watched(Connection, settings.timeout)
+    arguments = settings.pool_arguments | options
+    return ConnectionPool(settings.conninfo, connection_class=kind, open=True, **arguments)
 
 
 class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource):
@@ -310,7 +319,11 @@ class _LoopPool:
     def __init__(self, settings: PostgresSettings) -> None:
         self.connections: set[_AsyncConn] = set()
         self.pool: AsyncConnectionPool[_AsyncConn] = AsyncConnectionPool(
-            settings.conninfo, open=False, configure=self._note, **settings.pool_arguments
+            settings.conninfo,
+            open=False,
+            configure=self._note,
+            connection_class=watched(AsyncConnection, settings.timeout),
+            **settings.pool_arguments,
         )
         self._over = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -354,7 +367,7 @@ class Given(ConnectionSource):
         self._given = given
         self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
-        self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
+        self.lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         self._check_open()
@@ -362,7 +375,7 @@ class Given(ConnectionSource):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
-        async with entered(self._lock):
+        async with entered(self.lock):
             self._check_open()  # (`close` may have come meanwhile)
             if self._given.closed:
                 raise errors.UnreachableError(
@@ -467,6 +480,15 @@ class PostgresDatabase(Retrying[ConnectionSource]):
                 except DRIVER_ERRORS as failure:
                     error = failure
 
+    async def notes(self) -> Sequence[str]:
+        """Compare LangGraph's tables in the same database. See `Backend.notes`."""
+        plan, rows = langgraph_tables.differences(None), cast("Rows", None)
+        try:
+            while True:
+                (rows,) = await self.answered([plan.send(rows)], ONE_STATE)
+        except StopIteration as end:
+            return cast("list[str]", end.value)
+
     def _migration(self) -> migrations.Plan:
         if not self._names_schema:
             for (path,) in (yield Statement(search_path.SET)):
@@ -474,6 +496,7 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         yield from migrations.plan(self.schema)
         if self._partition_by == "month":
             yield from migrations.plan_partitions(self.schema, now())
+        yield from langgraph_tables.warn()
 
 
 def now() -> datetime:

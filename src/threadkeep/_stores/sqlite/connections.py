@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -106,11 +107,13 @@ class Connections:
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call may have left one open
-        location = self.location
+        location = self._location or self.location
         if self._writer is None:
             self._writer = self._open(location.connect_writer)
             self._timeout = location.busy_timeout
-        seconds = min(TURN, location.patience) if in_turns else location.patience
+        seconds = location.busy_timeout if location.given is None else location.patience
+        if in_turns:
+            seconds = min(TURN, seconds)
         if seconds != self._timeout:  # (each PRAGMA costs as much as a small SELECT)
             set_timeout(self._writer, seconds)
             self._timeout = seconds
@@ -203,12 +206,10 @@ class Connections:
             raise LockedError
         try:
             db = self.writer()
-            if busy_timeout is None:
-                self.begin(db)
-            else:
+            if busy_timeout is not None:
                 set_timeout(db, busy_timeout)
-                db.execute("BEGIN IMMEDIATE")
-            with transaction(db, None):
+            waits = partial(self.begin, db) if busy_timeout is None else "BEGIN IMMEDIATE"
+            with transaction(db, waits):
                 yield db
         except DRIVER_ERRORS as error:
             raise location.failure(error) from error

@@ -68,11 +68,15 @@ def create(db: sqlite3.Connection, path: str) -> None:
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection, begin: str | None = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """Commit at the end of the block, or roll back if it fails. With None it has begun."""
-    if begin is not None:
-        db.execute(begin)
+def transaction(
+    db: sqlite3.Connection, begin: str | Callable[[], object] = "BEGIN IMMEDIATE"
+) -> Iterator[None]:
+    """Commit at the end of the block, or roll back if it fails."""
     try:
+        if isinstance(begin, str):
+            db.execute(begin)
+        else:
+            begin()
         yield
         db.execute("COMMIT")
     finally:

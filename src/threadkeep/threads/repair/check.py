@@ -41,7 +41,13 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep._core.engine.operation import Operation, Progress, fetch, fetch_segments
+from threadkeep._core.engine.operation import (
+    Operation,
+    Progress,
+    call,
+    fetch,
+    fetch_segments,
+)
 from threadkeep._core.engine.refs import Cell, Ref, span_of
 from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot
 from threadkeep._core.engine.rows import Write, counts_for, manifest_of, unpack_writes
@@ -81,9 +87,10 @@ class Kind(StrEnum):
     REGISTRY = "registry"  # a note: the thread's entry does not match its rows
     LAYERS = "layers"  # a note: archived messages of layered memory are missing
     FIELD = "field"  # a note: `validate="strict"` refuses a field of a checkpoint
+    BESIDE = "beside"  # a note: LangGraph's tables in the same database have other threads
 
 
-NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS, Kind.FIELD})
+NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS, Kind.FIELD, Kind.BESIDE})
 """Kinds of findings that are not damage."""
 
 
@@ -111,7 +118,8 @@ class CheckReport:
     Args:
         threads: number of threads checked.
         findings: all damage.
-        notes: findings that are not damage, of the kinds `away`, `registry`, `layers` and `field`.
+        notes: findings that are not damage, of the kinds `away`, `registry`, `layers`, `field`
+            and `beside`.
     """
 
     threads: int
@@ -131,7 +139,8 @@ def check(
     findings = yield from on(store, damage())
     threads, unlisted = yield from on(store, threads_to_check())
     findings += unlisted
-    notes: list[Finding] = []
+    beside = yield from on(store, call("notes"))
+    notes = [Finding(note, kind=Kind.BESIDE) for note in beside]
     for done, thread in enumerate(threads, 1):
         found, noted = yield from on(store, check_thread(engine, thread))
         findings += found

@@ -24,17 +24,24 @@ from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.listing import Listing
 from threadkeep._core.engine.listing import page as page_of
 from threadkeep._core.engine.load import Loaded
-from threadkeep._core.engine.model import OWN_NS, DropThread, ReadThread
+from threadkeep._core.engine.model import OWN_NS, Batch, DropThread, ReadThread, ThreadRows
 from threadkeep._core.engine.operation import (
     CheckpointRef,
+    Fetch,
     Operation,
     Progress,
     commit,
-    fetch,
     no_progress,
 )
 from threadkeep._core.engine.put import Put, PutWrites, SaveCall
 from threadkeep._core.engine.rows import created_at, pack_time
+from threadkeep._core.engine.thread_entry import (
+    EntryUpdate,
+    ReadEntry,
+    ThreadEntry,
+    is_there,
+    taken_label,
+)
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on, together
 from threadkeep._run.layered_backend import LayeredBackend
@@ -194,8 +201,9 @@ class _Adoption:
 
     def existing(self, thread: str, *, revive: bool) -> Operation[ExistingThread]:
         """Read the thread here. With `revive`, a deleted thread may be created again."""
-        rows = yield from on(self.store, fetch(ReadThread(thread)))
+        rows, entry = yield from on(self.store, _read(thread))
         existing = ExistingThread(self.engine, thread, rows)
+        existing.is_taken = is_there(entry) and taken_label(thread) in entry.labels
         if revive and existing.deleted_at and not existing.stored:
             existing.deleted_at = 0
             if not self.dry_run:
@@ -227,12 +235,19 @@ class _Adoption:
                     raise
                 self.result.unchanged = unchanged
                 yield from (self._replace if self.replace else self._fork)(name, existing)
+            yield from self._mark(name, existing)
             self.result.threads += 1
         except ThreadExistsError as error:
             self.result.unchanged = unchanged
             self.result.conflicts[name] = error.message
         finally:
             self.source.end()
+
+    def _mark(self, name: str, existing: ExistingThread) -> Operation[None]:
+        """Note in the entry that LangGraph's store has the thread."""
+        if not existing.is_taken or name in self.result.replaced:
+            touch = EntryUpdate(at=0, labels=(taken_label(name),))  # (0: it was not used)
+            yield from on(self.store, commit(Batch(name, self.engine.now(), touch=touch)))
 
     def _foresee(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Count the checkpoints that a copy would write, without reading values."""
@@ -409,6 +424,11 @@ class _Adoption:
             found = differences(self.engine.codec, ours, theirs, saver.serde)
         if found:
             raise _different(ours.thread, ours.ns, ours.id, ", ".join(found))
+
+
+def _read(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
+    rows, entry = yield Fetch([ReadThread(thread), ReadEntry(thread)])
+    return rows, entry
 
 
 def _operation(engine: Engine, call: SaveCall) -> Operation[None]:

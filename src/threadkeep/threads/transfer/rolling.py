@@ -24,10 +24,11 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
 from threadkeep._core.codec import Codec
 from threadkeep._core.codec.format import describe
 from threadkeep._core.engine.context import Engine
-from threadkeep._core.engine.operation import CheckpointRef, Operation
+from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch
+from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry, is_there, taken_label
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep._core.lru import Lru
-from threadkeep._run.driver import external, sync_or_async
+from threadkeep._run.driver import external, on, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.process_forks import WatchedMethods, running_loop, watch
@@ -40,6 +41,7 @@ from threadkeep.errors import (
 )
 from threadkeep.keys import KeyRing
 from threadkeep.threads import lazy
+from threadkeep.threads.retention.apply import delete_thread
 from threadkeep.threads.transfer.destination import Destination
 from threadkeep.threads.transfer.opening import open_source, open_writer
 from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
@@ -53,6 +55,11 @@ _FILES = (
     "Free space in the files of LangGraph's database: VACUUM it. A run that is under way on"
     " LangGraph's saver may store its thread again: then erase it again."
 )
+_VANISHED = (
+    "Thread %r was deleted in LangGraph's tables after it was copied from there. It stays here:"
+    " delete it here, too, or use migrate_deletions=True."
+)
+_DELETED = "Thread %r was deleted in LangGraph's tables: it is deleted here, too."
 _log = logging.getLogger("threadkeep")
 
 
@@ -77,7 +84,8 @@ class _Level:
 class Rolling(WatchedMethods):
     """Takes threads over from a store of LangGraph's; see the option `migrate_from`.
 
-    With `mirrors`, LangGraph's own saver also writes each save there.
+    With `mirrors`, LangGraph's own saver also writes each save there. With `deletes`, threads that
+    were deleted there are deleted here.
 
     Raises:
         InvalidArgumentError: it would write plain values of an encrypted store.
@@ -90,6 +98,7 @@ class Rolling(WatchedMethods):
         ring: KeyRing | None,
         *,
         mirrors: bool = False,
+        deletes: bool = False,
     ) -> None:
         if mirrors and ring is not None and not isinstance(source, BaseCheckpointSaver):
             raise InvalidArgumentError(
@@ -97,6 +106,7 @@ class Rolling(WatchedMethods):
                 hint="Give the saver in migrate_from=, with its EncryptedSerializer, or with none.",
             )
         self._source, self._codec, self._ring, self._mirrors = source, codec, ring, mirrors
+        self._deletes = deletes
         self._lock = threading.Lock()  # of the connections, held while they are used
         self._memory = threading.Lock()  # of `_known`, never held for long
         self._asked: LangGraphSource | None = None
@@ -153,7 +163,8 @@ class Rolling(WatchedMethods):
         heads: dict[str, str],
     ) -> Operation[None]:
         if not state.checkpoints:
-            heads = {}  # (deleted there)
+            yield from self._vanished(store, engine, thread, was_there=bool(heads))
+            heads = {}
         else:
             source = yield from external(partial(self._open, engine.codec))
             with closing(source):
@@ -168,6 +179,16 @@ class Rolling(WatchedMethods):
                 )
         with self._memory:
             self._known.put(thread, _Level(state, heads))
+
+    def _vanished(
+        self, store: LayeredBackend, engine: Engine, thread: str, *, was_there: bool
+    ) -> Operation[None]:
+        """Report a thread that was there and is here alone, or delete it here, too."""
+        entry: ThreadEntry | None = yield from on(store, fetch(ReadEntry(thread)))
+        if is_there(entry) and (was_there or taken_label(thread) in entry.labels):
+            if self._deletes:
+                yield from on(store, delete_thread(engine, thread))
+            _log.warning(_DELETED if self._deletes else _VANISHED, thread)
 
     def mirror(self, thread: str, method: str, *given: Any) -> Operation[None]:
         """Call a method of LangGraph's saver on its store, if saves are written there, too.
