@@ -30,7 +30,7 @@ from threadkeep._core.engine.model import Batch, Change
 from threadkeep._core.validation import is_count, is_time
 from threadkeep._run.together import checked, commit_together, named
 from threadkeep._stores.process_forks import ResetInChild
-from threadkeep._stores.records import confirm, tie
+from threadkeep._stores.records import new_tip
 from threadkeep._stores.sync_bridge import finish, sleep
 from threadkeep.errors import ClosedError, ThreadkeepError, invalid
 
@@ -274,12 +274,15 @@ class Writer(ResetInChild):
             if len(self._queue) or (self._how.max_wait and not self._queue.alone):
                 return False
             self._queue.alone = True
-            tie([change])
+            link = getattr(change, "link", None)
+            if link is not None:
+                link.tie(new_tip())
             try:
                 (error,) = checked(self._backend.commit_many([change]), [change])
             except Exception as exc:  # noqa: BLE001 - as `commit_together`
                 error = named(exc)
-            confirm([change], [error])
+            if link is not None and error is None:
+                link.committed()
         if error is not None:
             try:
                 raise error

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 from itertools import groupby, pairwise
 from operator import attrgetter, gt, lt
-from random import SystemRandom
+from os import urandom
 from typing import TypeGuard
 
-from threadkeep._core.engine import model, thread_summary, tips
+from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     StateTransition,
@@ -72,7 +72,7 @@ def tie(changes: Iterable[model.Change]) -> None:
     """Prepare changes that one transaction commits; see `Link`."""
     tip = new_tip()
     for change in changes:
-        link = model.link_of(change)
+        link = getattr(change, "link", None)  # (changes of items and results have none)
         if link is not None:
             link.tie(tip)
 
@@ -80,22 +80,20 @@ def tie(changes: Iterable[model.Change]) -> None:
 def confirm(changes: Iterable[model.Change], refusals: Iterable[object]) -> None:
     """Note which changes are committed: those without a refusal."""
     for change, refusal in zip(changes, refusals, strict=True):
-        link = model.link_of(change)
+        link = getattr(change, "link", None)
         if refusal is None and link is not None:
             link.committed()
 
 
 def tip_of(change: model.Change) -> int:
     """Return the tip of a change; a new one if it has none."""
-    link = model.link_of(change)
+    link = getattr(change, "link", None)
     return (0 if link is None else link.tip) or new_tip()
 
 
 def new_tip() -> int:
-    return _RANDOM.getrandbits(tips.BITS) or 1
-
-
-_RANDOM = SystemRandom()  # tips must differ even if a program seeds its random numbers
+    # (not of `random`, which forked processes and seeds repeat)
+    return int.from_bytes(urandom(8), "big") >> 2 or 1
 
 
 def check_ends(

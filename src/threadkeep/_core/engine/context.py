@@ -174,15 +174,22 @@ def named(stored: StoredCheckpoint) -> Iterator[None]:
         raise
 
 
-def look(engine: Engine, place: CheckpointRef, *, hot: bool = False) -> Operation[ThreadState]:
-    """Fetch a checkpoint; forget the thread's values if they are no longer stored."""
+def look(
+    engine: Engine, place: CheckpointRef, *, hot: bool = False
+) -> Operation[tuple[ThreadState, Proof]]:
+    """Fetch a checkpoint; forget the thread's values if they are no longer stored.
+
+    Returns also the proof of the thread's values, as long as the working set has it.
+    """
     while True:
         memory = engine.memory(place.thread)
-        before = memory.look
+        before = memory.proof
+        tips = () if before is None else frozenset(before.tips)
         state = yield from fetch_checkpoint(*place, hot=hot)
         is_new = state.found is None and not place.ns and place.id is None
-        if memory.meet(state, before, is_new=is_new):
-            return state
+        proof = memory.meet(state, before, tips, is_new=is_new)
+        if proof is not None:
+            return state, proof
 
 
 def read_elements(

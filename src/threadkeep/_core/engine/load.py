@@ -46,7 +46,7 @@ from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
     RunValue,
 )
-from threadkeep._core.engine.tips import Look
+from threadkeep._core.engine.tips import Look, Proof
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
 
 
@@ -83,14 +83,14 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     """Return the checkpoint, or None if it does not exist."""
     place, before = call.place, None
     while True:
-        reply = yield from look(engine, place, hot=is_hot(engine, call))
+        reply, proof = yield from look(engine, place, hot=is_hot(engine, call))
         if call.by is not None:
             RUNS.begin(call.by, (engine.working_set.key, place.thread), reply.life, first=call.run)
         stored = unless_hidden(reply.found)
         if stored is None:
             return None
         try:
-            return (yield from _read(engine, call, stored, reply))
+            return (yield from _read(engine, call, stored, reply.look, proof))
         except ThreadkeepError as exc:
             # Segments may have been removed between the two reads, so read again.
             if not isinstance(exc, CorruptionError) or reply.look == before:
@@ -127,13 +127,11 @@ def _flags(call: Load) -> int:
 
 
 def _read(
-    engine: Engine, call: Load, stored: model.StoredCheckpoint, reply: model.ThreadState
+    engine: Engine, call: Load, stored: model.StoredCheckpoint, look: Look, proof: Proof
 ) -> Operation[Loaded]:
     memory = engine.memory(stored.thread)
-    proof = memory.proof
     ns, row = stored.row.ns, stored.row
-    is_there = proof is not None and proof.holds(reply.generation, reply.tips)
-    state = memory.state(ns, row.id) if is_there else None
+    state = memory.state(ns, row.id) if memory.proof is proof else None
     read, key = keyframe_of(engine, stored, state)
     current = state is not None and state.manifest is read
     lent = _lendable(engine, state) if call.run and current and state is not None else {}
@@ -143,7 +141,7 @@ def _read(
     for name, entry in read.entries.items():
         if entry.ref is not None and name not in lent:
             spans += entry.ref.needs
-    found, segments = yield from read_elements(engine, stored.thread, spans, reply.look)
+    found, segments = yield from read_elements(engine, stored.thread, spans, look)
     values = {}  # lent values, in fresh containers
     for name, held in lent.items():
         if isinstance(held, CellValue):

@@ -535,8 +535,3 @@ class ForkThread(NamedTuple):
 
 
 Change: TypeAlias = Batch | DropThread | CopyThread | ForkThread
-
-
-def link_of(change: Change) -> Link | None:
-    """Return the link of a change, if it has one."""
-    return change.link if isinstance(change, Batch | DropThread) else None

@@ -226,7 +226,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int, gone: Proof | None) -
     parent = _known_parent(memory, call)
     if proof is None or not is_sure or (parent is None and call.parent is not None):
         call = call.with_copies()
-        proof, parent = yield from _read_parent(engine, memory, call, gone)
+        proof, parent = yield from _read_parent(engine, call, gone)
         if call.edits and parent is None:
             raise _removed(call)
     values = _NO_VALUES
@@ -261,13 +261,10 @@ def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
 
 
 def _read_parent(
-    engine: Engine, memory: ThreadMemory, call: Put, gone: Proof | None
+    engine: Engine, call: Put, gone: Proof | None
 ) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:
     place = call.place
-    reply = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
-    proof = memory.proof
-    if proof is None or not proof.holds(reply.generation, reply.tips):
-        proof = reply.proof  # (the working set has forgotten the thread meanwhile)
+    reply, proof = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
     if call.parent is None or reply.found is None:
         if lives.of(engine, call.by, place.thread) is None:
             yield from lives.refuse_missing(place, call.parent, call.metadata, reply)
@@ -368,7 +365,7 @@ def _put_batch(
         thread=place.thread,
         now=now,
         generation=proof.generation,
-        life=lives.of(engine, call.by, place.thread),
+        life=lives.of(engine, call.by, place.thread) if call.by is not None else None,
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
@@ -511,7 +508,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         thread=thread,
         now=now,
         generation=proof.generation,
-        life=lives.of(engine, call.by, place.thread),
+        life=lives.of(engine, call.by, place.thread) if call.by is not None else None,
         fences=call.fences or fence,
         segments=segments,
         writes=(row,),

@@ -127,8 +127,8 @@ class Runs(_ByIdentity[RunEntry]):
 
     def life(self, run: object, thread: Any) -> int | None:
         """Return the life in which a run has loaded a thread; None if that is not known."""
-        entry = self.of(run)
-        return None if entry is None else entry.lives.get(thread)
+        entry = self._entries.get(id(run))  # (as `of`, for each save)
+        return None if entry is None or entry.id is not run else entry.lives.get(thread)
 
 
 LOADS = Loads()

@@ -8,9 +8,11 @@ names their tips, whatever other programs commit afterwards; numbers that are co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from threadkeep._core.engine.records import quick
 
 MOST = 16
 """Tips that a thread's row names."""
@@ -18,6 +20,7 @@ BITS = 62
 """Bits of a tip. It is positive: 0 stands for none."""
 
 
+@quick
 class Look(NamedTuple):
     """A thread's row at one moment: what later reads expect of it."""
 
@@ -47,13 +50,6 @@ class Proof:
     def holds(self, generation: int, named: Iterable[int]) -> bool:
         """Return True if a row of this generation that names these tips still has everything."""
         return generation == self.generation and self.tips.issubset(named)
-
-    def renew(self, named: Sequence[int]) -> None:
-        """Replace the tips by the newest of a row for which the proof holds."""
-        if named and named[0] not in self.tips:
-            before = tuple(self.tips)
-            self.tips.add(named[0])
-            self.tips.difference_update(before)
 
 
 @dataclass(slots=True, eq=False)

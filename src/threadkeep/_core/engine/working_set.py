@@ -7,7 +7,7 @@ Invariant: values remembered as stored are stored, as long as the thread's row p
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from threadkeep._core.engine.snapshots import (
     StoredValue,
 )
 from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
-from threadkeep._core.engine.tips import Look, Proof
+from threadkeep._core.engine.tips import Proof
 
 
 @dataclass(slots=True)
@@ -71,28 +71,35 @@ class ThreadMemory:
         self.weighed = _BASE_WEIGHT  # as the working set last weighed it
         self.used = 0  # the number of uses of all threads at its last one
 
-    @property
-    def look(self) -> Look | None:
-        """The last look that the store has confirmed."""
-        return None if self.proof is None else self.proof.look
-
-    def meet(self, state: ThreadState, before: Look | None, *, is_new: bool = False) -> bool:
+    def meet(
+        self,
+        state: ThreadState,
+        proof: Proof | None,
+        before: Collection[int] = (),
+        *,
+        is_new: bool = False,
+    ) -> Proof | None:
         """Forget everything if the thread's row no longer proves it.
 
         Segments were removed, the store has lost its last commits, or others have committed often.
-        `before` is the last look when the read began, `is_new`: nothing is stored yet.
+        `proof` and its tips `before` are those from before the read, `is_new`: nothing is stored
+        yet.
 
-        Returns False, without effect, if the reply is older than a commit of this process: read
-        again.
+        Returns the proof from now on; None, without effect, if the reply is older than a commit of
+        this process: read again.
         """
         with self._lock:
-            proof = self.proof
-            if proof is not None:
-                if proof.holds(state.generation, state.tips):
-                    proof.renew(state.tips)
-                    return True
-                if proof.look != before:
-                    return False
+            now, named = self.proof, state.tips
+            if now is not None:
+                tips = now.tips
+                if state.generation == now.generation and tips.issubset(named):
+                    if named and named[0] not in tips:
+                        old = tuple(tips)
+                        tips.add(named[0])
+                        tips.difference_update(old)
+                    return now
+                if now is not proof or tips != before:
+                    return None
             self.logs.clear()
             self.recent.clear()
             self._states.clear()
@@ -102,7 +109,7 @@ class ThreadMemory:
             self.proof = state.proof
             if is_new:
                 self.logs.count_up()
-            return True
+            return self.proof
 
     def abandon(self) -> None:
         """Forget uncommitted values: other bytes took their place."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep import errors
 from threadkeep._core.engine.thread_entry import label_prefix
-from threadkeep._core.engine.tips import after as after_commit
-from threadkeep._stores.records import check_state, tip_of
+from threadkeep._core.engine.tips import MOST
+from threadkeep._stores.records import new_tip
 from threadkeep._stores.sqlite.known import (
     ENTRY,
     NEW,
@@ -266,6 +266,16 @@ def _is_sound(columns: Sequence[Any]) -> bool:
 # -- a run of batches ------------------------------------------------------------------
 
 
+def _refusal(thread: KnownThread, batch: Batch) -> errors.ThreadkeepError | None:
+    """As `check_state`, for each save."""
+    if batch.life is not None and batch.life != thread.life:
+        return errors.ThreadDeletedError(thread=batch.thread)
+    is_stale = batch.generation is not None and batch.generation != thread.generation
+    if is_stale or (batch.link is not None and not {*batch.link.base} <= {*thread.tips}):
+        return errors.StaleThreadError(thread=batch.thread)
+    return None
+
+
 class _Additions:
     """The rows that a run of batches adds. Everything that the checks need is in `known`."""
 
@@ -282,10 +292,9 @@ class _Additions:
         """Check a batch and collect its rows, or return its refusal."""
         name, known = batch.thread, self._known
         thread = known.threads[name]
-        try:
-            check_state(batch, thread.generation, thread.tips, thread.life)
-        except errors.ThreadkeepError as refusal:
-            return refusal.with_traceback(None)
+        refusal = _refusal(thread, batch)
+        if refusal is not None:
+            return refusal
         heap = known.heap_of(thread)
         if (batch.segments or batch.drop_segments) and not self._take_segments(thread, heap, batch):
             return errors.SegmentTakenError(thread=name)
@@ -294,7 +303,9 @@ class _Additions:
             thread.number = thread.heap = known.last_number
             thread.changed = NEW
             known.heaps[thread.heap] = heap
-        thread.tips = after_commit(thread.tips, tip_of(batch))
+        tip = (0 if batch.link is None else batch.link.tip) or new_tip()
+        if tip not in thread.tips:
+            thread.tips = (tip, *thread.tips[: MOST - 1])
         thread.changed = thread.changed or SIZE
         self._threads[name] = thread
         for row in batch.checkpoints:

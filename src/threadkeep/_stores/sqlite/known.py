@@ -5,6 +5,7 @@ Used under the write lock. It stays valid until another connection writes.
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._stores.records import allows
 from threadkeep._stores.sqlite.known_segments import KnownHeap, RecentSegments
 from threadkeep._stores.sqlite.opening import MEMORY, WalIndex, changes_of, find_index
-from threadkeep._stores.sqlite.records import pack_id, pack_tips, unpack_id
+from threadkeep._stores.sqlite.records import pack_id, unpack_id
 
 if TYPE_CHECKING:
     import sqlite3
@@ -102,7 +103,7 @@ class KnownThread:
 
     @property
     def packed_tips(self) -> bytearray:
-        return pack_tips(self.tips)
+        return bytearray(struct.pack(f">{len(self.tips)}q", *self.tips))
 
     @property
     def weight(self) -> int:
