@@ -62,7 +62,11 @@ def load(config: RunnableConfig) -> Load:
     configurable = _configurable(config)
     inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
     run = RUNTIME in configurable and not inside
-    return Load(place(config), run, inside, run_of(configurable))
+    return Load(place(config), run, inside, run_of(configurable), configurable.get(STREAM))
+
+
+STREAM = "__threadkeep_stream"
+"""In `configurable` of a run and of its stream: an object by which the stream belongs to the run."""
 
 
 def run_of(configurable: Mapping[str, Any]) -> Any:
@@ -71,6 +75,8 @@ def run_of(configurable: Mapping[str, Any]) -> Any:
     A run's subgraphs have its `control` (since LangGraph 1.2); before, only the run itself has it.
     """
     runtime = configurable.get(RUNTIME)
+    if runtime is None:
+        return configurable.get(STREAM)
     return getattr(runtime, "control", None) or runtime
 
 

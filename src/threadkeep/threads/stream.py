@@ -28,6 +28,7 @@ from threadkeep.threads.partial_output import (
     is_in,
     of_event,
     of_message,
+    within,
 )
 
 INTERVAL = 3.0
@@ -234,6 +235,13 @@ class Stream:
     def thread(self) -> str:
         """The thread's id."""
         return self._rows.thread
+
+    def within(self, config: RunnableConfig) -> RunnableConfig:
+        """Return a graph's config, for the run whose output this stream saves.
+
+        The output is then refused as the run is, once the thread was deleted.
+        """
+        return within(config, self._rows.run)
 
     @property
     def is_started(self) -> bool:

@@ -1,0 +1,87 @@
+"""Rows go back to an earlier state behind living savers, between any two requests of a run.
+
+As after a crash of a server that had not written its last seconds, after a failover to a standby
+that lacked them, or after somebody restored a backup below a running service.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import redis as redis_kit
+from kit.backends import BACKENDS, open_backend
+from kit.losses import Workers
+from kit.put_back import copy_rows
+from kit.selection import SEED, some
+
+from threadkeep import ReadCache, WriteBehind
+from threadkeep.savers.saver import Saver
+
+FRONTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "fenced": {"conflicts": "raise"},
+    "cache": {"cache": ReadCache()},
+    "cache alone": {"cache": ReadCache(), "working_set_bytes": 0},
+    "relaxed": {"write_behind": WriteBehind(flush_interval=60)},
+    "layered": {},
+}
+CASES = [(name, front) for name in BACKENDS for front in FRONTS]
+CASES += [("postgres", "hot"), ("postgres", "hot alone")]
+PLACES = 8
+"""About the number of requests of a turn; after the last one, the loss is between two turns."""
+
+
+@pytest.fixture
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Workers]]:
+    """Makes workers on one empty store after the other; closes them in the end."""
+    name, front = request.param
+    with ExitStack() as stack:
+        numbers = iter(range(1000))
+
+        def make() -> Workers:
+            stack.close()
+            folder = tmp_path / str(next(numbers))
+            folder.mkdir()
+            options = dict(FRONTS.get(front, {}))
+            if front.startswith("hot"):
+                options["hot"] = redis_kit.url()
+                options |= {"working_set_bytes": 0} if front == "hot alone" else {}
+            saver = stack.enter_context(open_backend(name, folder, **options))
+            opened = partial(open_backend, name, folder)
+            if name == "memory":
+                opened = partial(_beside, copy.copy(saver.backend))
+            made = Workers(
+                saver, opened, partial(copy_rows, name, folder, saver), layered=front == "layered"
+            )
+            stack.callback(made.other.close)
+            return made
+
+        yield make
+
+
+def _beside(backend: Any) -> Saver:
+    """A saver of the same rows in memory, which stay when it is closed."""
+    backend = copy.copy(backend)
+    backend.close = int
+    return Saver(backend)
+
+
+@pytest.mark.drawn(16)
+@pytest.mark.parametrize("turns", range(3))
+@pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaiting"])
+@pytest.mark.parametrize("workers", CASES, ids=" ".join, indirect=True)
+async def test_rows_put_back_between_two_requests(
+    workers: Any, turns: int, awaited: bool, request: pytest.FixtureRequest
+) -> None:
+    chance = random.Random(f"{SEED} {request.node.name}")
+    for _ in range(some(1, 3)):
+        copied = chance.randrange(-1, PLACES)
+        back = chance.randrange(max(copied, 0), PLACES + 1)
+        await workers().play(copied=copied, back=back, turns=turns, awaited=awaited)
