@@ -26,6 +26,9 @@ from threadkeep._core.engine.put import Put, PutWrites
 from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 
+OWN_RUN = "__threadkeep_run"
+"""Key of a config: an object of something other than a graph's run that saves under one life."""
+
 
 def place(config: RunnableConfig) -> CheckpointRef:
     configurable = _configurable(config)
@@ -71,7 +74,7 @@ def run_of(configurable: Mapping[str, Any]) -> Any:
     A run's subgraphs have its `control` (since LangGraph 1.2); before, only the run itself has it.
     """
     runtime = configurable.get(RUNTIME)
-    return getattr(runtime, "control", None) or runtime
+    return configurable.get(OWN_RUN) or getattr(runtime, "control", None) or runtime
 
 
 def put(

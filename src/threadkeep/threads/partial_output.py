@@ -410,9 +410,20 @@ class StreamRows(PartialRows):
         self.id = _new_id()
         self._created = _now()
         self._max_pending = max_pending
+        self._run = object()
         self._root: str | None = None
         self._parts: list[tuple[Any, ...]] = []
         self._ids: list[str] = []
+
+    def begin(self) -> Operation[None]:
+        """Read the thread: rows of this stream belong to its present life."""
+        if self.deletes:
+            yield from self._call(self._saver, "get_tuple", self._config())
+
+    def _config(self, parent: str | None = None) -> RunnableConfig:
+        config = super()._config(parent)
+        config["configurable"][arguments.OWN_RUN] = self._run
+        return config
 
     def append(self, parts: Iterable[Part]) -> Operation[None]:
         """Save more parts, as durably as the saver does."""
