@@ -228,7 +228,7 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
     view = _View(graph, config, stream_mode, options, subgraphs=subgraphs)
     limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
     async with _stream(graph, saver, config, limits) as stream:
-        inner = graph.astream(input, stream.within(config), **view.options)
+        inner = graph.astream(input, config, **view.options)
         async with aclosing(inner):
             async for item in inner:
                 if await driver.arun(view.record(item, stream)):
@@ -254,7 +254,7 @@ def stream_saved(  # noqa: PLR0913 - they are given by name
     view = _View(graph, config, stream_mode, options, subgraphs=subgraphs)
     limits = {"interval": interval, "max_pending": max_pending, "max_bytes": max_bytes}
     with _stream(graph, saver, config, limits) as stream:
-        inner = graph.stream(input, stream.within(config), **view.options)
+        inner = graph.stream(input, config, **view.options)
         with closing(inner):
             for item in inner:
                 if driver.run(view.record(item, stream)):

@@ -91,13 +91,13 @@ def drawn(draw):
         thread,
         NOW + draw.randrange(9),
         generation=draw.choice([None, None, None, thread in ("a", "fork", "deleted"), 7]),
-        life=draw.choice([None, None, LIFE if thread == "deleted" else 0, 1]),
+        life=draw.choice([*[None, LIFE if thread == "deleted" else 0] * 4, 1]),
         segments=segments * (draw.random() < 0.7 or bool(drops)),
         drop_segments=drops,
         checkpoints=(checkpoint(number, 1, ts=draw.choice([NOW, "once"])),) * draw.randrange(2),
         writes=tuple(write(number, body=b"%d" % n) for n in range(draw.randrange(3))),
         touch=draw.choice([None, touch, touch, EntryUpdate(3), EntryUpdate(3, at=NOW + 20)]),
-        link=draw.choice([None, None, None, link(0), link(0, 99)]),
+        link=draw.choice([*[None, link(0)] * 5, link(0, 99)]),
     )
 
 

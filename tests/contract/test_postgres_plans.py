@@ -298,7 +298,7 @@ def groups_batch(thread, number):
     rows = {"segments": (segment(number),), "checkpoints": (checkpoint(50_000 + number),)}
     writes = (write(50_000 + number), write(50_000 + number))
     touch = EntryUpdate(9, transitions=(transition(Cause.SAVE, uid(50_000 + number)),))
-    return Batch(thread, NOW, 0, NOW, **rows, writes=writes, touch=touch)
+    return Batch(thread, NOW, 0, 0, **rows, writes=writes, touch=touch)
 
 
 def test_a_group_uses_indexes(db):

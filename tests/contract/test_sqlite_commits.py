@@ -88,7 +88,7 @@ def test_a_group_that_only_adds_rows_takes_no_more(backend, statements):
     ]
     assert backend.commit_many(group) == [None] * 16
     assert kinds(statements) == [
-        *("BEGIN", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
+        *("BEGIN", "SELECT", "INSERT tk_heap_segments", "UPDATE", "INSERT tk_threads"),
         *("INSERT tk_checkpoints", "COMMIT"),
     ]
 

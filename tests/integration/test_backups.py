@@ -213,6 +213,9 @@ def test_a_store_is_replaced_under_a_saver_that_has_it_open(own: Any, tmp_path: 
         assert seen(fresh) != want
         restore(file, url, replace=True)
         assert seen(fresh) == want
+        with pytest.raises(ThreadDeletedError):
+            chain.put(m=["x" * 50, "y"])
+        chain.at = config("new")
         chain.put(m=["x" * 50, "y"])
         assert graph.invoke({"log": ["y"]}, at("plain"))["log"] == told("a", "b", "c", "y")
         report = fresh.check()

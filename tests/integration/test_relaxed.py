@@ -312,7 +312,7 @@ def test_nothing_is_built_on_what_was_lost(store: Store, saver: Saver) -> None:
 def test_what_a_thread_lost_that_was_deleted_before_a_flush_is_told(
     store: Store, saver: Saver
 ) -> None:
-    """The id of the last write tells that its run began before the deletion."""
+    """The saves were built in the life that the deletion has ended."""
     talk(saver, 2)
     saver.put_writes(config(checkpoint_id=str(uuid6())), [("n", 1)], "task")
     Saver(store).delete_thread("t")

@@ -193,13 +193,16 @@ def left(saver: Any, text: str) -> str:
 async def test_after_a_cancellation_too(memory: Any, once: bool) -> None:
     """Or after many: anyio cancels a task until it has left the scope."""
 
+    updated = asyncio.Event()
+
     async def run() -> None:
         async with memory.streaming("thread", interval=60) as stream:
             await stream.aupdate("a")
+            updated.set()
             await asyncio.Event().wait()
 
     task = asyncio.create_task(run())
-    await asyncio.sleep(0)
+    await updated.wait()
     task.cancel()
     while not task.done():
         await asyncio.sleep(0)

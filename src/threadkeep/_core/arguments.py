@@ -26,6 +26,9 @@ from threadkeep._core.engine.put import Put, PutWrites
 from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 
+OWN_RUN = "__threadkeep_run"
+"""Key of a config: an object of something other than a graph's run that saves under one life."""
+
 
 def place(config: RunnableConfig) -> CheckpointRef:
     configurable = _configurable(config)
@@ -62,11 +65,7 @@ def load(config: RunnableConfig) -> Load:
     configurable = _configurable(config)
     inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
     run = RUNTIME in configurable and not inside
-    return Load(place(config), run, inside, run_of(configurable), configurable.get(STREAM))
-
-
-STREAM = "__threadkeep_stream"
-"""In `configurable` of a run and of its stream: an object by which the stream belongs to the run."""
+    return Load(place(config), run, inside, run_of(configurable))
 
 
 def run_of(configurable: Mapping[str, Any]) -> Any:
@@ -75,9 +74,7 @@ def run_of(configurable: Mapping[str, Any]) -> Any:
     A run's subgraphs have its `control` (since LangGraph 1.2); before, only the run itself has it.
     """
     runtime = configurable.get(RUNTIME)
-    if runtime is None:
-        return configurable.get(STREAM)
-    return getattr(runtime, "control", None) or runtime
+    return configurable.get(OWN_RUN) or getattr(runtime, "control", None) or runtime
 
 
 def put(

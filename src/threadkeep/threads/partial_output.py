@@ -296,11 +296,6 @@ def discard_of(saver: Any, thread: RunnableConfig | str, stream: str | None) -> 
     return len(found)
 
 
-def within(config: RunnableConfig, run: object) -> RunnableConfig:
-    """Return the config of a run, or of a stream that belongs to it."""
-    return {**config, "configurable": {**config.get("configurable", {}), arguments.STREAM: run}}
-
-
 class PartialRows:
     """The rows of a thread's streams, in any saver."""
 
@@ -333,8 +328,7 @@ class PartialRows:
 
     def head(self) -> Operation[str | None]:
         """Return the id of the graph's newest checkpoint."""
-        own = self._config()["configurable"]
-        config = {"configurable": {**own, "checkpoint_ns": ""}}
+        config = {"configurable": {"thread_id": self.thread, "checkpoint_ns": ""}}
         found = yield from self._call(self._saver, "get_tuple", config)
         return None if found is None else str(found.checkpoint["id"])
 
@@ -413,16 +407,23 @@ class StreamRows(PartialRows):
 
     def __init__(self, saver: Any, config: RunnableConfig | str, max_pending: int) -> None:
         super().__init__(saver, config)
-        self.run = object()  # (nothing is saved once its thread was deleted, see `lives`)
         self.id = _new_id()
         self._created = _now()
         self._max_pending = max_pending
+        self._run = object()
         self._root: str | None = None
         self._parts: list[tuple[Any, ...]] = []
         self._ids: list[str] = []
 
+    def begin(self) -> Operation[None]:
+        """Read the thread: rows of this stream belong to its present life."""
+        if self.deletes:
+            yield from self._call(self._saver, "get_tuple", self._config())
+
     def _config(self, parent: str | None = None) -> RunnableConfig:
-        return within(super()._config(parent), self.run)
+        config = super()._config(parent)
+        config["configurable"][arguments.OWN_RUN] = self._run
+        return config
 
     def append(self, parts: Iterable[Part]) -> Operation[None]:
         """Save more parts, as durably as the saver does."""

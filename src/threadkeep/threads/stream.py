@@ -19,7 +19,7 @@ from threadkeep._core import validation
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async, sync_or_async
-from threadkeep.errors import InvalidArgumentError, StateError, invalid
+from threadkeep.errors import InvalidArgumentError, StateError, ThreadkeepError, invalid
 from threadkeep.threads.partial_output import (
     LIVE,
     Part,
@@ -28,7 +28,6 @@ from threadkeep.threads.partial_output import (
     is_in,
     of_event,
     of_message,
-    within,
 )
 
 INTERVAL = 3.0
@@ -236,13 +235,6 @@ class Stream:
         """The thread's id."""
         return self._rows.thread
 
-    def within(self, config: RunnableConfig) -> RunnableConfig:
-        """Return a graph's config, for the run whose output this stream saves.
-
-        The output is then refused as the run is, once the thread was deleted.
-        """
-        return within(config, self._rows.run)
-
     @property
     def is_started(self) -> bool:
         """True from the stream's start to its end."""
@@ -257,6 +249,8 @@ class Stream:
             StateError: the stream was started before.
         """
         loop: asyncio.AbstractEventLoop | None = yield External(lambda: None, _running_loop)
+        with suppress(ThreadkeepError):  # saves need the store, the start does not
+            yield from self._rows.begin()
         with self._lock:
             if self._state != "new":
                 raise StateError(

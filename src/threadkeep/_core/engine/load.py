@@ -58,7 +58,6 @@ class Load(NamedTuple):
     run: bool = False
     nested: bool = False
     by: object = None  # identifies the run of the graph
-    stream: object = None  # identifies the stream of its output
 
 
 @quick
@@ -85,10 +84,8 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     place, before = call.place, None
     while True:
         reply, proof = yield from look(engine, place, hot=is_hot(engine, call))
-        for one in (call.by, call.stream):
-            if one is not None:
-                key = (engine.working_set.key, place.thread)
-                RUNS.begin(one, key, reply.life, first=call.run)
+        if call.by is not None:
+            RUNS.begin(call.by, (engine.working_set.key, place.thread), reply.life, first=call.run)
         stored = unless_hidden(reply.found)
         if stored is None:
             return None

@@ -184,11 +184,11 @@ class _Rebase:
         )
 
     def _refuse_deleted(self, plain: Batch) -> None:
-        """Refuse batches of a life that has ended; if no life is known, the rows decide."""
-        before = self._beside - self._brought
-        is_there = any(key in self._lineage.stored for key in before)
-        is_unknown = plain.life is None and self._rows.deleted_at and before and not is_there
-        if is_unknown or plain.life not in (None, self._rows.life):
+        """Refuse batches of a life that has ended: of their run, or when they were built."""
+        life = plain.life
+        if life is None and plain.link is not None:
+            life = plain.link.proof.life
+        if life not in (None, self._rows.life):
             raise ThreadDeletedError(thread=plain.thread)
 
     def _segments(self) -> tuple[Segment, ...]:

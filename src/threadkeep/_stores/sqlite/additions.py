@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep import errors
 from threadkeep._core.engine.thread_entry import label_prefix
-from threadkeep._core.engine.tips import MOST
 from threadkeep._stores.records import new_tip
 from threadkeep._stores.sqlite.known import (
     ENTRY,
@@ -36,9 +35,10 @@ from threadkeep._stores.sqlite.records import (
     TABLES,
     ManyRows,
     pack_id,
+    pack_tip,
+    pack_tips,
     split_metadata,
     unpack_id,
-    unpack_tips,
     wrong_types,
 )
 
@@ -124,8 +124,7 @@ class _Columns:
         columns = ("tips", *columns)  # (of every commit)
         of_one = ", ".join([f"{name} = ?" for name in columns])
         self._one = f"UPDATE tk_threads SET {of_one} WHERE number = ?"
-        own = ("packed_tips", *columns[1:])
-        self._of_one = attrgetter(*own, "number")
+        self._of_one = attrgetter(*columns, "number")
         names = ("number", "thread", *columns)
         new = ", ".join([f"{name} = excluded.{name}" for name in columns])
         self._many = ManyRows(
@@ -133,7 +132,7 @@ class _Columns:
             f" ON CONFLICT (number) DO UPDATE SET {new}",
             f"({', '.join('?' * len(names))})",
         )
-        self._of_many = attrgetter("number", "thread", *own)
+        self._of_many = attrgetter(*names)
 
     def set(self, db: sqlite3.Connection, threads: Sequence[KnownThread]) -> None:
         """Store these columns of the threads, and insert the new threads."""
@@ -198,6 +197,7 @@ def _questions(known: Known, batch: Batch) -> list[_Question]:
 # the namespace's greatest checkpoint, its greatest checkpoint with writes, and the thread's own
 # columns (None for a new thread).
 _NUMBER_OR_NONE = frozenset((int, type(None)))
+_BYTES_OR_NONE = frozenset((bytes, type(None)))
 _ID_OR_NONE = frozenset((bytes, str, type(None)))
 _ABOVE_ALL = "\U0010ffff"  # replaces an unreadable id; sorts last
 
@@ -247,7 +247,7 @@ def _thread(name: str, number: int | None, *columns: Any) -> KnownThread:
     heap, generation, deleted_at, life, created_at, updated_at, size, revision, *rest = columns
     own = (heap, generation or 0, deleted_at, life or 0, created_at, updated_at)
     state, waits_at, tips = rest
-    last = (size or 0, revision or 0, state, waits_at, unpack_tips(tips))
+    last = (size or 0, revision or 0, state, waits_at, tips or b"")
     return KnownThread(name, number, *own, *last)
 
 
@@ -259,8 +259,9 @@ def _id(packed: bytes | str | None) -> str:
 
 
 def _is_sound(columns: Sequence[Any]) -> bool:
-    *numbers, _, waits_at, _ = columns
-    return _NUMBER_OR_NONE.issuperset(map(type, numbers)) and type(waits_at) in _ID_OR_NONE
+    *numbers, _, waits_at, tips = columns
+    is_sound = type(waits_at) in _ID_OR_NONE and type(tips) in _BYTES_OR_NONE
+    return is_sound and _NUMBER_OR_NONE.issuperset(map(type, numbers))
 
 
 # -- a run of batches ------------------------------------------------------------------
@@ -271,9 +272,9 @@ def _refusal(thread: KnownThread, batch: Batch) -> errors.ThreadkeepError | None
     if batch.life is not None and batch.life != thread.life:
         return errors.ThreadDeletedError(thread=batch.thread)
     is_stale = batch.generation is not None and batch.generation != thread.generation
-    if is_stale or (batch.link is not None and not {*batch.link.base} <= {*thread.tips}):
-        return errors.StaleThreadError(thread=batch.thread)
-    return None
+    for tip in batch.base:
+        is_stale = is_stale or pack_tip(tip) not in thread.tips
+    return errors.StaleThreadError(thread=batch.thread) if is_stale else None
 
 
 class _Additions:
@@ -304,8 +305,7 @@ class _Additions:
             thread.changed = NEW
             known.heaps[thread.heap] = heap
         tip = (0 if batch.link is None else batch.link.tip) or new_tip()
-        if tip not in thread.tips:
-            thread.tips = (tip, *thread.tips[: MOST - 1])
+        thread.tips = pack_tips(tip, thread.tips)
         thread.changed = thread.changed or SIZE
         self._threads[name] = thread
         for row in batch.checkpoints:

@@ -235,7 +235,7 @@ def _bury(db: sqlite3.Connection, number: int, at: int | None, change: model.Cha
     """Set the tombstone of a thread whose rows were removed; None: it has none."""
     tip = tip_of(change)
     is_end = isinstance(change, model.DropThread) and change.ends
-    db.execute(_BURY, (at, pack_tips((tip,)), tip if is_end else None, number))
+    db.execute(_BURY, (at, pack_tips(tip), tip if is_end else None, number))
 
 
 def _empty(db: sqlite3.Connection, number: int) -> None:

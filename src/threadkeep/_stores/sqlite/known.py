@@ -5,7 +5,6 @@ Used under the write lock. It stays valid until another connection writes.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,7 @@ from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._stores.records import allows
 from threadkeep._stores.sqlite.known_segments import KnownHeap, RecentSegments
 from threadkeep._stores.sqlite.opening import MEMORY, WalIndex, changes_of, find_index
-from threadkeep._stores.sqlite.records import pack_id, unpack_id
+from threadkeep._stores.sqlite.records import pack_id, unpack_id, unpack_tips
 
 if TYPE_CHECKING:
     import sqlite3
@@ -89,7 +88,7 @@ class KnownThread:
     revision: int = 0
     state: str | None = None
     waits_at: bytes | str | None = None
-    tips: tuple[int, ...] = ()
+    tips: bytes | bytearray = b""  # (bytes are bound more slowly)
     changed: int = NOTHING
     is_whole: bool = False
     spaces: defaultdict[str, Space] = field(default_factory=partial(defaultdict, Space))
@@ -100,10 +99,6 @@ class KnownThread:
     # writes on the next head, which is not stored yet
     early: list[WriteRow] = field(default_factory=list)
     weighed: int = 0  # as last counted by `Known`
-
-    @property
-    def packed_tips(self) -> bytearray:
-        return bytearray(struct.pack(f">{len(self.tips)}q", *self.tips))
 
     @property
     def weight(self) -> int:
@@ -374,7 +369,8 @@ class Known:
         if thread is None or head is None:
             return None
         deleted_at = thread.deleted_at or 0
-        return ThreadState(thread.generation, deleted_at, head, thread.tips, thread.life)
+        named = unpack_tips(thread.tips)
+        return ThreadState(thread.generation, deleted_at, head, named, thread.life)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
         """Cache a head that the connection has read, if the thread is known.

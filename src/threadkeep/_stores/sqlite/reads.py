@@ -191,7 +191,7 @@ def _parameters(
     size = 1 << (len(asked) - 1).bit_length()
     log, start, stop, _ = asked[-1]
     spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
-    base = records.pack_tips(read.base[:1])
+    base = records.pack_tip(read.base[0]) if read.base else b""
     return size, (*chain.from_iterable(spans), read.thread, read.generation, base)
 
 

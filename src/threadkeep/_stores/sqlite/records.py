@@ -25,6 +25,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.rows import PLAIN_METADATA
+from threadkeep._core.engine.tips import MOST
 from threadkeep._stores.sqlite.failures import DAMAGED
 from threadkeep.errors import CorruptionError
 
@@ -208,18 +209,25 @@ CACHED = 256
 _SIZES = (64, 32, 16)  # rows of one statement; fewer than 16 rows: any number
 
 
-def pack_tips(tips: Sequence[int]) -> bytearray:
-    return bytearray(struct.pack(f">{len(tips)}q", *tips))
+TIP_BYTES = 8
+_TIPS_BYTES = MOST * TIP_BYTES
+pack_tip = struct.Struct(">q").pack
+"""Pack one tip. (Of two tips side by side, no other 8 bytes are a third, as all are random.)"""
+
+
+def pack_tips(newest: int, others: bytes | bytearray = b"") -> bytes | bytearray:
+    """Pack the tips of a thread's row, always to the same size: SQLite then writes it in place."""
+    packed = pack_tip(newest)
+    if packed in others:
+        return others
+    return (bytearray(packed) + others)[:_TIPS_BYTES].ljust(_TIPS_BYTES, b"\0")
 
 
 def unpack_tips(packed: object) -> tuple[int, ...]:
     """Return the tips of a thread's row; none if the column is damaged."""
-    if type(packed) is not bytes or len(packed) % _TIP_BYTES:
+    if not isinstance(packed, bytes | bytearray) or len(packed) % TIP_BYTES:
         return ()
-    return struct.unpack(f">{len(packed) // _TIP_BYTES}q", packed)
-
-
-_TIP_BYTES = 8
+    return tuple(filter(None, struct.unpack(f">{len(packed) // TIP_BYTES}q", packed)))
 
 
 class ManyRows:
