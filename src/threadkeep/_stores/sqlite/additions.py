@@ -273,7 +273,7 @@ def _refusal(thread: KnownThread, batch: Batch) -> errors.ThreadkeepError | None
         return errors.ThreadDeletedError(thread=batch.thread)
     is_stale = batch.generation is not None and batch.generation != thread.generation
     for tip in batch.base:
-        is_stale = is_stale or pack_tip(tip) not in thread.tips
+        is_stale = is_stale or thread.tips.find(pack_tip(tip)) < 0  # (`in` takes longer)
     return errors.StaleThreadError(thread=batch.thread) if is_stale else None
 
 

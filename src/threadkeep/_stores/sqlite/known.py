@@ -237,7 +237,8 @@ class Known:
         self._changed: set[str] = set()  # threads that this transaction changed
         # For readers without the lock, also during a transaction: heads, valid while the index has
         # this header. An empty header makes them invalid.
-        self._heads: dict[str, ThreadState] = {}
+        # Their tips are packed, or None if they are unpacked already.
+        self._heads: dict[str, tuple[ThreadState, bytes | bytearray | None]] = {}
         self._header = b""
 
     def forget(self) -> None:
@@ -312,9 +313,10 @@ class Known:
         )
         for name in self._changed:
             self._heads.pop(name, None)
-            state = self._head_of(self.threads.get(name)) if is_ours else None
-            if state is not None:
-                self._heads[name] = state
+            thread = self.threads.get(name) if is_ours else None
+            state = self._head_of(thread)
+            if thread is not None and state is not None:
+                self._heads[name] = state, thread.tips
         self._header = header if is_ours else b""  # (last, so that the heads are at least as new)
 
     def _is_newest(self, header: bytes) -> bool:
@@ -326,11 +328,12 @@ class Known:
         Never waits, and needs no lock.
         """
         header = self._header  # (first: see `_publish`)
-        state = self._heads.get(read.thread)
+        state, packed = self._heads.get(read.thread, (None, None))
         if state is None or state.found is None or read.ns:
             return None
-        is_asked = read.id is None or read.id == state.found.row.id
-        return state if is_asked and self._is_newest(header) else None
+        if read.id not in (None, state.found.row.id) or not self._is_newest(header):
+            return None
+        return state if packed is None else state._replace(tips=unpack_tips(packed))
 
     def thread(self, name: str) -> tuple[KnownThread | None, KnownHeap | None]:
         """Return a thread that is about to change, and its heap, each None if it is unknown."""
@@ -359,18 +362,21 @@ class Known:
 
     def head(self, read: ReadCheckpoint) -> ThreadState | None:
         """Return the reply to a read of a head, or None if it is unknown."""
-        state = self._head_of(self.threads.get(read.thread))
-        if state is None or state.found is None or read.ns:
+        thread = self.threads.get(read.thread)
+        state = self._head_of(thread)
+        if thread is None or state is None or state.found is None or read.ns:
             return None
-        return state if read.id in (None, state.found.row.id) else None
+        if read.id not in (None, state.found.row.id):
+            return None
+        return state._replace(tips=unpack_tips(thread.tips))
 
     def _head_of(self, thread: KnownThread | None) -> ThreadState | None:
+        """Return a thread's state with its head, without its tips."""
         head = None if thread is None else thread.head_in(self.heaps.get(thread.heap))
         if thread is None or head is None:
             return None
         deleted_at = thread.deleted_at or 0
-        named = unpack_tips(thread.tips)
-        return ThreadState(thread.generation, deleted_at, head, named, thread.life)
+        return ThreadState(thread.generation, deleted_at, head, life=thread.life)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
         """Cache a head that the connection has read, if the thread is known.
@@ -383,7 +389,7 @@ class Known:
         thread.set_head(self.heap_of(thread), found)
         self._weigh(thread)
         if thread.head is not None and self._is_newest(self._header):
-            self._heads[read.thread] = reply
+            self._heads[read.thread] = reply, None
 
 
 def _size(head: StoredCheckpoint) -> int:

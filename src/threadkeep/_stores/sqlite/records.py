@@ -211,6 +211,7 @@ _SIZES = (64, 32, 16)  # rows of one statement; fewer than 16 rows: any number
 
 TIP_BYTES = 8
 _TIPS_BYTES = MOST * TIP_BYTES
+_UNPACK = struct.Struct(f">{MOST}q").unpack
 pack_tip = struct.Struct(">q").pack
 """Pack one tip. (Of two tips side by side, no other 8 bytes are a third, as all are random.)"""
 
@@ -218,16 +219,18 @@ pack_tip = struct.Struct(">q").pack
 def pack_tips(newest: int, others: bytes | bytearray = b"") -> bytes | bytearray:
     """Pack the tips of a thread's row, always to the same size: SQLite then writes it in place."""
     packed = pack_tip(newest)
-    if packed in others:
+    if others.find(packed) >= 0:
         return others
     return (bytearray(packed) + others)[:_TIPS_BYTES].ljust(_TIPS_BYTES, b"\0")
 
 
 def unpack_tips(packed: object) -> tuple[int, ...]:
     """Return the tips of a thread's row; none if the column is damaged."""
-    if not isinstance(packed, bytes | bytearray) or len(packed) % TIP_BYTES:
+    if not isinstance(packed, (bytes, bytearray)) or len(packed) % TIP_BYTES:
         return ()
-    return tuple(filter(None, struct.unpack(f">{len(packed) // TIP_BYTES}q", packed)))
+    if len(packed) == _TIPS_BYTES:
+        return tuple(filter(None, _UNPACK(packed)))
+    return tuple([tip for (tip,) in struct.iter_unpack(">q", packed)])
 
 
 class ManyRows:
