@@ -86,11 +86,21 @@ class Model:
         self.fenced = fenced
         self.threads: dict[str, dict[str, Namespace]] = {}
         self.plain_metadata: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.deleted: set[str] = set()  # threads with a tombstone
+        self.pruned: set[tuple[str, str, str]] = set()  # checkpoints, since the last deletion
 
     def space(self, thread: str, ns: str) -> Namespace:
         return self.threads.setdefault(thread, {}).setdefault(ns, Namespace())
 
     # -- writing -----------------------------------------------------------------------
+
+    def is_refused(self, thread: str, ns: str, checkpoint_id: Any) -> bool:
+        """Return True if a save that names the checkpoint belongs to a life that has ended."""
+        is_missing = checkpoint_id is not None and not self.is_there(thread, ns, checkpoint_id)
+        return is_missing and thread in self.deleted
+
+    def is_there(self, thread: str, ns: str, checkpoint_id: Any) -> bool:
+        return str(checkpoint_id) in self.space(thread, ns).rows
 
     def put(self, thread: str, ns: str, parent: Any, checkpoint: Any, metadata: Any) -> None:
         """Store the checkpoint; raises Conflict if a fence does not hold."""
@@ -168,6 +178,7 @@ class Model:
             if gone in hidden:
                 space.rows[gone] = replace(space.rows[gone], hidden=True)
             else:
+                self.pruned.add((thread, ns, gone))
                 del space.rows[gone]
                 space.writes.pop(gone, None)
 
@@ -188,6 +199,8 @@ class Model:
 
     def delete(self, thread: str) -> None:
         self.threads.pop(thread, None)
+        self.deleted.add(thread)
+        self.pruned = {place for place in self.pruned if place[0] != thread}
 
     def holds_checkpoints(self, thread: str) -> bool:
         return any(space.rows for space in self.threads.get(thread, {}).values())
@@ -197,6 +210,7 @@ class Model:
         spaces = self.threads.get(source, {})
         if not any(space.rows or any(space.writes.values()) for space in spaces.values()):
             return
+        self.deleted.discard(target)
         self.threads[target] = {
             ns: Namespace(dict(s.rows), {k: list(v) for k, v in s.writes.items()})
             for ns, s in spaces.items()

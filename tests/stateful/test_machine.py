@@ -289,6 +289,9 @@ class Machine(RuleBasedStateMachine):
         merged = get_checkpoint_metadata(config, metadata)
         self.touched = (thread, ns)
         replaced = made["id"] in self.model.space(thread, ns).rows
+        if self.model.is_refused(thread, ns, parent):
+            self.refuses(thread, ns, parent, lambda: saver.put(config, made, metadata, {}))
+            return None
         try:
             self.model.put(thread, ns, parent, made, merged)
         except Conflict:
@@ -300,6 +303,15 @@ class Machine(RuleBasedStateMachine):
         if replaced:
             self.forget_replaced(saver, thread, ns, made["id"])
         return made["id"]
+
+    def refuses(self, thread: str, ns: str, at: Any, save: Callable[[], Any]) -> None:
+        """Save beside a checkpoint that a deletion has removed, or that never was.
+
+        (Of a checkpoint that was pruned, a saver may still know enough.)
+        """
+        if (thread, ns, str(at)) not in self.model.pruned:
+            with pytest.raises(errors.ThreadDeletedError):
+                save()
 
     def forget_replaced(self, saver: Saver, thread: str, ns: str, checkpoint_id: str) -> None:
         """LangGraph puts an id again only with the same content: others need not notice."""
@@ -361,6 +373,10 @@ class Machine(RuleBasedStateMachine):
         task, path = data.draw(TASKS), data.draw(PATHS)
         configurable = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": at}
         self.touched = (thread, ns)
+        if self.model.is_refused(thread, ns, at):
+            config = {"configurable": configurable}
+            self.refuses(thread, ns, at, lambda: saver.put_writes(config, writes, task, path))
+            return
         try:
             self.model.put_writes(thread, ns, at, writes, task, path)
         except Conflict:
@@ -637,6 +653,13 @@ class OnRelaxed(OnMemory):
     @rule()
     def store(self) -> None:
         self.waiting.queue.flush()
+
+    @rule(data=st.data(), thread=THREADS)
+    def delete(self, data: Any, thread: str) -> None:
+        """Each saver then reads the thread before it saves, as a run does."""
+        super().delete(data, thread)
+        for saver in self.savers:
+            saver._engine.working_set.forget(thread)
 
     def teardown(self) -> None:
         try:
