@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from langchain_core.messages import BaseMessage
@@ -149,16 +150,20 @@ def _with_values(parts: Iterable[Part]) -> set[str]:
 
 
 class _Signal:
-    """An event for threads or, with a loop, for tasks. Any thread may set it."""
+    """An event for threads or, with a loop, for tasks. Any thread may set it.
+
+    An interrupt inside `threading.Event` may block all other threads that use it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, thread: str) -> None:
         self._loop = loop
         self._thread = thread
-        self._event = threading.Event()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
         self._awaited = asyncio.Event()
 
     def set(self) -> None:
-        self._event.set()
+        if self._wakes.empty():
+            self._wakes.put(None)
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._awaited.set)
@@ -175,8 +180,8 @@ class _Signal:
                 hint="Use await aupdate(...), which waits until there is room.",
                 thread=self._thread,
             )
-        self._event.wait(seconds)
-        self._event.clear()
+        with suppress(Empty):
+            self._wakes.get(timeout=seconds)
 
     async def _await(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

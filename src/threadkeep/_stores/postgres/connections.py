@@ -239,7 +239,9 @@ async def _rows(cursor: Any) -> Rows:
 
 
 class ConnectionSource(Source):
-    """Connections, lent for one call each."""
+    """Connections, lent for one call each, inside `with turn`."""
+
+    turn: Any = nullcontext()
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """Return a connection to enter. Raises `ClosedError` after `close`."""
@@ -368,6 +370,8 @@ class Given(ConnectionSource):
         self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
         self.lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
+        if not self._is_pool and not self.awaited:
+            self.turn = self.lock  # (the end of an `async with` would be Python code)
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         self._check_open()
@@ -375,14 +379,28 @@ class Given(ConnectionSource):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
-        async with entered(self.lock):
-            self._check_open()  # (`close` may have come meanwhile)
-            if self._given.closed:
-                raise errors.UnreachableError(
-                    "The connection given to the saver is closed.",
-                    hint="Open a new saver on a new connection; a URL or a pool reconnects.",
-                )
-            yield self._given
+        async with self.lock if self.awaited else nullcontext():
+            try:
+                yield self._checked()
+            except KeyboardInterrupt:
+                self._drain()
+                raise
+
+    def _checked(self) -> Any:
+        self._check_open()  # (`close` may have come meanwhile)
+        if self._given.closed:
+            raise errors.UnreachableError(
+                "The connection given to the saver is closed.",
+                hint="Open a new saver on a new connection; a URL or a pool reconnects.",
+            )
+        return self._given
+
+    def _drain(self) -> None:
+        """Read answers that an interrupt left unread: the connection refuses all other calls."""
+        connection = self._given.pgconn
+        while connection.transaction_status == pq.TransactionStatus.ACTIVE:
+            if connection.get_result() is None:
+                return
 
     async def mend(self) -> None:
         if self._is_pool:
@@ -433,8 +451,9 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
 
     async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
-        async with self._source.lend() as conn:
-            return await send(conn, statements, isolation, self._before)
+        with self._source.turn:
+            async with self._source.lend() as conn:
+                return await send(conn, statements, isolation, self._before)
 
     async def send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """Return the rows of a statement, sent outside a transaction, and the server's warnings."""
@@ -444,12 +463,13 @@ class PostgresDatabase(Retrying[ConnectionSource]):
             if notice.severity_nonlocalized == "WARNING":
                 warnings.append(str(notice.message_primary))
 
-        async with self._source.lend() as conn:
-            conn.add_notice_handler(note)
-            try:
-                (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
-            finally:
-                conn.remove_notice_handler(note)
+        with self._source.turn:
+            async with self._source.lend() as conn:
+                conn.add_notice_handler(note)
+                try:
+                    (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
+                finally:
+                    conn.remove_notice_handler(note)
         return rows, warnings
 
     async def migrate(self) -> None:
@@ -468,17 +488,18 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         plan = begin()
         answer: Any = None
         error: Exception | None = None
-        async with self._source.lend() as conn:
-            while True:
-                try:
-                    step = plan.send(answer) if error is None else plan.throw(error)
-                except StopIteration:
-                    return
-                answer = error = None
-                try:
-                    (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
-                except DRIVER_ERRORS as failure:
-                    error = failure
+        with self._source.turn:
+            async with self._source.lend() as conn:
+                while True:
+                    try:
+                        step = plan.send(answer) if error is None else plan.throw(error)
+                    except StopIteration:
+                        return
+                    answer = error = None
+                    try:
+                        (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
+                    except DRIVER_ERRORS as failure:
+                        error = failure
 
     async def notes(self) -> Sequence[str]:
         """Compare LangGraph's tables in the same database. See `Backend.notes`."""
