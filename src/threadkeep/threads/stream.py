@@ -20,7 +20,7 @@ from threadkeep._core import validation
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async, sync_or_async
-from threadkeep.errors import InvalidArgumentError, StateError, invalid
+from threadkeep.errors import ConflictError, InvalidArgumentError, StateError, invalid
 from threadkeep.threads.partial_output import (
     LIVE,
     Part,
@@ -337,8 +337,9 @@ class Stream:
         if error is None:
             yield from self._stop()
             return
+        is_refused = isinstance(error, ConflictError)  # (another run has answered in its place)
         try:
-            yield from self._stop("pending")
+            yield from self._stop("discarded" if is_refused else "pending")
         except Exception:  # noqa: BLE001 - the error of the block is more important
             _log.warning("The rest of a stream could not be saved.", exc_info=True)
 
