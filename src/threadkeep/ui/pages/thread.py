@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from anyio import to_thread
@@ -24,6 +25,7 @@ from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
 
 _WINDOW = 100  # messages
+_SEARCHED = 1000  # channels that may hold messages
 _MANY = 10**9
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
 
@@ -83,12 +85,13 @@ async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dic
 
 
 async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conversation | None:
-    """Return the messages of a checkpoint; None if no channel of it holds any."""
+    """Return the messages of a checkpoint; None if none of its likeliest channels holds any."""
     if found is None:
         return None
     values: Any = found.checkpoint["channel_values"]
     named = request.query_params.get("channel", CHANNEL)
-    names = sorted(own(values), key=lambda one: (one != named, not _LIKELY.search(one)))
+    likely = {one: (one != named, not _LIKELY.search(one)) for one in own(values)}
+    names = nsmallest(_SEARCHED, likely, key=likely.__getitem__)
     for at, name in enumerate(names):
         if at.bit_count() == 1:  # as many as before: each read takes all names of the checkpoint
             with suppress(ThreadkeepError):
