@@ -43,8 +43,9 @@ from threadkeep._core.engine.thread_entry import (
     taken_label,
 )
 from threadkeep._core.parts import parts_of
-from threadkeep._run.driver import Runner, external, on, together
+from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._run.together import together
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -387,7 +388,7 @@ class _Adoption:
 
     def _store(self, calls: list[SaveCall], apart: Engine) -> Operation[Engine]:
         """Run the calls; return the engine that knows their results."""
-        done = yield from on(self.store, together(_operation(apart, one) for one in calls))
+        done = yield from on(self.store, together([[_operation(apart, one) for one in calls]]))
         if done is None:  # another process writes to this thread
             apart = self.engine.apart()
             for one in calls:
