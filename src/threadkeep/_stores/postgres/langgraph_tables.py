@@ -32,10 +32,10 @@ WITH there AS MATERIALIZED (
     ) AS own
     FROM there LEFT JOIN {schema}.threads o ON o.thread_id = thread
 )
-SELECT thread, CASE WHEN own IS NULL THEN 'are not here' ELSE 'have newer checkpoints there' END
+SELECT thread, CASE WHEN own IS NULL THEN 'Missing here' ELSE 'Newer there' END
 FROM here WHERE (own IS NULL OR own < newest) AND state IS DISTINCT FROM 'archived'
 UNION ALL
-SELECT thread_id, 'were copied from there and are deleted there'
+SELECT thread_id, 'Deleted there after a copy'
 FROM {schema}.thread_labels l WHERE label
     = '{"taken":"' || left(encode(sha256(convert_to(thread_id, 'UTF8')), 'hex'), 32) || '"}'
     AND NOT EXISTS (SELECT FROM {there}.checkpoints c WHERE c.thread_id = l.thread_id COLLATE "C")
@@ -57,10 +57,10 @@ def differences(limit: int | None) -> Generator[Statement, Rows, list[str]]:
             for thread, kind in (yield Statement(text, (limit,), keep=False)):
                 by_kind.setdefault(kind, []).append(thread)
             if by_kind:
-                parts = "; ".join([_part(*item) for item in sorted(by_kind.items())])
+                parts = " ".join([_part(*item) for item in sorted(by_kind.items())])
                 found.append(
-                    f"LangGraph's tables are still in schema {there}, with other threads: {parts}."
-                    " A deletion there deletes nothing here, nor does one here delete there."
+                    f"LangGraph's tables are still in schema {there}, and their threads differ."
+                    f" {parts} A deletion on one side deletes nothing on the other."
                 )
     return found
 
@@ -72,5 +72,5 @@ def warn() -> Generator[Statement, Rows, None]:
 
 
 def _part(kind: str, threads: list[str]) -> str:
-    names = ", ".join(map(repr, threads[:_SHOWN]))
-    return f"{len(threads):,} {kind} ({names}{', ...' if len(threads) > _SHOWN else ''})"
+    names, more = ", ".join(map(repr, threads[:_SHOWN])), len(threads) - _SHOWN
+    return f"{kind}: {names}{f' and {more:,} more' if more > 0 else ''}."
