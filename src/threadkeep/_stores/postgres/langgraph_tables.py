@@ -11,7 +11,7 @@ _SOME = 1000  # threads that `setup()` compares
 _SHOWN = 5  # threads of each kind
 _log = logging.getLogger("threadkeep")
 _WHERE = """
-SELECT quote_ident(nspname), has_table_privilege(c.oid, 'SELECT')
+SELECT quote_ident(nspname), current_database(), has_table_privilege(c.oid, 'SELECT')
 FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 WHERE nspname = ANY(current_schemas(false)) AND relname = 'checkpoints' AND relkind IN ('r', 'p')
     AND 2 = (SELECT count(*) FROM pg_attribute WHERE attrelid = c.oid
@@ -36,8 +36,9 @@ SELECT thread, CASE WHEN own IS NULL THEN 'Missing here' ELSE 'Newer there' END
 FROM here WHERE (own IS NULL OR own < newest) AND state IS DISTINCT FROM 'archived'
 UNION ALL
 SELECT thread_id, 'Deleted there after a copy'
-FROM {schema}.thread_labels l WHERE label
-    = '{"taken":"' || left(encode(sha256(convert_to(thread_id, 'UTF8')), 'hex'), 32) || '"}'
+FROM {schema}.thread_labels l WHERE starts_with(label, concat('{"taken":["',
+        left(encode(sha256(convert_to(thread_id, 'UTF8')), 'hex'), 32), '","',
+        left(encode(sha256(convert_to(%s, 'UTF8')), 'hex'), 32), '",'))
     AND NOT EXISTS (SELECT FROM {there}.checkpoints c WHERE c.thread_id = l.thread_id COLLATE "C")
 ORDER BY 1
 """
@@ -50,11 +51,12 @@ def differences(limit: int | None) -> Generator[Statement, Rows, list[str]]:
         A sentence about each schema of the search_path that holds such tables and differs.
     """
     found = []
-    for there, is_readable in (yield Statement(_WHERE)):
+    for there, database, is_readable in (yield Statement(_WHERE)):
         if is_readable:
             text = _THREADS.replace("{there}", there.replace("%", "%%"))
+            place = f"postgres {database} {there}"
             by_kind: dict[str, list[str]] = {}
-            for thread, kind in (yield Statement(text, (limit,), keep=False)):
+            for thread, kind in (yield Statement(text, (limit, place), keep=False)):
                 by_kind.setdefault(kind, []).append(thread)
             if by_kind:
                 parts = " ".join([_part(*item) for item in sorted(by_kind.items())])

@@ -39,6 +39,7 @@ from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
     ReadEntry,
     ThreadEntry,
+    is_taken,
     is_there,
     taken_label,
 )
@@ -204,7 +205,9 @@ class _Adoption:
         """Read the thread here. With `revive`, a deleted thread may be created again."""
         rows, entry = yield from on(self.store, _read(thread))
         existing = ExistingThread(self.engine, thread, rows)
-        existing.is_taken = is_there(entry) and taken_label(thread) in entry.labels
+        existing.is_taken = is_there(entry) and is_taken(
+            entry.labels, thread, self.source.place, exact=True
+        )
         if revive and existing.deleted_at and not existing.stored:
             existing.deleted_at = 0
             if not self.dry_run:
@@ -247,7 +250,8 @@ class _Adoption:
     def _mark(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Note in the entry that LangGraph's store has the thread."""
         if not existing.is_taken or name in self.result.replaced:
-            touch = EntryUpdate(at=0, labels=(taken_label(name),))  # (0: it was not used)
+            label = taken_label(name, self.source.place)
+            touch = EntryUpdate(at=0, labels=(label,))  # (0: it was not used)
             yield from on(self.store, commit(Batch(name, self.engine.now(), touch=touch)))
 
     def _foresee(self, name: str, existing: ExistingThread) -> Operation[None]:
