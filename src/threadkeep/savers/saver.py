@@ -145,7 +145,8 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         self._begin_serde(serde)
         self._migrations = given["migrations"]
         fallback = given["pickle_fallback"]
-        codec = codec_of(given["migrations"], serde, pickle_fallback=fallback)
+        gets_keys = given["keys"] is not None and given["allow_plaintext"] is not None
+        codec = codec_of(given["migrations"], serde, pickle_fallback=fallback, gets_keys=gets_keys)
         if given["types"] == "authenticated":
             codec = trusting(codec, backend)
         self._store = LayeredBackend(
