@@ -253,7 +253,7 @@ def test_adopting_a_forged_row_runs_nothing(foreign: Any, name: str) -> None:
     foreign.serde = plain
     with MemorySaver() as saver:
         with pytest.raises(CodecError):
-            saver.threads.adopt(foreign)
+            saver.threads.adopt(foreign, "t")
         assert saver.get_tuple(at("t")) is None
 
 
