@@ -10,7 +10,7 @@ from kit.engine import Chain, config, everything
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from threadkeep import KeyRing, MemorySaver, SqliteSaver
+from threadkeep import KeyRing, MemorySaver, SqliteSaver, SqliteStore
 from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, TamperedDataError
 
 if TYPE_CHECKING:
@@ -55,6 +55,22 @@ def test_the_store_needs_only_keys_afterwards(database: str, tmp_path: Path) -> 
             assert len(saver.threads.mirror(other).added) == 3
             assert everything(other) == before
         Chain(saver, "a").follow().put(said=["more"])
+
+
+def test_items_need_only_keys_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    with SqliteStore(path, serde=SERDE) as store:
+        store.put(("users",), "1", {"name": "Ada", "seen": (1, 2)})
+        before = store.get(("users",), "1")
+    with SqliteStore(path, **MOVING) as store:
+        assert store.get(("users",), "1") == before
+        store.put(("users",), "2", {"name": "Eve"})
+        assert store.upgrade() == 1
+    with SqliteSaver(path, keys=RING, allow_plaintext="migrate") as saver:
+        saver.rotate_keys()
+    with SqliteStore(path, keys=RING) as store:
+        assert store.get(("users",), "1").value == before.value
+        assert store.get(("users",), "2").value == {"name": "Eve"}
 
 
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
