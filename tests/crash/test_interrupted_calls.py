@@ -124,7 +124,7 @@ def interrupt_each(saver, call, about):
     raised = 0
     for number in drawn(range(1, moments.passed + 1), 40, about):
         error = Moments(number).during(partial(call, saver, number))
-        raised += error is not None  # (what is remembered by now may make the call shorter)
+        raised += error is not None  # (values in memory may make the call shorter)
         others.submit(works, saver, number).result(timeout=SECONDS)
         works(saver, number)
     assert raised > 10
