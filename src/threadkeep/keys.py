@@ -152,7 +152,13 @@ class KeyRing:
         if values.get(VARIABLE):
             return cls.from_text(values[VARIABLE])
         if values.get(LANGGRAPH_VARIABLE):
-            return cls([values[LANGGRAPH_VARIABLE].encode()])
+            key = values[LANGGRAPH_VARIABLE].encode()
+            if len(key) not in _SIZES:
+                raise InvalidArgumentError(
+                    f"{LANGGRAPH_VARIABLE} is {len(key)} bytes long.",
+                    hint=f"Use 16, 24 or 32 bytes, or set {VARIABLE} to keys in base64.",
+                )
+            return cls([key])
         raise WrongKeyError(
             f"Neither {VARIABLE} nor {LANGGRAPH_VARIABLE} is set.",
             hint=f"Set {VARIABLE} to the text of KeyRing.generate().as_text().",

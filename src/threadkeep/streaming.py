@@ -204,7 +204,8 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
 
     The saved output has chunks of messages, custom events, and values that nodes of an unfinished
     step wrote; those of subgraphs only with `subgraphs=True`. At the end of the run the stream is
-    completed. After an error, a cancellation or an interrupt it stays pending. See `Saver.partial`.
+    completed; if the run is refused (`ConflictError`), it is discarded. After any other error, a
+    cancellation or an interrupt it stays pending. See `Saver.partial`.
 
     Args:
         graph: a compiled graph.

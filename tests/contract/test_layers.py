@@ -36,9 +36,10 @@ from threadkeep._core.engine.operation import (
     external,
     fetch,
 )
-from threadkeep._run.driver import CHANGES, together
+from threadkeep._run.driver import CHANGES
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache import CacheLayer
+from threadkeep._run.together import together
 from threadkeep._run.write_behind import WriteBehindLayer
 from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
@@ -407,16 +408,16 @@ def test_many_operations_share_a_transaction():
     backend = Counting()
     stack = stack_of(backend)
     batches = [Batch(f"t{n}", NOW, checkpoints=(checkpoint(1),)) for n in range(150)]
-    assert stack.run(together(map(commit, batches))) == [None] * 150
+    assert stack.run(together([map(commit, batches)])) == [[None] * 150]
     assert backend.groups == (100, 50)
     refused = [*batches[:3], REFUSED._replace(thread="t9")]
-    assert stack.run(together(map(commit, refused))) is None
+    assert stack.run(together([map(commit, refused)])) is None
 
 
 def test_a_deletion_comes_behind_what_was_collected():
     stack = stack_of(MemoryBackend())
-    done = together([commit(BATCH), commit(DropThread("t", NOW)), fetch(READ)])
-    state = stack.run(done)[-1]
+    done = together([[commit(BATCH), commit(DropThread("t", NOW)), fetch(READ)]])
+    state = stack.run(done)[0][-1]
     assert state.found is None
     assert state.generation == 1
 

@@ -45,7 +45,7 @@ def notes_of(saver):
 def test_threads_that_differ_are_named(theirs, caplog, is_asked_first):
     with opened() as saver, caplog.at_level(logging.WARNING, "threadkeep"):
         saver.setup()
-        assert "3 are not here ('continued', 'deleted', 'same')" in caplog.text
+        assert "Missing here: 'continued', 'deleted', 'same'." in caplog.text
         saver.threads.adopt(f"{url()}?schema={THEIRS}")
         caplog.clear()
         saver.setup()
@@ -61,10 +61,10 @@ def test_threads_that_differ_are_named(theirs, caplog, is_asked_first):
         else:
             saver.setup()
             text = caplog.text
-        assert "1 have newer checkpoints there ('continued')" in text
-        assert "1 were copied from there and are deleted there ('deleted')" in text
+        assert "Newer there: 'continued'." in text
+        assert "Deleted there after a copy: 'deleted'." in text
         assert THEIRS in text
-        assert "same" not in text
+        assert "'same'" not in text
         assert "begun here" not in text
 
 
@@ -75,7 +75,7 @@ def test_what_this_store_has_deleted_or_archived(theirs, tmp_path):
         saver.delete_thread("same")
         saver.threads.archive("deleted")
         (text,) = notes_of(saver)
-        assert "1 are not here ('same')" in text
+        assert "Missing here: 'same'." in text
         assert "'deleted'" not in text
 
 
@@ -83,7 +83,7 @@ async def test_with_keys_and_awaited(theirs):
     async with opened(keys=KeyRing.generate()) as saver:
         await saver.asetup()
         report = await saver.acheck()
-        assert "3 are not here" in report.notes[0].problem
+        assert "Missing here: " in report.notes[0].problem
 
 
 def test_tables_that_this_role_may_not_read_are_left_alone(theirs, caplog):
@@ -106,4 +106,5 @@ def test_many_are_counted(theirs):
             " SELECT 'thread ' || n, '', '1', '{}' FROM generate_series(1, 1200) n"
         )
         (text,) = notes_of(saver)
-        assert "1,203 are not here ('continued', 'deleted', 'same', " in text
+        assert "Missing here: 'continued', 'deleted', 'same', " in text
+        assert " and 1,198 more." in text

@@ -5,6 +5,7 @@ import re
 import sqlite3
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -229,16 +230,15 @@ def is_open(connection):
 def test_any_number_may_read_at_once_and_a_few_connections_stay(path):
     backend = SqliteBackend(filled(path))
     pool = backend._connections
-    with pool.write_lock:  # somebody is writing
-        lent = [pool.take() for _ in range(20)]
-    assert len(set(map(id, lent))) == 20
-    for connection in lent:
-        pool.give(connection)
+    with ExitStack() as stack:
+        with pool.write_lock:  # somebody is writing
+            lent = [stack.enter_context(pool.reading()) for _ in range(20)]
+        assert len(set(map(id, lent))) == 20
     assert sum(map(is_open, lent)) == 8
-    assert pool.take() in lent  # not a ninth
-    backend.close()
-    (still_lent,) = filter(is_open, lent)
-    pool.give(still_lent)
+    with pool.reading() as still_lent:
+        assert still_lent in lent  # not a ninth
+        backend.close()
+        assert list(filter(is_open, lent)) == [still_lent]
     assert not is_open(still_lent)
 
 
@@ -246,26 +246,24 @@ def test_a_program_of_one_thread_has_one_connection(path):
     backend = SqliteBackend(filled(path))
     children.put(backend, 2)
     pool = backend._connections
-    connection = pool.take()
-    assert connection is pool._writer
-    assert pool.write_lock.locked()  # who commits waits for this read; who reads does not
-    reader = pool.take()
-    assert reader is not connection
-    pool.give(reader)
-    pool.give(connection)
+    with pool.reading() as connection:
+        assert connection is pool._writer
+        assert pool.write_lock.locked()  # who commits waits for this read; who reads does not
+        with pool.reading() as reader:
+            assert reader is not connection
     assert not pool.write_lock.locked()
-    assert pool.take() is reader  # so that no writer waits for it
-    pool.give(reader)
+    with pool.reading() as again:
+        assert again is reader  # so that no writer waits for it
     backend.close()
 
 
 def test_a_read_may_end_after_close(path):
     backend = SqliteBackend(filled(path))
-    with backend._connections.write_lock:
-        connection = backend._connections.take()
-    backend.close()
-    assert connection.execute("SELECT count(*) FROM tk_checkpoints").fetchone() == (1,)
-    backend._connections.give(connection)
+    with ExitStack() as stack:
+        with backend._connections.write_lock:
+            connection = stack.enter_context(backend._connections.reading())
+        backend.close()
+        assert connection.execute("SELECT count(*) FROM tk_checkpoints").fetchone() == (1,)
     assert not is_open(connection)
     assert not path.with_name(path.name + "-wal").exists()
 

@@ -76,6 +76,9 @@ def _values() -> Files:
     return {**found, "mark": MARKED + b"\x03"}
 
 
+_OLD = {"value": "?", "ns": ["ask:1"], "when": "during"}  # of an interrupt before LangGraph 0.6
+
+
 def _langgraph() -> Files:
     serde, kinds = JsonPlusSerializer(), ("msgpack", "json")
     values = {
@@ -90,6 +93,7 @@ def _langgraph() -> Files:
         {"lc": 2, "type": "constructor", "id": ["uuid", "UUID"], "args": ["0" * 32]},
         {"lc": 2, "type": "constructor", "id": ["re", "compile"], "args": ["[a-z]+", 34]},
         {"lc": 1, "type": "secret", "id": ["KEY"]},
+        {"lc": 2, "type": "constructor", "id": ["langgraph", "types", "Interrupt"], "kwargs": _OLD},
     ]
     for number, envelope in enumerate(envelopes):
         made[f"envelope-{number}"] = b"\1" + json.dumps([envelope]).encode()

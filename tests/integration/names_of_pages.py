@@ -22,6 +22,7 @@ from kit.damage import damaging
 from kit.postgres import url_for
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
@@ -272,3 +273,10 @@ def threads(_):
 
 def writing_a_backend(_):
     return {**vars(backends), **vars(threadkeep), "Any": Any, "Sequence": list}
+
+
+def you_know(patch):
+    patch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    serde = EncryptedSerializer(KeyRing.from_environment().langgraph_cipher())
+    said("order-7", serde=serde)[0].close()
+    return {}

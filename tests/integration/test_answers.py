@@ -68,6 +68,8 @@ def answer(saver: Any, *questions: Any, thread: str = "one") -> None:
     """Answer questions with themselves in capitals."""
     ids = open_questions(saver, thread)
     saver.threads.answer(thread, {ids[question]: question.upper() for question in questions})
+    given = {one.value: one.answer for one in saver.threads.interrupts(thread)}
+    assert [given[question] for question in questions] == list(map(str.upper, questions))
 
 
 def asked(result: Any) -> list[Any]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 import pytest
+from kit import redis as redis_kit
 from kit.engine import checkpoint
+from kit.postgres import empty_schema, url
 from langchain_core.messages import HumanMessage
 
-from threadkeep import GroupCommit, MemorySaver
+from threadkeep import GroupCommit, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 from threadkeep._core.engine.model import DropThread
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.postgres.connections import PostgresDatabase
+from threadkeep._stores.redis.clients import ClientSource
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError, UnserializableError
 from threadkeep.savers.saver import Saver
 
@@ -84,6 +90,13 @@ def test_a_saver_goes_on_where_many_were_put(saver: Any) -> None:
     assert saver.check().ok
 
 
+OPENED: Any = {
+    "sqlite": lambda folder: SqliteSaver(folder / "threads.db"),
+    "postgres": lambda folder: PostgresSaver(url(), schema=empty_schema()),
+    "redis": lambda folder: RedisSaver(redis_kit.url_for(folder)),
+}
+
+
 class Counting(MemoryBackend):
     def __init__(self) -> None:
         super().__init__()
@@ -112,6 +125,59 @@ def test_few_transactions_and_few_reads() -> None:
     saver.put_many(chain("a", 150))
     assert store.commits == [100, 50]
     assert store.fetches <= 2  # (one before the first change of a saver)
+
+
+def test_many_threads_share_reads_and_transactions() -> None:
+    store = Counting()
+    saver = Saver(store)
+    saver.put_many([put for number in range(90) for put in chain(f"t{number}", 1)])
+    assert (store.fetches, store.commits) == (2, [90])  # (one before the first change of a saver)
+    store.fetches, store.commits = 0, []
+    saver.put_many([put for number in range(90) for put in chain(f"t{number}", 3)[1:]])
+    assert (store.fetches, store.commits) == (2, [100, 80])  # the heads, and their values
+
+
+def threads_of(counts: Iterable[int]) -> list[Any]:
+    """Puts of so many checkpoints for each thread, in turn."""
+    chains = [chain(f"t{number}", count) for number, count in enumerate(counts)]
+    return [put for puts in zip_longest(*chains) for put in puts if put is not None]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres", "redis"])
+def test_the_requests_do_not_grow_with_the_threads(
+    database: str, tmp_path: Any, monkeypatch: Any
+) -> None:
+    saver: Any = OPENED[database](tmp_path)
+    saver.setup()
+    sent: list[str] = []
+    if database == "sqlite":
+        note = sent.append
+        saver.backend._connections.writer().set_trace_callback(
+            lambda sql: note(sql) if sql == "COMMIT" else None
+        )
+    else:
+        kind = PostgresDatabase if database == "postgres" else ClientSource
+        send = kind._send
+
+        async def counted(source: Any, *given: Any) -> Any:
+            sent.append("request")
+            return await send(source, *given)
+
+        monkeypatch.setattr(kind, "_send", counted)
+    saver.put_many(chain("first", 1))
+    counts = []
+    for most in (20, 80):
+        sent.clear()
+        saver.put_many([put for n in range(most) for put in chain(f"{most} {n}", 1)])
+        counts.append(len(sent))
+        assert len(saver.threads.search(limit=1000)) >= most
+    assert counts[0] == counts[1] <= 3
+    puts = threads_of([1, 7, 3, 30])
+    saver.put_many(puts)
+    for number in range(4):
+        assert shown(saver, f"t{number}") == shown(one_by_one(puts), f"t{number}")
+    assert saver.check().ok
+    saver.close()
 
 
 def test_where_others_come_in_between_it_is_done_one_by_one() -> None:

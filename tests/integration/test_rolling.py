@@ -34,7 +34,7 @@ from threadkeep.errors import (
     UnfinishedErasureError,
 )
 from threadkeep.keys import KeyRing
-from threadkeep.threads.transfer import adopt, rolling
+from threadkeep.threads.transfer import adopt, rolling, source_sqlite
 from threadkeep.threads.transfer.rolling import Rolling
 from threadkeep.threads.transfer.sources import _MemorySource
 
@@ -335,6 +335,27 @@ def test_an_adopted_thread_that_was_deleted_there_is_deleted(pods: Any, tmp_path
         assert plain.threads.get("t").updated_at == before
     old_saver.delete_thread("t")
     assert saver.get_tuple(at("t")) is None
+
+
+def test_a_thread_that_another_store_had_stays(pods: Any, tmp_path: Any) -> None:
+    other = InMemorySaver()
+    graph_on(other).invoke(said("one"), at("t"))
+    with open_backend("sqlite", tmp_path) as plain:
+        plain.threads.adopt(other)
+    _, saver = pods("memory", migrate_deletions=True)
+    assert story(graph_on(saver)) == story(graph_on(other))
+
+
+def test_an_alias_of_the_host_is_reported_but_deletes_nothing(
+    pods: Any, caplog: Any, monkeypatch: Any
+) -> None:
+    old_saver, first, second = pods("sqlite", count=2, migrate_deletions=True)
+    graph_on(old_saver).invoke(said("one"), at("t"))
+    expected = story(graph_on(first))
+    old_saver.delete_thread("t")
+    monkeypatch.setattr(source_sqlite, "node", lambda: "alias")
+    assert story(graph_on(second)) == expected
+    assert "'t' was deleted in LangGraph's tables" in caplog.text
 
 
 def test_deleted_in_both_and_begun_again_there(pods: Any) -> None:

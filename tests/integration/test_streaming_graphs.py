@@ -22,7 +22,7 @@ from langgraph.types import CachePolicy, Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import MemorySaver
-from threadkeep.errors import BackendError, InvalidArgumentError, InvalidConfigError
+from threadkeep.errors import BackendError, ConflictError, InvalidArgumentError, InvalidConfigError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.streaming import StreamingCheckpointSaver, astream_saved, stream_saved
 
@@ -66,6 +66,7 @@ def builder() -> StateGraph[State]:
     return StateGraph(State).add_sequence([("talk", talk), ("sub", sub)]).add_edge(START, "talk")
 
 
+OVERTAKEN = 6  # messages of two turns
 QUESTION = {"messages": [("user", "hello")], "notes": []}
 
 
@@ -344,3 +345,28 @@ async def test_bad_input() -> None:
         with pytest.raises(InvalidArgumentError, match="interval"):
             await anext(astream_saved(graph, QUESTION, at(), interval=0))
         assert list(saver.list(None)) == []
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_the_output_of_a_refused_run_is_discarded(awaited: bool) -> None:
+    """Another run has answered meanwhile: no unfinished output stays beside its answer."""
+    with MemorySaver(conflicts="raise") as saver:
+        graph = builder().compile(checkpointer=saver)
+        graph.invoke(QUESTION, at("t"))
+
+        def overtake() -> None:
+            if len(saver.get_tuple(at("t")).checkpoint["channel_values"]["messages"]) < OVERTAKEN:
+                graph.invoke(QUESTION, at("t"))
+
+        async def arun() -> None:
+            async for _ in astream_saved(graph, QUESTION, at("t"), stream_mode="messages"):
+                await asyncio.to_thread(overtake)
+
+        def run() -> None:
+            for _ in stream_saved(graph, QUESTION, at("t"), stream_mode="messages"):
+                overtake()
+
+        with pytest.raises(ConflictError):
+            asyncio.run(arun()) if awaited else run()
+        (stream,) = saver.partial("t")
+        assert (stream.status, stream.text) == ("discarded", "")

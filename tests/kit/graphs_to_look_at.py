@@ -129,6 +129,28 @@ def approval(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
+SCHEMAS = {
+    "Send it?": {"type": "boolean"},
+    "How many?": {"type": "integer"},
+    "Which one?": {"enum": ["first", "second", "third"]},
+    "What else?": {"type": "object"},
+    "Why?": {"type": "string"},
+}
+
+
+def typed(saver: Any) -> Any:
+    """Return a graph that waits for answers of several types."""
+    builder = StateGraph(Refund)
+    for number, (text, schema) in enumerate(SCHEMAS.items()):
+
+        def ask(_: Refund, text: str = text, schema: Any = schema) -> dict[str, Any]:
+            return {"approved": [str(interrupt(text, response_schema=schema))]}
+
+        builder.add_node(f"ask-{number}", ask)
+        builder.add_edge(START, f"ask-{number}")
+    return builder.compile(checkpointer=saver)
+
+
 def nested(saver: Any) -> Any:
     """Return a graph with a subgraph."""
     inner = StateGraph(Desk)

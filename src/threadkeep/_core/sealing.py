@@ -165,7 +165,11 @@ class Sealer:
             TamperedDataError: it was changed, moved here, or not sealed.
         """
         if not is_sealed(sealed):
-            raise TamperedDataError("A stored value is not encrypted, and all of this store are.")
+            raise TamperedDataError(
+                "A stored value is not encrypted, and all of this store are.",
+                hint="If the store was written without keys=, or with an EncryptedSerializer, also"
+                ' give allow_plaintext="migrate" and that serde=, and call rotate_keys().',
+            )
         key = self._keys.get(sealed[1:_NONCE])
         if key is None:
             raise not_given("The stored value", sealed[1:_NONCE].hex())

@@ -36,18 +36,16 @@ from typing import (
     get_args,
 )
 
-from threadkeep._core.engine.model import Batch, Change
+from threadkeep._core.engine.model import Change
 from threadkeep._core.engine.operation import (
     Commit,
     External,
     Fetch,
     Operation,
     Request,
-    commit_many,
 )
 from threadkeep._core.known_names import KnownNames
 from threadkeep._stores.process_forks import ResetInChild
-from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import ScrubReport
@@ -61,7 +59,6 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 CHANGES: frozenset[type] = frozenset(get_args(Change))
 """Every kind of change."""
-_MAX_BATCH = 100  # batches in one transaction
 _MAX_READERS = 4  # concurrent fetches of one process
 _MAX_THREADS = 32  # other blocking calls
 
@@ -231,49 +228,6 @@ def kind_of(request: Request) -> type:
 def through(layer: StoreLayer, operation: Operation[T]) -> Operation[T]:
     """Return the operation with its requests answered by a layer."""
     return cast("Operation[T]", adrive(operation, layer.answer, layer.handles))
-
-
-class Collecting:
-    """Layer that collects batches and commits them in groups."""
-
-    handles = CHANGES | {Fetch}
-
-    def __init__(self) -> None:
-        self._batches: list[Batch] = []
-
-    def answer(self, request: Fetch | Commit) -> Operation[Any]:
-        """Collect a batch. Commit the collected batches before any other request."""
-        if isinstance(request, Commit) and isinstance(request.change, Batch):
-            self._batches.append(request.change)
-            if len(self._batches) >= _MAX_BATCH:
-                yield from self.flush()
-            return None
-        yield from self.flush()
-        return (yield request)
-
-    def flush(self) -> Operation[None]:
-        """Commit the collected batches."""
-        batches, self._batches = self._batches, []
-        for error in (yield from commit_many(batches)):
-            if error is not None:
-                raise error
-
-
-def together(operations: Iterable[Operation[T]]) -> Operation[list[T] | None]:
-    """Run operations in as few transactions as possible; durable on return.
-
-    Returns:
-        The results in order, or None if the store refused a batch. In that case, run the operations
-        one by one: no change is repeated, and the error is raised.
-    """
-    collecting, results = Collecting(), []
-    try:
-        for operation in operations:
-            results.append((yield from through(collecting, operation)))  # noqa: PERF401 - it yields
-        yield from collecting.flush()
-    except (ConflictError, SegmentTakenError, StaleThreadError):
-        return None
-    return results
 
 
 # -- workflows -------------------------------------------------------------------------

@@ -79,7 +79,8 @@ class _Ticket:
 
     Attributes:
         future: the future of an awaiting caller, or None.
-        settled: set when the change is settled; None unless a blocking caller lingers.
+        settled: gets an element when the change is settled; None unless a blocking caller lingers.
+            (An interrupt in `threading.Event.wait` may block the thread that sets it for ever.)
     """
 
     __slots__ = ("change", "done", "error", "future", "settled")
@@ -87,7 +88,7 @@ class _Ticket:
     def __init__(self, change: Change, future: asyncio.Future[None] | None = None) -> None:
         self.change = change
         self.future = future
-        self.settled: threading.Event | None = None
+        self.settled: SimpleQueue[None] | None = None
         self.done = False
         self.error: ThreadkeepError | None = None
 
@@ -107,7 +108,16 @@ class _Ticket:
         self.error = error
         self.done = True
         if self.settled is not None:
-            self.settled.set()
+            self.settled.put(None)
+
+
+def _came(wakes: SimpleQueue[None], seconds: float) -> bool:
+    """Wait for an element, and remove it; return False if none came."""
+    try:
+        wakes.get(timeout=seconds)
+    except Empty:
+        return False
+    return True
 
 
 def _resolve(tickets: Sequence[_Ticket]) -> None:
@@ -243,13 +253,13 @@ class Writer(ResetInChild):
         """Commit the change and the rest of the queue; return when the change is durable."""
         ticket = _Ticket(change)
         if ticket.expects_more and self._should_linger():
-            ticket.settled = threading.Event()
+            ticket.settled = SimpleQueue()
         elif self._commit_alone(change):
             return
         self._queue.add(ticket)
         try:
             if ticket.settled is not None:
-                self._note_linger(in_vain=not ticket.settled.wait(_LINGER_SECONDS))
+                self._note_linger(in_vain=not _came(ticket.settled, _LINGER_SECONDS))
             with self._turn:
                 while not ticket.done:
                     finish(self._queue.commit_next())
@@ -337,11 +347,7 @@ class Writer(ResetInChild):
 
     def _run(self) -> None:
         while True:
-            is_idle = False
-            try:
-                self._wakes.get(timeout=_IDLE_SECONDS)
-            except Empty:
-                is_idle = True
+            is_idle = not _came(self._wakes, _IDLE_SECONDS)
             self._awake = False  # before reading the queue: later changes wake the thread again
             self._linger()
             try:
@@ -367,11 +373,7 @@ class Writer(ResetInChild):
         if not is_likely or not self._should_linger():
             return
         self._lingering = True
-        try:
-            self._wakes.get(timeout=_LINGER_SECONDS)
-            in_vain = False
-        except Empty:
-            in_vain = True
+        in_vain = not _came(self._wakes, _LINGER_SECONDS)
         self._lingering = self._awake = False
         self._note_linger(in_vain=in_vain)
 

@@ -1,20 +1,30 @@
-"""Commits of several changes, and the error of each."""
+"""Several changes in one commit, and the error of each; operations that share requests."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from threadkeep._core.engine.model import Change
+from threadkeep._core.engine.model import Batch, Change
+from threadkeep._core.engine.operation import Commit, Fetch, Operation, commit_many
+from threadkeep._run.driver import CHANGES, through
 from threadkeep._stores.records import confirm, tie
 from threadkeep.errors import (
     BackendError,
     ClosedError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
     StatementTimeoutError,
     ThreadkeepError,
     UnreachableError,
 )
+
+T = TypeVar("T")
+
+_MAX_BATCH = 100  # batches in one transaction, and threads at the same time
 
 OF_THE_STORE = (UnreachableError, ClosedError)
 """Failures of the store, not of one change."""
@@ -98,3 +108,87 @@ def named(error: BaseException) -> ThreadkeepError:
     failure = BackendError(f"The store failed with an unexpected error: {error!r}")
     failure.__cause__ = error
     return failure
+
+
+# -- operations ------------------------------------------------------------------------
+
+
+class Collecting:
+    """Layer that collects batches and commits them in groups."""
+
+    handles = CHANGES
+
+    def __init__(self) -> None:
+        self._batches: list[Batch] = []
+
+    def answer(self, request: Commit) -> Operation[Any]:
+        """Collect a batch. Commit the collected batches before any other change."""
+        if isinstance(request.change, Batch):
+            self._batches.append(request.change)
+            if len(self._batches) >= _MAX_BATCH:
+                yield from self.flush()
+            return None
+        yield from self.flush()
+        return (yield request)
+
+    def fetch(self, reads: Sequence[Any]) -> Operation[list[Any]]:
+        """Read after the collected batches, if the reads may concern their threads."""
+        changed = {None, *[batch.thread for batch in self._batches]}
+        if any(getattr(read, "thread", None) in changed for read in reads):
+            yield from self.flush()
+        replies: list[Any] = yield Fetch(reads)
+        return replies
+
+    def flush(self) -> Operation[None]:
+        """Commit the collected batches."""
+        batches, self._batches = self._batches, []
+        for error in (yield from commit_many(batches)):
+            if error is not None:
+                raise error
+
+
+def together(lanes: Sequence[Iterable[Operation[T]]]) -> Operation[list[list[T]] | None]:
+    """Run operations in as few requests as possible; durable on return.
+
+    Each lane has operations of one thread, which run in order; several lanes run at the same time.
+
+    Returns:
+        The results of each lane, in order, or None if the store refused a batch. In that case, run
+        the operations one by one: no change is repeated, and the error is raised.
+    """
+    collecting, results = Collecting(), [list[T]() for _ in lanes]
+    running = [
+        through(collecting, _in_order(lane, found))
+        for lane, found in zip(lanes, results, strict=True)
+    ]
+    try:
+        for first in range(0, len(running), _MAX_BATCH):
+            yield from _side_by_side(running[first : first + _MAX_BATCH], collecting)
+        yield from collecting.flush()
+    except (ConflictError, SegmentTakenError, StaleThreadError):
+        return None
+    finally:
+        for lane in running:
+            lane.close()
+    return results
+
+
+def _in_order(operations: Iterable[Operation[T]], results: list[T]) -> Operation[None]:
+    for operation in operations:
+        results.append((yield from operation))  # noqa: PERF401 - it yields
+
+
+def _side_by_side(lanes: Iterable[Operation[None]], collecting: Collecting) -> Operation[None]:
+    """Run lanes, which wait for each other's reads: all of them are one request."""
+    waiting: list[tuple[Operation[None], Any]] = [(lane, None) for lane in lanes]
+    while waiting:
+        asked: list[tuple[Operation[None], Fetch]] = []
+        for lane, reply in waiting:
+            with suppress(StopIteration):
+                request = lane.send(reply)
+                while not isinstance(request, Fetch):
+                    request = lane.send((yield request))
+                asked.append((lane, request))
+        reads = [read for _, request in asked for read in request.reads]
+        replies = iter((yield from collecting.fetch(reads)) if reads else ())
+        waiting = [(lane, [next(replies) for _ in request.reads]) for lane, request in asked]

@@ -131,6 +131,11 @@ class PerProcess(Generic[T]):
             made: T = self._made
             return made
 
+    def renew(self) -> None:
+        """Make another one at the next use; the present one is not closed."""
+        with self._lock:
+            self._made = None
+
     def close(self) -> None:
         """Close the object of this process, if it was made. Idempotent."""
         with self._lock:

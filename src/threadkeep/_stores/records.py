@@ -150,8 +150,8 @@ class Log:
             if last == segment:
                 return False
             raise SegmentTakenError(f"Log {segment.log} holds other bytes at {segment.start}.")
+        self.segments[segment.start] = segment  # first: an interrupt may come between the two
         starts.insert(at, segment.start)
-        self.segments[segment.start] = segment
         return True
 
     def drop(self, start: int, count: int) -> model.Segment | None:
@@ -159,7 +159,7 @@ class Log:
         segment = self.segments.get(start)
         if segment is None or segment.count != count:
             return None
-        del self.segments[start], self.starts[bisect_left(self.starts, start)]
+        del self.starts[bisect_left(self.starts, start)], self.segments[start]
         return segment
 
     def between(self, start: int, stop: int) -> Iterator[model.Segment]:

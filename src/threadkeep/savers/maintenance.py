@@ -219,6 +219,9 @@ class Maintenance(ForTenants, Closing):
         versions (`item.version`). Cached results stay as they are: a result whose key is removed is
         a miss.
 
+        With `allow_plaintext="migrate"` and `serde=EncryptedSerializer...`, first decrypts the
+        values of that serializer: leave out `serde=` afterwards.
+
         With `allow_plaintext="migrate"`, also encrypts plain values, then removes the plain text
         that is left: cached results, full-text and vector indexes, the hot store, and removed rows
         in the store's files, as `threads.erase` does. The report names what may still hold some.

@@ -28,12 +28,13 @@ from threadkeep._core.codec.codecs import PlainCodec
 from threadkeep._core.engine import listing, load, put
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
-from threadkeep._core.engine.put import Put, SaveCall
+from threadkeep._core.engine.put import SaveCall
 from threadkeep._core.engine.shapes import AS_STORED, ChannelShapes
 from threadkeep._core.langgraph_internals import NO_VERSION
-from threadkeep._run.driver import arun, each_and_aeach, on, run, sync_and_async, together
+from threadkeep._run.driver import arun, each_and_aeach, on, run, sync_and_async
 from threadkeep._run.layered_backend import RANDOM, LayeredBackend
 from threadkeep._run.lazy_values import each_lazily, is_lazy, one_lazily
+from threadkeep._run.together import together
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
@@ -144,7 +145,8 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         self._begin_serde(serde)
         self._migrations = given["migrations"]
         fallback = given["pickle_fallback"]
-        codec = codec_of(given["migrations"], serde, pickle_fallback=fallback)
+        gets_keys = given["keys"] is not None and given["allow_plaintext"] is not None
+        codec = codec_of(given["migrations"], serde, pickle_fallback=fallback, gets_keys=gets_keys)
         if given["types"] == "authenticated":
             codec = trusting(codec, backend)
         self._store = LayeredBackend(
@@ -434,10 +436,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         thin = partial(lazy.gc.thin, self._engine, thread, self._store.retention)
         return quietly(thread, thin)
 
-    def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
-        yield from put.save(engine or self._engine, call)
-        return arguments.stored(call)
-
     def _put_many(self, puts: Sequence[PutArguments]) -> Operation[Sequence[RunnableConfig]]:
         """Store many checkpoints at once, with the result of one `put` after the other.
 
@@ -458,20 +456,16 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         calls = arguments.puts(puts)
         if self._engine.strict:
             calls = [fields.strict(call) for call in calls]
-        done = yield from on(self._store, together(self._apart(calls)))
-        if done:
-            return done
-        configs = []
+        apart = self._engine.apart()  # unstored states stay out of the working set
+        lanes: dict[str, list[Operation[None]]] = {}
         for call in calls:
-            configs.append((yield from on(self._store, self._stored(call))))  # noqa: PERF401 - it yields
-        return configs
+            lanes.setdefault(call.place.thread, []).append(put.save(apart, call))
+        if (yield from on(self._store, together([*lanes.values()]))) is None:
+            for call in calls:
+                yield from on(self._store, put.save(self._engine, call))
+        return [arguments.stored(call) for call in calls]
 
     put_many, aput_many = sync_and_async(_put_many)
-
-    def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
-        """Yield the operations, which keep unstored states out of the working set."""
-        engine = self._engine.apart()
-        return (self._stored(call, engine) for call in calls)
 
     def put_writes(
         self,

@@ -27,7 +27,7 @@ from langgraph.store.base import (
 )
 
 from threadkeep._core import tenants
-from threadkeep._core.codec import Migrations, check_migrations, codec_of
+from threadkeep._core.codec import FormerSerde, Migrations, check_migrations, codec_of
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, is_count
@@ -104,7 +104,6 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
     ) -> None:
         self.ttl_config = checked_ttl(ttl)
         check_migrations({"migrations": migrations, "serde": serde})
-        self._migrates = migrations is not None
         self._index = None if index is None else Index(index)
         if self._index is not None and not isinstance(serde, JsonPlusSerializer | None):
             raise InvalidArgumentError(
@@ -114,17 +113,21 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         backend = self._pair.backend
         if not isinstance(backend, Backend | AsyncBackend):
             raise no_room(backend, "stores no items")
+        keys = backend.keys
+        codec = codec_of(migrations, serde, gets_keys=keys is not None and keys.allow_plaintext)
+        is_former = isinstance(codec, FormerSerde)
+        self._migrates = migrations is not None or is_former
         items = backend.items(self._index.options if self._index else SearchOptions())
         together = group_commit or _TOGETHER
         self._store = LayeredBackend(items, group_commit=together).beside(self._pair)
         self._engine = ItemEngine(
-            packer=ItemPacker(serde, None if serde else codec_of(migrations)),
+            packer=ItemPacker(None if is_former else serde, codec),
             index=self._index,
             now=_now,
             omit_expired=bool(self.ttl_config and self.ttl_config.get("omit_expired")),
             history=history,
             newest=getattr(items, "newest_first", False),
-            keys=backend.keys,
+            keys=keys,
         )
         self._begin()
         if self.ttl_config and self.ttl_config.get("sweep_interval_minutes"):
@@ -438,6 +441,9 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
 
     def _upgrade(self, prefix: Namespace = (), *, dry_run: bool = False) -> Operation[int]:
         """Put the items again that have an older shape than `migrations=`; return their number.
+
+        With `keys=`, `allow_plaintext="migrate"` and `serde=EncryptedSerializer...`: the items that
+        this serializer encrypted. Leave out `serde=` afterwards.
 
         They keep their times, and are indexed by this store's `index`: open it with that of your
         program. You can repeat an interrupted call.

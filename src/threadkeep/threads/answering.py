@@ -54,6 +54,7 @@ class PendingInterrupt:
         task_id: the task that asked.
         answered: True if an answer is stored, with which the next run continues.
         response_schema: JSON schema of the answer, if the graph gave one.
+        answer: the stored answer; None without one.
     """
 
     id: str
@@ -63,6 +64,7 @@ class PendingInterrupt:
     task_id: str
     answered: bool = False
     response_schema: Any = None
+    answer: Any = None
 
 
 class _Task(NamedTuple):
@@ -73,16 +75,17 @@ class _Task(NamedTuple):
     path: str
     asked: Sequence[Any]
     asked_at: int  # `seq` of the row with its questions
-    answers: int  # stored ones
+    answers: Sequence[Any]  # stored ones
     is_answered: bool  # since it asked
 
 
 class _Pending(NamedTuple):
-    """A pending interrupt, the task that it belongs to, and whether it is answered."""
+    """A pending interrupt, the task that it belongs to, and its answer."""
 
     asked: Any
     task: _Task
     is_answered: bool
+    answer: Any
 
 
 class _Head(NamedTuple):
@@ -110,6 +113,7 @@ def _listed(head: _Head) -> list[PendingInterrupt]:
             one.task.id,
             one.is_answered,
             _field(one.asked, "response_schema", None),
+            one.answer,
         )
         for id, one in head.pending.items()
     ]
@@ -162,7 +166,7 @@ def _answerable(head: _Head, id: str, *, replace: bool) -> _Task:
         open_ids = ", ".join([id for id, one in head.pending.items() if not one.is_answered])
         hint = f"These wait: {open_ids}." if open_ids else "No interrupt of the thread waits."
         raise StateError(f"The interrupt {id!r} does not wait for an answer.", hint=hint)
-    _, task, is_answered = head.pending[id]
+    _, task, is_answered, _ = head.pending[id]
     if is_answered and not replace:
         raise StateError(
             f"The interrupt {id!r} has an answer, with which the next run continues.",
@@ -198,7 +202,7 @@ def _node_of(task: _Task, sent: Mapping[str, Sequence[Any]]) -> str | None:
 def _ids_of(task: _Task, node: str) -> list[str]:
     """Return the ids that the interrupts of a node's task can have."""
     ns = f"{task.stored.row.ns}|{node}:{task.id}".removeprefix("|")
-    suffixes = ["", *[f"|{number}" for number in range(1, task.answers + 1)]]
+    suffixes = ["", *[f"|{number}" for number in range(1, len(task.answers) + 1)]]
     return [Interrupt.from_ns(None, ns + suffix).id for suffix in suffixes]
 
 
@@ -247,13 +251,14 @@ def _head(found: Sequence[tuple[StoredCheckpoint, load.Loaded]]) -> _Head:
     """Return the pending interrupts of the first checkpoint; the others are of subgraphs."""
     tasks = [task for stored, loaded in found for task in _tasks(stored, loaded)]
     owners = {
-        _field(asked, "id", ""): (asked, task)
+        _field(asked, "id", ""): (asked, task, at - len(task.asked))
         for task in sorted(tasks, key=lambda task: len(task.stored.row.ns))  # the deepest one
-        for asked in task.asked
+        for at, asked in enumerate(task.asked)
     }
     root, loaded = found[0]
     common = _last(root, NO_TASK, RESUME)
-    is_common = any(w[:2] == (NO_TASK, RESUME) and w[2] is not None for w in loaded.writes)
+    given = [w[2] for w in loaded.writes if w[:2] == (NO_TASK, RESUME) and w[2] is not None]
+    is_common = bool(given)
     pending = {}
     for above in tasks:
         if above.stored is root:
@@ -261,8 +266,9 @@ def _head(found: Sequence[tuple[StoredCheckpoint, load.Loaded]]) -> _Head:
             is_given = is_common and common > above.asked_at
             for asked in above.asked:
                 id = _field(asked, "id", "")
-                own, task = owners[id]
-                pending[id] = _Pending(own, task, task.is_answered or is_given)
+                own, task, at = owners[id]
+                last = task.answers[at:][:1] if task.is_answered else given[-1:] * is_given
+                pending[id] = _Pending(own, task, task.is_answered or is_given, *(last or [None]))
     return _Head(root, pending, is_common)
 
 
@@ -272,10 +278,10 @@ def _tasks(stored: StoredCheckpoint, loaded: load.Loaded) -> Iterable[_Task]:
     values = {(task, channel): value for task, channel, value in loaded.writes}
     for task in thread_summary.tasks([(w.task_id, w.channel) for w in counted]).waiting:
         asked, at = _many(values[task, INTERRUPT]), _last(stored, task, INTERRUPT)
-        answers = len(_many(values.get((task, RESUME), ())))
+        answers = _many(values.get((task, RESUME), ()))
         # A run stores the answers that it has used in one row with its next question. Any others,
         # even older ones, were not there when it began, and the next run continues with them.
-        is_answered = answers > 0 and _last(stored, task, RESUME) != at
+        is_answered = bool(answers) and _last(stored, task, RESUME) != at
         yield _Task(stored, task, paths[task], asked, at, answers, is_answered)
 
 

@@ -541,6 +541,7 @@ class ThreadTransfers:
         return lazy.mirror.mirror(
             self._store,
             other,
+            self._engine.codec,
             thread_ids,
             progress,
             replace=replace,

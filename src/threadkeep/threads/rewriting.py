@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from threadkeep._core.codec import pack, unpack
+from threadkeep._core.codec import FormerSerde, pack, unpack
 from threadkeep._core.codec.shapes import ShapedCodec
 from threadkeep._core.engine import elements, refs
 from threadkeep._core.engine.context import Engine
@@ -30,6 +30,8 @@ from threadkeep.errors import StaleThreadError, ThreadkeepError
 from threadkeep.threads.retention.apply import all_writes
 
 Position: TypeAlias = tuple[int, int]
+Renewing: TypeAlias = ShapedCodec | FormerSerde
+"""A codec that returns stored values in another form."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Renewed:
 
 def renew(
     engine: Engine,
-    codec: ShapedCodec,
+    codec: Renewing,
     thread: str,
     rows: ThreadRows,
     others: Sequence[ThreadRows],
@@ -94,7 +96,7 @@ def _values(rows: ThreadRows) -> Iterator[tuple[Span, tuple[StoredCheckpoint | W
 
 class _Work:
     def __init__(
-        self, engine: Engine, codec: ShapedCodec, thread: str, rows: ThreadRows, found: Elements
+        self, engine: Engine, codec: Renewing, thread: str, rows: ThreadRows, found: Elements
     ) -> None:
         self.engine, self.codec, self.thread = engine, codec, thread
         self.found = found

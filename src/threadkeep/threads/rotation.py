@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadkeep._core.codec import FormerSerde
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.cold_references import WITH_COLD, archive_of
 from threadkeep._core.engine.context import Engine
@@ -25,6 +26,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
+from threadkeep.threads import upgrading
 from threadkeep.threads.archives import tiering
 from threadkeep.threads.statistics_report import Stats
 
@@ -77,6 +79,13 @@ def rotate(
     """See `Saver.rotate_keys`."""
     if store.backend.keys is None:
         raise InvalidArgumentError("The saver has no keys.", hint=WITH_KEYS)
+    codec = engine.codec
+    if isinstance(codec, FormerSerde) and not dry_run:
+        rewritten = yield from upgrading.rewrite(
+            store, engine, codec, None, progress, dry_run=False
+        )
+        for failure in rewritten.failed:
+            raise failure
     archives = yield from _cold(store, engine, dry_run=dry_run)
     first = None
     for _ in range(_PASSES):

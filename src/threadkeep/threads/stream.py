@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from langchain_core.messages import BaseMessage
@@ -19,7 +20,13 @@ from threadkeep._core import validation
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async, sync_or_async
-from threadkeep.errors import InvalidArgumentError, StateError, ThreadkeepError, invalid
+from threadkeep.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    StateError,
+    ThreadkeepError,
+    invalid,
+)
 from threadkeep.threads.partial_output import (
     LIVE,
     Part,
@@ -149,16 +156,20 @@ def _with_values(parts: Iterable[Part]) -> set[str]:
 
 
 class _Signal:
-    """An event for threads or, with a loop, for tasks. Any thread may set it."""
+    """An event for threads or, with a loop, for tasks. Any thread may set it.
+
+    An interrupt inside `threading.Event` may block all other threads that use it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, thread: str) -> None:
         self._loop = loop
         self._thread = thread
-        self._event = threading.Event()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
         self._awaited = asyncio.Event()
 
     def set(self) -> None:
-        self._event.set()
+        if self._wakes.empty():
+            self._wakes.put(None)
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._awaited.set)
@@ -175,8 +186,8 @@ class _Signal:
                 hint="Use await aupdate(...), which waits until there is room.",
                 thread=self._thread,
             )
-        self._event.wait(seconds)
-        self._event.clear()
+        with suppress(Empty):
+            self._wakes.get(timeout=seconds)
 
     async def _await(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
@@ -334,8 +345,9 @@ class Stream:
         if error is None:
             yield from self._stop()
             return
+        is_refused = isinstance(error, ConflictError)  # (another run has answered in its place)
         try:
-            yield from self._stop("pending")
+            yield from self._stop("discarded" if is_refused else "pending")
         except Exception:  # noqa: BLE001 - the error of the block is more important
             _log.warning("The rest of a stream could not be saved.", exc_info=True)
 

@@ -49,7 +49,7 @@ from threadkeep.errors import (
 from threadkeep.threads.archives import archive as archiving
 from threadkeep.threads.archives.seals import seal_of
 from threadkeep.threads.retention.apply import all_writes
-from threadkeep.threads.rewriting import Position, Renewed, renew, with_elements
+from threadkeep.threads.rewriting import Position, Renewed, Renewing, renew, with_elements
 from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
     all_threads,
@@ -115,6 +115,19 @@ def upgrade(
             "The saver was opened without migrations=.",
             hint="Open it with the migrations of your program: migrations=.",
         )
+    return (yield from rewrite(store, engine, codec, threads, progress, dry_run=dry_run))
+
+
+def rewrite(
+    store: LayeredBackend,
+    engine: Engine,
+    codec: Renewing,
+    threads: Iterable[str] | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> Operation[UpgradeReport]:
+    """Rewrite the values that a codec renews. See `Threads.upgrade`."""
     named = None if threads is None else validation.each_thread(threads)
     names = yield from on(store, all_threads())
     for name in named or ():
@@ -143,7 +156,7 @@ class _Upgrade(NamedTuple):
     store: Runner
     cold: ColdStore | None
     engine: Engine
-    codec: ShapedCodec
+    codec: Renewing
     thread: str
     dry_run: bool
 

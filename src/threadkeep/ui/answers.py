@@ -13,6 +13,16 @@ from threadkeep.ui.text import as_json, read_json
 DECISIONS = ("approve", "edit", "reject", "respond")
 """Decisions on an action, as LangChain's human-in-the-loop names them."""
 
+_OPTIONS = 20  # that are shown side by side
+_FORMS = {"string": "text", "number": "number", "integer": "number"}
+_FORMS |= dict.fromkeys(("object", "array"), "json")
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "number": (int, float),
+    "integer": (int,),
+    "object": (dict,),
+    "array": (list,),
+}
+
 
 class AskedAction(NamedTuple):
     """An action that a person decides on, and the decisions that are allowed."""
@@ -21,6 +31,29 @@ class AskedAction(NamedTuple):
     args: Any
     description: str
     allowed: tuple[str, ...]
+
+
+class AskedValue(NamedTuple):
+    """The form of any other answer, by the schema that the graph gave.
+
+    `form` is "choice" of the `options`, "text", "number", "json", or "any" without a usable schema.
+    """
+
+    form: str
+    type: str = ""
+    options: tuple[Any, ...] = ()
+
+
+def value_of(interrupt: PendingInterrupt) -> AskedValue:
+    """Return the form of an answer that is no decision."""
+    schema: Any = plain(interrupt.response_schema)
+    schema = schema if isinstance(schema, dict) else {}
+    kind, options = schema.get("type"), schema.get("enum")
+    options = [True, False] if kind == "boolean" and options is None else options
+    if isinstance(options, list) and 0 < len(options) <= _OPTIONS:
+        return AskedValue("choice", options=tuple(options))
+    kind = kind if isinstance(kind, str) else ""
+    return AskedValue(_FORMS.get(kind, "any"), kind)
 
 
 def actions_of(interrupt: PendingInterrupt) -> tuple[AskedAction, ...]:
@@ -56,8 +89,23 @@ def answer_of(interrupt: PendingInterrupt, given: Mapping[str, str]) -> Any:
     decisions = [_decision(one, at, given) for at, one in enumerate(actions_of(interrupt))]
     if decisions:
         return decisions[0] if is_single(interrupt) else {"decisions": decisions}
+    return _value(value_of(interrupt), given)
+
+
+def _value(asked: AskedValue, given: Mapping[str, str]) -> Any:
     text = given.get("answer", "")
-    return read_json(text) if given.get("as") == "json" else text
+    if asked.form == "choice":
+        if text not in map(str, range(len(asked.options))):
+            raise InvalidArgumentError("Choose an answer.")
+        return asked.options[int(text)]
+    if not text.strip():
+        raise InvalidArgumentError("Write an answer.", hint='An empty text is "" as JSON.')
+    if asked.form == "text" or (asked.form == "any" and given.get("as") != "json"):
+        return text
+    value = read_json(text)
+    if asked.type in _TYPES and type(value) not in _TYPES[asked.type]:
+        raise InvalidArgumentError(f"The question asks for JSON of the type {asked.type}.")
+    return value
 
 
 def _decision(action: AskedAction, at: int, given: Mapping[str, str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+from langgraph.store.base import InvalidNamespaceError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -32,7 +33,12 @@ for _one in iter_modules(pages.__path__):  # (each adds its routes)
     import_module(f"{pages.__name__}.{_one.name}")
 
 _WINDOW = 300  # seconds of operations that the metrics show
-_STATUSES = {NotFoundError: 404, InvalidArgumentError: 400, StateError: 409, WrongKeyError: 409}
+_STATUSES: dict[type[Exception], int] = {
+    NotFoundError: 404,
+    **dict.fromkeys((InvalidArgumentError, InvalidNamespaceError), 400),
+    **dict.fromkeys((StateError, WrongKeyError), 409),
+}
+_OURS = (errors.ThreadkeepError, InvalidNamespaceError)
 _log = logging.getLogger("threadkeep")
 
 
@@ -88,7 +94,7 @@ def build(
 ) -> Guard:
     """Return the application of a page, with more routes before its own."""
     static = Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")]))
-    failing: Any = dict.fromkeys((errors.ThreadkeepError, HTTPException, Exception), _failed)
+    failing: Any = dict.fromkeys((*_OURS, HTTPException, Exception), _failed)
     made = Starlette(routes=[*routes, *ROUTES, static], exception_handlers=failing)
     made.state.page, made.state.work = page, {}
     return Guard(made, access, writes=page.writer is not None)
@@ -98,7 +104,7 @@ async def _failed(request: Request, error: Exception) -> Response:
     text, is_post = f"{error}", request.method == "POST"
     if isinstance(error, HTTPException):
         text, status = error.detail, error.status_code
-    elif isinstance(error, errors.ThreadkeepError):
+    elif isinstance(error, _OURS):
         other = 409 if is_post else 500
         status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), other)
     else:

@@ -138,7 +138,7 @@ class Asked(Request):
         except ValueError as error:
             raise InvalidArgumentError(f"The form cannot be read: {error}.") from error
 
-    def address(self, path: str, **query: object) -> str:
+    def address(self, path: str, /, **query: object) -> str:
         """Return the address of a page with a query, without parts that are empty (but ids)."""
         ids = {"id", "thread"}
         given = {k: v for k, v in query.items() if v or (k in ids and v is not None)}

@@ -39,7 +39,7 @@ def weight(text: str) -> int:
 
 
 def markdown(text: str) -> Markup:
-    """Return Markdown as HTML. Images become links, and a long text stays plain."""
+    """Return Markdown as HTML: images become links, all with a scheme; a long text stays plain."""
     if weight(text) > RENDERED:
         return Markup('<pre class="text">{}</pre>').format(cut(text))
     html = nh3.clean(
@@ -47,6 +47,7 @@ def markdown(text: str) -> Markup:
         tags=_TAGS,
         attributes={"a": {"href"}},
         url_schemes={"http", "https", "mailto"},
+        url_relative="deny",  # (`//host` leaves the page without a scheme)
         link_rel="noopener noreferrer nofollow",
     )
     return Markup(html)  # noqa: S704 - nh3 cleaned it

@@ -18,6 +18,7 @@ from threadkeep._run.driver import (
     on,
     sync_or_async,
 )
+from threadkeep._run.together import together
 from threadkeep.errors import BackendError
 from threadkeep.threads.transfer import whole_thread
 
@@ -26,15 +27,15 @@ def names(saver: Any, where: list[Any]) -> Any:
     where.append((yield from external(threading.current_thread)))
     found = yield from on(saver, whole_thread.all_threads())
     both = yield from on(
-        saver, driver.together([whole_thread.all_threads(), whole_thread.all_threads()])
+        saver, together([[whole_thread.all_threads(), whole_thread.all_threads()]])
     )
     return found, both
 
 
 async def test_steps_in_either_way() -> None:
     saver, where = memory_saver()._store, []
-    assert driver.run(names(saver, where)) == ([], [[], []])
-    assert await driver.arun(names(saver, where)) == ([], [[], []])
+    assert driver.run(names(saver, where)) == ([], [[[], []]])
+    assert await driver.arun(names(saver, where)) == ([], [[[], []]])
     assert where[0] is threading.current_thread()
     assert where[1] is not threading.current_thread()
 

@@ -461,11 +461,11 @@ def test_a_change_that_was_interrupted_while_it_waited_is_left_out(monkeypatch):
     store = opened()
     writer = Writer(store)
 
-    def interrupted(event, seconds):
+    def interrupted(wakes, seconds):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Event, "wait", interrupted)
+        patched.setattr("threadkeep._run.group_commit._came", interrupted)
         with pytest.raises(KeyboardInterrupt):
             writer.commit(writes(1))
     writer.commit(batch(1))

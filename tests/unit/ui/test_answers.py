@@ -13,7 +13,7 @@ from threadkeep import MemorySaver
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import PendingInterrupt
 from threadkeep.ui import app
-from threadkeep.ui.answers import actions_of, answer_of
+from threadkeep.ui.answers import actions_of, answer_of, value_of
 
 
 def asked(value, schema=None):
@@ -37,6 +37,76 @@ def test_any_other_question_takes_text_or_json():
     for wrong in ("{", "", "NaN", "1e999", "[" * 100_000):
         with pytest.raises(InvalidArgumentError):
             answer_of(asked("Why?"), {"answer": wrong, "as": "json"})
+
+
+@pytest.mark.parametrize(
+    ("schema", "form", "given"),
+    [
+        ({"type": "boolean"}, "choice", {"0": True, "1": False}),
+        ({"enum": ["yes", 7, None]}, "choice", {"0": "yes", "1": 7, "2": None}),
+        ({"type": "string"}, "text", {"7": "7", "a b": "a b"}),
+        ({"type": "integer"}, "number", {"7": 7, "-1": -1}),
+        ({"type": "number"}, "number", {"7": 7, "1.5": 1.5}),
+        ({"type": "object"}, "json", {'{"a": 1}': {"a": 1}}),
+        ({"type": "array"}, "json", {"[1]": [1]}),
+    ],
+)
+def test_a_schema_decides_the_form_of_the_answer(schema, form, given):
+    question = asked("Why?", schema)
+    assert value_of(question).form == form
+    for text, value in given.items():
+        found = answer_of(question, {"answer": text})
+        assert (type(found), found) == (type(value), value)
+    wrong = {"choice": ("x", "3", "-1"), "text": (), "number": ("true", "x", '"7"'), "json": ("7",)}
+    for text in ("", " ", *wrong[form]):
+        with pytest.raises(InvalidArgumentError):
+            answer_of(question, {"answer": text})
+    if schema.get("type") == "integer":
+        with pytest.raises(InvalidArgumentError, match="integer"):
+            answer_of(question, {"answer": "1.5"})
+
+
+def test_an_empty_answer_is_refused_and_an_empty_text_is_not():
+    for given in (
+        {},
+        {"answer": ""},
+        {"answer": " \n", "as": "text"},
+        {"answer": "", "as": "json"},
+    ):
+        with pytest.raises(InvalidArgumentError, match="Write an answer"):
+            answer_of(asked("Why?"), given)
+    assert answer_of(asked("Why?"), {"answer": '""', "as": "json"}) == ""
+
+
+def test_any_other_schema_leaves_the_form_open():
+    for schema in (
+        None,
+        {},
+        [],
+        "x",
+        {"type": ["string"]},
+        {"anyOf": []},
+        {"enum": []},
+        {"enum": 7},
+    ):
+        assert value_of(asked("Why?", schema)).form == "any"
+    assert value_of(asked("Why?", {"enum": [*range(99)]})).form == "any"
+
+
+def test_a_thread_shows_its_questions_and_their_answers():
+    with MemorySaver() as saver:
+        refund(saver).invoke(asks("Please"), named("refund"))
+        client = Client(app(saver, authorize=lambda _: "ann", write=True))
+        for path in ("/thread?id=refund", "/thread/messages?id=refund"):
+            html = client.get(path).text
+            assert "Which account pays?" in html
+            assert '/inbox?id=refund"' in html
+        (one,) = [one for one in saver.threads.interrupts("refund") if type(one.value) is str]
+        saver.threads.answer("refund", {one.id: "the travel budget"})
+        for path in ("/thread?id=refund", "/inbox?id=refund"):
+            assert "the travel budget" in client.get(path).text
+        html = client.get("/edit?thread=refund&id=").text
+        assert "newest checkpoint" in html
 
 
 def test_one_decision_for_each_action_in_order():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
+import pytest
 from kit.graphs_to_look_at import PIXEL
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.ui.messages import bubbles
+from threadkeep.ui.text import markdown
 
 
 def drawn(*messages):
@@ -48,6 +51,24 @@ def test_pictures_have_a_limit_for_all_of_an_answer():
     kinds = [kind for kind, _ in parts(*[HumanMessage([block]) for _ in range(3)])]
     assert kinds == ["note", "image", "image"], "the newest are shown"
     assert parts(ToolMessage(PIXEL, tool_call_id="x"))[0][0] == "image"
+
+
+@pytest.mark.parametrize("to", ["https://a.example/x", "http://a.example", "mailto:a@b.example"])
+def test_a_link_names_its_scheme(to):
+    assert f'href="{to}"' in markdown(f"[there]({to})")
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        *("//evil.example", "/\\evil.example", "\\\\evil.example", "///evil.example", "/erase"),
+        *("inbox", "#x", "?q=1", "javascript:alert(1)", "data:text/html,x", "ftp://evil.example"),
+        *("java\tscript:x", "&#47;/evil.example", "%2F%2Fevil.example"),
+    ],
+)
+def test_any_other_link_is_text(to):
+    for text in (f"[there]({to})", f"[there](<{to}>)", f"<a href='{to}'>there</a>"):
+        assert not re.search("<a[^>]*href", markdown(text))
 
 
 def test_markdown_has_a_limit_for_all_of_an_answer():

@@ -1,6 +1,12 @@
 """Codec: values to bytes and back, and frames of stored segments."""
 
-from threadkeep._core.codec.codecs import NativeCodec, SerdeCodec, comparable, with_serde
+from threadkeep._core.codec.codecs import (
+    FormerSerde,
+    NativeCodec,
+    SerdeCodec,
+    comparable,
+    with_serde,
+)
 from threadkeep._core.codec.format import Codec, Intern, Resolve
 from threadkeep._core.codec.frame import Compression, pack, unpack
 from threadkeep._core.codec.migrations import Migrations
@@ -11,6 +17,7 @@ __all__ = [
     "DEFAULT_REGISTRY",
     "Codec",
     "Compression",
+    "FormerSerde",
     "Intern",
     "Migrations",
     "NativeCodec",

@@ -185,6 +185,31 @@ class SerdeCodec:
         return self if serde is self.serde else SerdeCodec(serde)
 
 
+class FormerSerde(NativeCodec):
+    """Our own codec, which also reads values of a serializer that the store had before."""
+
+    def __init__(self, serde: SerializerProtocol, *, pickle_fallback: bool = False) -> None:
+        super().__init__(pickle_fallback=pickle_fallback)
+        self._former = SerdeCodec(serde)
+
+    def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
+        of_former = data[:2] == _MARK
+        return self._former.decode(data) if of_former else super().decode(data, resolve)
+
+    def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
+        return [self.decode(item, resolve) for item in items]
+
+    def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> FormerSerde:
+        other = copy(self)
+        other.finder = super().with_allowlist(extra).finder
+        other._former = self._former.with_allowlist(extra)  # noqa: SLF001 - a copy
+        return other
+
+    def renewed(self, data: bytes, resolve: Resolve | None = None) -> bytes | None:
+        """Return the bytes of a value of the serializer in our own form, or None for others."""
+        return self.encode(self.decode(data, resolve)) if data[:2] == _MARK else None
+
+
 def with_serde(codec: Codec, serde: SerializerProtocol) -> SerdeCodec:
     """Return the codec of a saver after a serializer was assigned to it.
 

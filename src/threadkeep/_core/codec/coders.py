@@ -382,7 +382,9 @@ class Decoder:
             if tag == Tag.SERDE:
                 raise CorruptionError(
                     "The value was written by a serializer, with serde=.",
-                    hint="Open the store with the same serde=.",
+                    hint="Open the store with the same serde=. If you replace an"
+                    ' EncryptedSerializer by keys=, also give allow_plaintext="migrate", and call'
+                    " rotate_keys() before you leave out serde=.",
                 )
             if not 0 <= tag < Tag.SERDE:
                 raise CorruptionError(f"There is no value of kind {tag}.")

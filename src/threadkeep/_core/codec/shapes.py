@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from pydantic import BaseModel
 
 from threadkeep._core.codec import data_classes, subclasses
-from threadkeep._core.codec.codecs import PARTS, NativeCodec, SerdeCodec
+from threadkeep._core.codec.codecs import PARTS, FormerSerde, NativeCodec, SerdeCodec
 from threadkeep._core.codec.coders import Decoder
 from threadkeep._core.codec.format import (
     OWN,
@@ -141,8 +142,14 @@ def codec_of(
     serde: SerializerProtocol | None = None,
     *,
     pickle_fallback: bool = False,
+    gets_keys: bool = False,
 ) -> Codec:
-    """Return the codec of a saver or store with these options."""
+    """Return the codec of a saver or store with these options.
+
+    A store that gets keys, and has an `EncryptedSerializer`, is leaving that serializer.
+    """
+    if gets_keys and isinstance(serde, EncryptedSerializer):
+        return FormerSerde(serde, pickle_fallback=pickle_fallback)
     if serde is not None:
         return SerdeCodec(serde)
     if migrations is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
@@ -333,13 +333,22 @@ def record_label(kind: str, value: Any) -> str:
     return _checked(_CANONICAL.encode({kind: value}))
 
 
-def taken_label(thread: str) -> str:
-    """Return the label of a thread that was copied from LangGraph's store.
+def taken_label(thread: str, source: Sequence[str]) -> str:
+    """Return the label of a thread that was copied from a store of LangGraph's.
 
-    It names the thread, as copies of it under another name were not.
+    It names the thread, as copies of it under another name were not, and the store: see
+    `LangGraphSource.place`.
     """
-    digest = sha256(thread.encode(errors="surrogatepass")).hexdigest()
-    return record_label(_TAKEN_RECORD, digest[:_DIGEST])
+    parts = [sha256(part.encode(errors="surrogatepass")) for part in (thread, *source)]
+    return record_label(_TAKEN_RECORD, [part.hexdigest()[:_DIGEST] for part in parts])
+
+
+def is_taken(labels: Iterable[str], thread: str, source: Sequence[str], *, exact: bool) -> bool:
+    """Return True if a thread was copied from there; without `exact`, perhaps by another host."""
+    label = taken_label(thread, source)
+    if not exact:
+        label = label.rpartition(",")[0]
+    return any(one.startswith(label) for one in labels)
 
 
 def find_record(labels: Iterable[str], kind: str) -> Any:

@@ -189,7 +189,10 @@ class BatchQueue(ResetInChild):
                 return False
             batch = self._admit(batch)
             self._size += _size(batch)
-            self._lanes.setdefault(thread, []).append(batch)
+            if thread in self._lanes:
+                self._lanes[thread].append(batch)
+            else:  # (an interrupt never leaves an empty lane)
+                self._lanes[thread] = [batch]
             self._start()
         return True
 

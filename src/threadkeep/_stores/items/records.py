@@ -15,7 +15,7 @@ import orjson
 import zstandard
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep._core.codec import Codec, NativeCodec, SerdeCodec
+from threadkeep._core.codec import Codec, FormerSerde, NativeCodec, SerdeCodec
 from threadkeep._core.codec.frame import may_hold
 from threadkeep._core.codec.shapes import ShapedCodec
 from threadkeep.errors import CodecError, CorruptionError, invalid
@@ -353,9 +353,9 @@ class ItemPacker:
         return self._codec.encode(plain)
 
     def is_older(self, packed: Packed) -> bool:
-        """Return True if a value has a shape before that of the program's migrations."""
+        """Return True if a value has an older shape, or is of a former serializer."""
         codec = self._codec
-        if isinstance(packed, str) or not isinstance(codec, ShapedCodec):
+        if isinstance(packed, str) or not isinstance(codec, ShapedCodec | FormerSerde):
             return False
         return codec.renewed(packed) is not None
 

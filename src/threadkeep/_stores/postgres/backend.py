@@ -16,6 +16,7 @@ from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
 from threadkeep._stores.postgres import PostgresOptions, changes, connections, maintenance, reads
 from threadkeep._stores.postgres.connections import PostgresDatabase, PostgresSettings
+from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE
 from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import Statement, refusal
 from threadkeep._stores.postgres.threads import item_usage, make_sound
@@ -67,7 +68,7 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
         statement = changes.together(many)
         if statement is None:
             return False
-        ((row,),) = await self.answered([statement], connections.NEWEST_STATE)
+        ((row,),) = await self.answered([statement], NEWEST_STATE)
         return bool(row[0])
 
     async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
@@ -81,7 +82,7 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
         damaged = [batch.thread for batch in batches if batch.drop_unreadable]
         statements = [*map(make_sound, damaged), *statements]
         losses: list[Exception] = []
-        answers = await self.answered(statements, connections.NEWEST_STATE, losses)
+        answers = await self.answered(statements, NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = []
         for change, rows in zip(many, answers[-len(many) :], strict=True):
             refused = refusal(rows, change)
@@ -100,7 +101,7 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
     async def identity(self) -> str:
         """Name the schema uniquely among all servers. See `Backend.identity`."""
         statement = Statement(_IDENTITY, (self.schema,))
-        ((row,),) = await self.answered([statement], connections.ONE_STATE)
+        ((row,),) = await self.answered([statement], ONE_STATE)
         return "-".join(map(str, row))
 
     async def item_usage(self, now: int) -> ItemUsage:

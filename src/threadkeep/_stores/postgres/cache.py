@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from threadkeep._stores import caches
-from threadkeep._stores.postgres.connections import NEWEST_STATE, ONE_STATE, PostgresDatabase
+from threadkeep._stores.postgres.connections import PostgresDatabase
+from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE
 from threadkeep._stores.postgres.statement import Statement, array
 from threadkeep.errors import ThreadkeepError
 

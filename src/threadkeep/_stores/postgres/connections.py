@@ -1,4 +1,4 @@
-"""Settings of a PostgreSQL store, its connections, and statements sent over them.
+"""Settings of a PostgreSQL store, its connections, and calls that are repeated over them.
 
 A connection belongs to the process that opened it, an async connection to its event loop.
 """
@@ -21,10 +21,9 @@ from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import parse_qsl
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
+from psycopg import AsyncConnection, Connection, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic
-from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
@@ -35,17 +34,16 @@ from threadkeep._stores.postgres import (
     migrations,
     search_path,
 )
+from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE, send
 from threadkeep._stores.postgres.silence import limits, watched
 from threadkeep._stores.postgres.statement import (
     DRIVER_ERRORS,
-    Array,
     Query,
     Rows,
     Statement,
     lost_connection,
     mapped_errors,
     passes,
-    register_arrays,
 )
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.servers import Retrying, Source
@@ -148,98 +146,13 @@ def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSe
 _Conn: TypeAlias = Connection[Any]
 _AsyncConn: TypeAlias = AsyncConnection[Any]
 
-# -- messages --------------------------------------------------------------------------
-
-ONE_STATE = "REPEATABLE READ"
-"""Isolation of reads: all statements see the state of the first."""
-
-NEWEST_STATE = "READ COMMITTED"
-"""Isolation of changes: a statement sees commits made while it waited for a lock."""
-
-
-_BEGUN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
-
-
-def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
-    return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
-
-
-def _in_transaction(conn: _Conn | _AsyncConn) -> bool:
-    return conn.info.transaction_status in _BEGUN
-
-
-async def send(
-    conn: _Conn | _AsyncConn,
-    statements: Sequence[Statement],
-    isolation: str,
-    before: Sequence[Statement] = (),
-) -> list[Rows]:
-    """Return the rows of each statement; those of `before` are sent first and their rows ignored.
-
-    Changes are durable on return. A call that fails ends the transaction that it began.
-    """
-    if _in_pipeline(conn):
-        async with entered(conn.pipeline()):  # (its end synchronizes, so the state is known)
-            pass
-    if _in_transaction(conn):
-        if isolation == NEWEST_STATE:
-            raise errors.InvalidArgumentError(
-                "The given connection is in a transaction, which the program could roll back.",
-                hint="End the transaction first, or give a pool or a URL.",
-            )
-        async with entered(conn.transaction()):  # a savepoint
-            async with entered(conn.pipeline()):
-                cursors = [await _execute(conn, statement) for statement in statements]
-            return [await _rows(cursor) for cursor in cursors]
-    sent, first, pipelined = statements, 0, True
-    if len(statements) + len(before) == 1:
-        pipelined = _in_pipeline(conn)  # (a pipeline commits when it ends)
-    else:
-        begin = "BEGIN" if conn.autocommit else "SET TRANSACTION"
-        begun = Statement(f"{begin} ISOLATION LEVEL {isolation}")
-        first = 1 + len(before)
-        sent = [begun, *before, *statements, *((_COMMIT,) if conn.autocommit else ())]
-    try:
-        async with entered(conn.pipeline()) if pipelined else _NO_PIPELINE:
-            cursors = [await _execute(conn, statement) for statement in sent]
-            if not conn.autocommit:
-                await result(conn.commit())
-        answered = cursors[first : first + len(statements)]
-        return [await _rows(cursor) for cursor in answered]
-    finally:
-        if _in_transaction(conn):
-            await result(conn.rollback())
-
-
-_NO_PIPELINE = nullcontext()
-_COMMIT = Statement("COMMIT")
-
-
-async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
-    # (not `conn.cursor()`: a program's connection may have another cursor class)
-    cursor: Cursor[Any] | AsyncCursor[Any]
-    if isinstance(conn, AsyncConnection):
-        cursor = AsyncCursor(conn, row_factory=tuple_row)
-    else:
-        cursor = Cursor(conn, row_factory=tuple_row)
-    sql, values, keep = statement
-    if values and type(values[0]) is Array:
-        register_arrays(cursor.adapters)  # (the connection may be the program's own)
-    # Without parameters, PostgreSQL accepts several commands in one text, but answers as text.
-    await result(cursor.execute(sql, values, binary=bool(values), prepare=None if keep else False))
-    return cursor
-
-
-async def _rows(cursor: Any) -> Rows:
-    rows: Rows = await result(cursor.fetchall()) if cursor.description else []
-    return rows
-
-
 # -- sources ---------------------------------------------------------------------------
 
 
 class ConnectionSource(Source):
-    """Connections, lent for one call each."""
+    """Connections, lent for one call each, inside `with turn`."""
+
+    turn: Any = nullcontext()
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """Return a connection to enter. Raises `ClosedError` after `close`."""
@@ -368,6 +281,8 @@ class Given(ConnectionSource):
         self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
         self.lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
+        if not self._is_pool and not self.awaited:
+            self.turn = self.lock  # (the end of an `async with` would be Python code)
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         self._check_open()
@@ -375,14 +290,28 @@ class Given(ConnectionSource):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
-        async with entered(self.lock):
-            self._check_open()  # (`close` may have come meanwhile)
-            if self._given.closed:
-                raise errors.UnreachableError(
-                    "The connection given to the saver is closed.",
-                    hint="Open a new saver on a new connection; a URL or a pool reconnects.",
-                )
-            yield self._given
+        async with self.lock if self.awaited else nullcontext():
+            try:
+                yield self._checked()
+            except KeyboardInterrupt:
+                self._drain()
+                raise
+
+    def _checked(self) -> Any:
+        self._check_open()  # (`close` may have come meanwhile)
+        if self._given.closed:
+            raise errors.UnreachableError(
+                "The connection given to the saver is closed.",
+                hint="Open a new saver on a new connection; a URL or a pool reconnects.",
+            )
+        return self._given
+
+    def _drain(self) -> None:
+        """Read answers that an interrupt left unread: the connection refuses all other calls."""
+        connection = self._given.pgconn
+        while connection.transaction_status == pq.TransactionStatus.ACTIVE:
+            if connection.get_result() is None:
+                return
 
     async def mend(self) -> None:
         if self._is_pool:
@@ -433,8 +362,9 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
 
     async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
-        async with self._source.lend() as conn:
-            return await send(conn, statements, isolation, self._before)
+        with self._source.turn:
+            async with self._source.lend() as conn:
+                return await send(conn, statements, isolation, self._before)
 
     async def send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """Return the rows of a statement, sent outside a transaction, and the server's warnings."""
@@ -444,12 +374,13 @@ class PostgresDatabase(Retrying[ConnectionSource]):
             if notice.severity_nonlocalized == "WARNING":
                 warnings.append(str(notice.message_primary))
 
-        async with self._source.lend() as conn:
-            conn.add_notice_handler(note)
-            try:
-                (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
-            finally:
-                conn.remove_notice_handler(note)
+        with self._source.turn:
+            async with self._source.lend() as conn:
+                conn.add_notice_handler(note)
+                try:
+                    (rows,) = await send(conn, self.ready([statement]), NEWEST_STATE)
+                finally:
+                    conn.remove_notice_handler(note)
         return rows, warnings
 
     async def migrate(self) -> None:
@@ -468,17 +399,18 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         plan = begin()
         answer: Any = None
         error: Exception | None = None
-        async with self._source.lend() as conn:
-            while True:
-                try:
-                    step = plan.send(answer) if error is None else plan.throw(error)
-                except StopIteration:
-                    return
-                answer = error = None
-                try:
-                    (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
-                except DRIVER_ERRORS as failure:
-                    error = failure
+        with self._source.turn:
+            async with self._source.lend() as conn:
+                while True:
+                    try:
+                        step = plan.send(answer) if error is None else plan.throw(error)
+                    except StopIteration:
+                        return
+                    answer = error = None
+                    try:
+                        (answer,) = await send(conn, self.ready([step]), NEWEST_STATE)
+                    except DRIVER_ERRORS as failure:
+                        error = failure
 
     async def notes(self) -> Sequence[str]:
         """Compare LangGraph's tables in the same database. See `Backend.notes`."""

@@ -17,8 +17,9 @@ from threadkeep import errors
 from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, records
 from threadkeep._stores.items.records import Namespace
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import NEWEST_STATE, PostgresDatabase
+from threadkeep._stores.postgres.connections import PostgresDatabase
 from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
+from threadkeep._stores.postgres.messages import NEWEST_STATE
 from threadkeep._stores.postgres.statement import Array, Rows, Statement, array, pack_optional
 from threadkeep._stores.records import pack_text
 from threadkeep.errors import ThreadkeepError

@@ -11,7 +11,7 @@ _SOME = 1000  # threads that `setup()` compares
 _SHOWN = 5  # threads of each kind
 _log = logging.getLogger("threadkeep")
 _WHERE = """
-SELECT quote_ident(nspname), has_table_privilege(c.oid, 'SELECT')
+SELECT quote_ident(nspname), current_database(), has_table_privilege(c.oid, 'SELECT')
 FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 WHERE nspname = ANY(current_schemas(false)) AND relname = 'checkpoints' AND relkind IN ('r', 'p')
     AND 2 = (SELECT count(*) FROM pg_attribute WHERE attrelid = c.oid
@@ -32,12 +32,13 @@ WITH there AS MATERIALIZED (
     ) AS own
     FROM there LEFT JOIN {schema}.threads o ON o.thread_id = thread
 )
-SELECT thread, CASE WHEN own IS NULL THEN 'are not here' ELSE 'have newer checkpoints there' END
+SELECT thread, CASE WHEN own IS NULL THEN 'Missing here' ELSE 'Newer there' END
 FROM here WHERE (own IS NULL OR own < newest) AND state IS DISTINCT FROM 'archived'
 UNION ALL
-SELECT thread_id, 'were copied from there and are deleted there'
-FROM {schema}.thread_labels l WHERE label
-    = '{"taken":"' || left(encode(sha256(convert_to(thread_id, 'UTF8')), 'hex'), 32) || '"}'
+SELECT thread_id, 'Deleted there after a copy'
+FROM {schema}.thread_labels l WHERE starts_with(label, concat('{"taken":["',
+        left(encode(sha256(convert_to(thread_id, 'UTF8')), 'hex'), 32), '","',
+        left(encode(sha256(convert_to(%s, 'UTF8')), 'hex'), 32), '",'))
     AND NOT EXISTS (SELECT FROM {there}.checkpoints c WHERE c.thread_id = l.thread_id COLLATE "C")
 ORDER BY 1
 """
@@ -50,17 +51,18 @@ def differences(limit: int | None) -> Generator[Statement, Rows, list[str]]:
         A sentence about each schema of the search_path that holds such tables and differs.
     """
     found = []
-    for there, is_readable in (yield Statement(_WHERE)):
+    for there, database, is_readable in (yield Statement(_WHERE)):
         if is_readable:
             text = _THREADS.replace("{there}", there.replace("%", "%%"))
+            place = f"postgres {database} {there}"
             by_kind: dict[str, list[str]] = {}
-            for thread, kind in (yield Statement(text, (limit,), keep=False)):
+            for thread, kind in (yield Statement(text, (limit, place), keep=False)):
                 by_kind.setdefault(kind, []).append(thread)
             if by_kind:
-                parts = "; ".join([_part(*item) for item in sorted(by_kind.items())])
+                parts = " ".join([_part(*item) for item in sorted(by_kind.items())])
                 found.append(
-                    f"LangGraph's tables are still in schema {there}, with other threads: {parts}."
-                    " A deletion there deletes nothing here, nor does one here delete there."
+                    f"LangGraph's tables are still in schema {there}, and their threads differ."
+                    f" {parts} A deletion on one side deletes nothing on the other."
                 )
     return found
 
@@ -72,5 +74,5 @@ def warn() -> Generator[Statement, Rows, None]:
 
 
 def _part(kind: str, threads: list[str]) -> str:
-    names = ", ".join(map(repr, threads[:_SHOWN]))
-    return f"{len(threads):,} {kind} ({names}{', ...' if len(threads) > _SHOWN else ''})"
+    names, more = ", ".join(map(repr, threads[:_SHOWN])), len(threads) - _SHOWN
+    return f"{kind}: {names}{f' and {more:,} more' if more > 0 else ''}."

@@ -30,7 +30,8 @@ from threadkeep._core.engine.usage import (
     hours_of,
 )
 from threadkeep._stores.postgres import migrations
-from threadkeep._stores.postgres.connections import ONE_STATE, PostgresDatabase
+from threadkeep._stores.postgres.connections import PostgresDatabase
+from threadkeep._stores.postgres.messages import ONE_STATE
 from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
 from threadkeep._stores.records import beyond, pack_text, unpack_text
 

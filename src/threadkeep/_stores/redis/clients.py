@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
+from queue import Full, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -174,11 +175,26 @@ class ClientSource(Source):
         """
         try:
             return await self._send(calls)
-        except (*DRIVER_ERRORS, ThreadkeepError):
+        except (RedisError, RedisClusterException, ThreadkeepError):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not self.awaited:
+                self._discard()
+            if isinstance(error, DRIVER_ERRORS) or not isinstance(error, Exception):
+                raise
             # (redis-py fails so, for example, when a connection is closed during a call)
             raise redis.ConnectionError(f"redis-py failed: {error!r}") from error
+
+    def _discard(self) -> None:
+        """Discard idle connections of a blocking client.
+
+        After an interrupt one may have the answer to that call, which the next call would read.
+        """
+        client = self._client()
+        of = [node.redis_connection for node in client.get_nodes()] if self.is_cluster else [client]
+        for one in of:
+            if one is not None:
+                one.connection_pool.disconnect(inuse_connections=False)
 
     async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         client = self._client()
@@ -230,9 +246,35 @@ def _new(settings: RedisSettings, module: Any) -> Any:
         sentinel = module.sentinel.Sentinel(settings.addresses, sentinel_kwargs=timeouts | tls)
         return sentinel.master_for(settings.service, retry=retry, **arguments | own)
     pool = module.BlockingConnectionPool.from_url(
-        settings.redis_url, timeout=timeout, retry=retry, **arguments
+        settings.redis_url,
+        timeout=timeout,
+        retry=retry,
+        **arguments,
+        **({"queue_class": _Idle} if module is redis else {}),
     )
     return module.Redis.from_pool(pool)
+
+
+class _Idle:
+    """Idle connections of a pool, the last one first.
+
+    An interrupt inside a `queue.LifoQueue`, which is Python code, may lock it for ever.
+    """
+
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize = maxsize
+        self.queue: list[Any] = []
+        self._tokens: SimpleQueue[None] = SimpleQueue()  # one for each element
+
+    def put_nowait(self, connection: Any) -> None:
+        if len(self.queue) >= self._maxsize:
+            raise Full
+        self.queue.append(connection)
+        self._tokens.put(None)
+
+    def get(self, block: bool, timeout: float | None) -> Any:  # noqa: FBT001 - as redis-py calls it
+        self._tokens.get(block, timeout)
+        return self.queue.pop()
 
 
 class OwnClient(ClientSource):
@@ -244,6 +286,9 @@ class OwnClient(ClientSource):
 
     def _client(self) -> Any:
         return self._own.get()
+
+    def _discard(self) -> None:
+        self._own.renew()  # (it may also have lost connections)
 
     async def close(self) -> None:
         self._own.close()

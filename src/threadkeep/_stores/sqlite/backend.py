@@ -80,10 +80,13 @@ class SqliteBackend(Backend):
         again after each commit.
         """
         connections = self._connections
-        is_known = read.thread in connections.known.threads
-        if not is_known or not connections.write_lock.acquire(blocking=False):
+        if read.thread not in connections.known.threads:
             return None
+        held: list[bool] = []
         try:
+            held.extend(map(connections.write_lock.acquire, (False,)))  # one step for an interrupt
+            if not held[0]:
+                return None
             db, known = connections.writer(), connections.known
             state = known.head(read) if known.holds(db) else None
             if state is None:
@@ -94,7 +97,8 @@ class SqliteBackend(Backend):
         else:
             return state
         finally:
-            connections.write_lock.release()
+            if True in held:
+                connections.write_lock.release()
 
     def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""

@@ -4,6 +4,10 @@ Forks: while a child holds a connection opened by its parent, SQLite assumes tha
 parent's file locks, and takes none for new connections. The parent may then remove the WAL, and
 with it the child's commits. So a fork waits until no connection is in use, and the child closes
 all inherited connections before it opens its own.
+
+Interrupts: Python raises a KeyboardInterrupt after any call of a C function and at the start of any
+Python function. Code between a lock and the `try` that releases it must have neither, or one Ctrl-C
+blocks the saver for ever. `with` on a plain lock is safe; `threading.Condition` is Python code.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import sqlite3
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep._stores import process_forks
@@ -43,6 +47,7 @@ Reply: TypeAlias = "Callable[[sqlite3.Connection, Any], Any]"
 _IDLE_READERS = 8  # more may be open, but only so many stay open after use
 TURN = 0.008  # seconds; SQLite looks at a lock again after 1, 3 and 8 ms
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
+_LOOK_SECONDS = 0.001  # between its looks
 
 
 def _at_rest(db: sqlite3.Connection) -> bool:
@@ -56,10 +61,9 @@ def _at_rest(db: sqlite3.Connection) -> bool:
 class Connections:
     """Connections of one backend.
 
-    Hold `write_lock` while you use `writer()` or `known`, the cache of that connection. `take`
-    lends a connection for reading until `give`. If there is no idle reader and no writer is active,
-    it lends the writing connection, so a single-threaded program needs one connection. A database
-    in memory has only that one.
+    Hold `write_lock` while you use `writer()` or `known`, the cache of that connection. Reads use
+    an idle reader; if there is none and no writer is active, the writing connection, so a
+    single-threaded program needs one connection. A database in memory has only that one.
 
     `find` names the database when it is opened: see `FirstUse`.
     """
@@ -79,9 +83,8 @@ class Connections:
 
     def _make_locks(self) -> None:
         self.write_lock = threading.Lock()
-        self._lock = threading.Condition()  # guards the other fields
-        self._lent = 0
-        self._forking = False
+        self._lock = threading.Lock()  # held by each read as it begins, and during a fork
+        self._lent: set[object] = set()  # a mark of each read under way
         self._still = False  # while forking: no connection is in use
 
     def _open_first(self) -> None:
@@ -109,6 +112,8 @@ class Connections:
             self.rest_writer()  # an interrupted call may have left one open
         location = self._location or self.location
         if self._writer is None:
+            with self._lock:
+                self._close_inherited()
             self._writer = self._open(location.connect_writer)
             self._timeout = location.busy_timeout
         seconds = location.busy_timeout if location.given is None else location.patience
@@ -147,53 +152,37 @@ class Connections:
         self._writer = None
         self.known = Known() if self._location is None else Known(self._location.path)
 
-    def take(self) -> sqlite3.Connection:
-        """Lend a connection for reading."""
-        if self.location.in_memory:
-            self.write_lock.acquire()
-            return self._locked_writer()
-        with self._lock:
-            self._check_open()
-            self._lent += 1
-            if self._idle:
-                return self._idle.pop()
-        try:
-            if self.write_lock.acquire(blocking=False):
-                return self._locked_writer()
-            return self._open(self.location.connect_reader)
-        except BaseException:
+    def _take(self, held: list[bool], lent: object) -> sqlite3.Connection:
+        """Return a connection for reading.
+
+        Adds to `held` whether the call took `write_lock`, which the caller releases, and marks the
+        read by `lent` until the caller removes the mark.
+        """
+        in_memory = self.location.in_memory
+        if not in_memory:
             with self._lock:
-                self._give_back()
-            raise
+                self._check_open()
+                self._close_inherited()
+                self._lent.add(lent)
+                try:
+                    return self._idle.pop()
+                except IndexError:
+                    pass
+        held.extend(map(self.write_lock.acquire, (in_memory,)))  # one step: see "Interrupts"
+        return self.writer() if held[0] else self._open(self.location.connect_reader)
 
-    def _locked_writer(self) -> sqlite3.Connection:
-        try:
-            return self.writer()
-        except BaseException:
-            self.write_lock.release()
-            raise
-
-    def give(self, db: sqlite3.Connection) -> None:
-        """Take back a connection that `take` lent."""
+    def _give(self, db: sqlite3.Connection) -> None:
+        """Take back a connection that `_take` returned."""
         if db is self._writer:
             self.rest_writer()
-            self.write_lock.release()
-            if self.location.in_memory:
-                return
-        else:
-            usable = _at_rest(db)
-            with self._lock:
-                if not usable or self._closed or len(self._idle) >= _IDLE_READERS:
-                    db.close()
-                else:
-                    self._idle.append(db)
-        with self._lock:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        self._lent -= 1
-        if self._forking:
-            self._lock.notify_all()
+            return
+        if not _at_rest(db):
+            db.close()
+            return
+        self._idle.append(db)
+        if self._closed or len(self._idle) > _IDLE_READERS:
+            with suppress(IndexError):
+                self._idle.pop().close()
 
     @contextmanager
     def writing(self, busy_timeout: float | None = None) -> Iterator[sqlite3.Connection]:
@@ -202,9 +191,11 @@ class Connections:
         `busy_timeout`, in seconds, also applies to other threads of this process meanwhile.
         """
         location, lock = self.location, self.write_lock
-        if not lock.acquire(timeout=-1 if busy_timeout is None else busy_timeout):
-            raise LockedError
+        held: list[bool] = []
         try:
+            held.extend(map(lock.acquire, (True,), (-1 if busy_timeout is None else busy_timeout,)))
+            if not held[0]:
+                raise LockedError
             db = self.writer()
             if busy_timeout is not None:
                 set_timeout(db, busy_timeout)
@@ -214,20 +205,31 @@ class Connections:
         except DRIVER_ERRORS as error:
             raise location.failure(error) from error
         finally:
-            if busy_timeout is not None and self._writer is not None:
-                set_timeout(self._writer, self._timeout)
-            lock.release()
+            if True in held:
+                try:
+                    self.rest_writer()  # (if it was interrupted)
+                    if busy_timeout is not None and self._writer is not None:
+                        set_timeout(self._writer, self._timeout)
+                finally:
+                    lock.release()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection for reading; all queries in the block see one state."""
-        with named(self.location.path):
-            db = self.take()
-            try:
-                db.execute("BEGIN")  # (`give` ends it)
-                yield db
-            finally:
-                self.give(db)
+        held: list[bool] = []
+        lent = object()
+        try:
+            with named(self.location.path):
+                db = self._take(held, lent)
+                try:
+                    db.execute("BEGIN")  # (`_give` ends it)
+                    yield db
+                finally:
+                    self._give(db)
+        finally:
+            if True in held:
+                self.write_lock.release()
+            self._lent.discard(lent)
 
     def answered(
         self, reads: Sequence[Any], reply: Callable[..., Any], *, begin: bool
@@ -236,25 +238,37 @@ class Connections:
 
         Text that is not UTF-8 fails only the read that finds it.
         """
-        db = self.take()
+        held: list[bool] = []
+        lent = object()
         try:
-            if begin:
-                db.execute("BEGIN")
+            db = self._take(held, lent)
             try:
-                replies = [reply(db, read) for read in reads]
-            except DRIVER_ERRORS as error:
-                if not is_undecodable(error):
-                    raise
-                with lenient(db):
-                    replies = [reply(db, read) for read in reads]
-            if db.in_transaction:
-                db.execute("COMMIT")
+                return self._replies(db, reads, reply, begin=begin)
+            finally:
+                self._give(db)
         except DRIVER_ERRORS as error:
             raise mapped(error, self.location.path) from error
-        else:
-            return replies
         finally:
-            self.give(db)
+            if True in held:
+                self.write_lock.release()
+            self._lent.discard(lent)
+
+    @staticmethod
+    def _replies(
+        db: sqlite3.Connection, reads: Sequence[Any], reply: Callable[..., Any], *, begin: bool
+    ) -> list[Any]:
+        if begin:
+            db.execute("BEGIN")
+        try:
+            replies = [reply(db, read) for read in reads]
+        except DRIVER_ERRORS as error:
+            if not is_undecodable(error):
+                raise
+            with lenient(db):
+                replies = [reply(db, read) for read in reads]
+        if db.in_transaction:
+            db.execute("COMMIT")
+        return replies
 
     def close(self) -> None:
         """Close idle connections; lent ones are closed when they are given back. Idempotent."""
@@ -262,10 +276,12 @@ class Connections:
             path = "the database" if self._location is None else self._location.path
             self._closed = ClosedError(hint=f"Open {path} again.")
             # Close the writer last: the last connection to close checkpoints and removes the WAL.
-            for db in (*self._inherited, *self._idle, self._writer):
-                if db is not None:
-                    db.close()
-            self._inherited, self._idle = [], []
+            self._close_inherited()
+            with suppress(IndexError):
+                while True:
+                    self._idle.pop().close()
+            if self._writer is not None:
+                self._writer.close()
             self._forget_writer()
         sweep()
 
@@ -275,16 +291,17 @@ class Connections:
         """Wait until no connection is in use, and block new uses until after the fork."""
         self._still = self.write_lock.acquire(timeout=_FORK_SECONDS)
         self._lock.acquire()
-        self._forking = True
-        if self._still and not self._lock.wait_for(lambda: not self._lent, _FORK_SECONDS):
-            self._still = False
-            self.write_lock.release()
+        end = monotonic() + _FORK_SECONDS
+        while self._still and self._lent:
+            sleep(_LOOK_SECONDS)
+            if monotonic() > end:
+                self._still = False
+                self.write_lock.release()
 
     def after_fork(self, *, in_child: bool) -> None:
         """Continue; a child sets inherited connections aside, to close before it opens any."""
         still = self._still
         if not in_child:
-            self._forking = False
             self._lock.release()
             if still:
                 self.write_lock.release()
@@ -305,10 +322,11 @@ class Connections:
 
     def _open(self, connect: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
         with named(self.location.path):
-            with self._lock:
-                while self._inherited:
-                    self._inherited.pop().close()
             return connect()
+
+    def _close_inherited(self) -> None:
+        while self._inherited:
+            self._inherited.pop().close()
 
     def _check_open(self) -> None:
         if self._closed is not None:

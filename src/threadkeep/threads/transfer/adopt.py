@@ -39,12 +39,14 @@ from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
     ReadEntry,
     ThreadEntry,
+    is_taken,
     is_there,
     taken_label,
 )
 from threadkeep._core.parts import parts_of
-from threadkeep._run.driver import Runner, external, on, together
+from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep._run.together import together
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -203,7 +205,9 @@ class _Adoption:
         """Read the thread here. With `revive`, a deleted thread may be created again."""
         rows, entry = yield from on(self.store, _read(thread))
         existing = ExistingThread(self.engine, thread, rows)
-        existing.is_taken = is_there(entry) and taken_label(thread) in entry.labels
+        existing.is_taken = is_there(entry) and is_taken(
+            entry.labels, thread, self.source.place, exact=True
+        )
         if revive and existing.deleted_at and not existing.stored:
             existing.deleted_at = 0
             if not self.dry_run:
@@ -246,7 +250,8 @@ class _Adoption:
     def _mark(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Note in the entry that LangGraph's store has the thread."""
         if not existing.is_taken or name in self.result.replaced:
-            touch = EntryUpdate(at=0, labels=(taken_label(name),))  # (0: it was not used)
+            label = taken_label(name, self.source.place)
+            touch = EntryUpdate(at=0, labels=(label,))  # (0: it was not used)
             yield from on(self.store, commit(Batch(name, self.engine.now(), touch=touch)))
 
     def _foresee(self, name: str, existing: ExistingThread) -> Operation[None]:
@@ -387,7 +392,7 @@ class _Adoption:
 
     def _store(self, calls: list[SaveCall], apart: Engine) -> Operation[Engine]:
         """Run the calls; return the engine that knows their results."""
-        done = yield from on(self.store, together(_operation(apart, one) for one in calls))
+        done = yield from on(self.store, together([[_operation(apart, one) for one in calls]]))
         if done is None:  # another process writes to this thread
             apart = self.engine.apart()
             for one in calls:

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadkeep._core import validation
+from threadkeep._core.codec import Codec, FormerSerde, SerdeCodec
 from threadkeep._core.engine.model import DropThread
 from threadkeep._core.engine.operation import Operation, Progress, commit, no_progress
 from threadkeep._core.engine.registration import retry
@@ -77,7 +78,8 @@ class _GoneError(Exception):
 
 def mirror(
     store: LayeredBackend,
-    other: object,
+    other: Any,
+    codec: Codec,
     threads: str | Iterable[str] | None,
     progress: Progress | None,
     **flags: bool,
@@ -86,12 +88,23 @@ def mirror(
     there = store_of(other)
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
+    _check_codecs(codec, other._engine.codec)  # noqa: SLF001 - a saver of ours
     names = validation.thread_ids(threads)
     one, other_keys = store.backend.keys, there.backend.keys
     is_named = names is not None
     yield from check_is_plain(store)
     run = _Mirror(store.beneath(), there.beneath(), one, other_keys, is_named=is_named, **flags)
     return (yield from run.threads(names, progress or no_progress))
+
+
+def _check_codecs(here: Codec, there: Codec) -> None:
+    """Refuse copies that the other saver could not read."""
+    if isinstance(here, SerdeCodec) and not isinstance(there, SerdeCodec | FormerSerde):
+        raise InvalidArgumentError(
+            f"The other saver cannot read values of {type(here.serde).__name__}.",
+            hint="Open it with the same serde=. If it has keys= in place of an"
+            " EncryptedSerializer, first encrypt this store with keys=: see rotate_keys().",
+        )
 
 
 @dataclass(slots=True)

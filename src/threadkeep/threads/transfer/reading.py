@@ -250,13 +250,14 @@ class LangGraphReader:
 def _loaded(
     place: CheckpointRef, channels: Collection[str] | None, source: DatabaseSource
 ) -> Loaded | None:
-    found = source.checkpoint(SourceWindow(place.thread, place.ns, place.id, None, 1), channels)
+    wanted = None if channels is None else frozenset(channels)
+    found = source.checkpoint(SourceWindow(place.thread, place.ns, place.id, None, 1), wanted)
     if found is None:
         return None
     whole = complete(found.id, found.checkpoint)
-    if channels is not None:
+    if wanted is not None:
         values = whole["channel_values"]
-        whole["channel_values"] = {name: values[name] for name in values if name in channels}
+        whole["channel_values"] = {name: values[name] for name in values if name in wanted}
     writes = [(one.task_id, one.channel, one.value) for one in found.writes]
     return Loaded(
         place.thread, found.ns, found.id, found.parent, whole, mapping(found.metadata), writes

@@ -25,7 +25,7 @@ from threadkeep._core.codec import Codec
 from threadkeep._core.codec.format import describe
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch
-from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry, is_there, taken_label
+from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry, is_taken, is_there
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep._core.lru import Lru
 from threadkeep._run.driver import external, on, sync_or_async
@@ -185,10 +185,18 @@ class Rolling(WatchedMethods):
     ) -> Operation[None]:
         """Report a thread that was there and is here alone, or delete it here, too."""
         entry: ThreadEntry | None = yield from on(store, fetch(ReadEntry(thread)))
-        if is_there(entry) and (was_there or taken_label(thread) in entry.labels):
-            if self._deletes:
-                yield from on(store, delete_thread(engine, thread))
-            _log.warning(_DELETED if self._deletes else _VANISHED, thread)
+        if not is_there(entry):
+            return
+        place = yield from external(self._place)
+        deletes = self._deletes and (was_there or is_taken(entry.labels, thread, place, exact=True))
+        if deletes:
+            yield from on(store, delete_thread(engine, thread))
+        if deletes or was_there or is_taken(entry.labels, thread, place, exact=False):
+            _log.warning(_DELETED if deletes else _VANISHED, thread)
+
+    def _place(self) -> tuple[str, str]:
+        with self._lock:
+            return self._asking().place
 
     def mirror(self, thread: str, method: str, *given: Any) -> Operation[None]:
         """Call a method of LangGraph's saver on its store, if saves are written there, too.

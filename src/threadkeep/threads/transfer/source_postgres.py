@@ -43,7 +43,8 @@ _BlobKey: TypeAlias = tuple[str, str, str]  # namespace, channel, version
 _PAGE = 16  # rows of checkpoints in one read
 _CURSOR = "threadkeep_adopt"
 _COLUMNS = """
-SELECT relname, attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+SELECT relname, attname, relnamespace::regnamespace::text AS schema
+FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
 WHERE attrelid IN (to_regclass('checkpoints'), to_regclass('checkpoint_blobs'),
     to_regclass('checkpoint_writes')) AND attnum > 0 AND NOT attisdropped
 AND relkind IN ('r', 'p')
@@ -238,7 +239,9 @@ class _PostgresSource(DatabaseSource):
         self._db = db
         self._server = server
         columns: dict[str, set[str]] = {}
+        schema = None
         for row in self._all(_COLUMNS):
+            schema = row["schema"] if row["relname"] == "checkpoints" else schema
             columns.setdefault(row["relname"], set()).add(row["attname"])
         self.end()
         if "manifest" in columns.get("checkpoints", ()):
@@ -249,9 +252,15 @@ class _PostgresSource(DatabaseSource):
                 hint="If they are in another schema, name it in the URL: ?schema=NAME."
                 " Tables of ShallowPostgresSaver cannot be read.",
             )
+        info = self._db.info
+        self._place = f"postgres {info.dbname} {schema}", f"{info.host}:{info.port}"
         self._has_paths = "task_path" in columns["checkpoint_writes"]
         path = "task_path" if self._has_paths else "''::text"
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self._place
 
     def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[_Row]:
         with _reading(self._server):  # (bytes as text would be twice as long)

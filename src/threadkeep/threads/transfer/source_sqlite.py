@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Collection, Generator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from platform import node
 from time import monotonic
 from typing import Any
 
@@ -156,6 +157,10 @@ class _SqliteSource(DatabaseSource):
         self._opened = _identity(path)
         self._has_paths = "task_path" in self._checked_columns()["writes"]
         self._writes = _WRITES.format(path="task_path" if self._has_paths else "''")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return f"sqlite {Path(self._path).resolve()}", node()
 
     def _checked_columns(self) -> dict[str, set[str]]:
         """Return the columns of LangGraph's tables; raise an error if any are missing."""

@@ -85,6 +85,11 @@ class LangGraphSource:
         """See `Payloads.plain`."""
         return self._payloads.plain
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """The name of the store on its host, and the host as it is reached."""
+        raise NotImplementedError
+
     def threads(self) -> dict[str, int]:
         """Count the checkpoints of each thread, sorted by id."""
         raise NotImplementedError
@@ -472,6 +477,10 @@ class _MemorySource(LangGraphSource):
         super().__init__(payloads)
         self._saver = saver
         self._keys: dict[str, Any] = {}  # (there an id may have any type)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return "memory", str(id(self._saver))
 
     def threads(self) -> dict[str, int]:
         self._keys = {str(key): key for key in list(self._saver.storage)}

@@ -23,8 +23,12 @@ def _mark(at: PagePlace) -> dict[str, Any]:
 
 
 ACTIONS: Mapping[str, Action] = {
-    "tag": lambda saver, at, given: saver.threads.atag(at.thread, given["tag"], **_mark(at)),
-    "untag": lambda saver, at, given: saver.threads.auntag(at.thread, given["tag"], **_mark(at)),
+    "tag": lambda saver, at, given: saver.threads.atag(
+        at.thread, given.get("tag", ""), **_mark(at)
+    ),
+    "untag": lambda saver, at, given: saver.threads.auntag(
+        at.thread, given.get("tag", ""), **_mark(at)
+    ),
     "pin": lambda saver, at, _: saver.threads.apin(at.thread, **_mark(at)),
     "unpin": lambda saver, at, _: saver.threads.aunpin(at.thread, **_mark(at)),
     "fork": lambda saver, at, given: saver.threads.afork(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from heapq import nsmallest
 from typing import NamedTuple
 
 from anyio import to_thread
@@ -12,7 +14,7 @@ from starlette.responses import Response
 from threadkeep._core.engine.thread_summary import own
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
-from threadkeep.ui.page import Asked, PagePlace, route
+from threadkeep.ui.page import MOST, Asked, PagePlace, route
 from threadkeep.ui.pages.checkpoint import listed, unread
 from threadkeep.ui.text import LONGEST
 from threadkeep.ui.values import tree
@@ -71,7 +73,7 @@ async def changes(request: Asked) -> Response:
         if channel is None:
             names = {*a.checkpoint["channel_versions"], *b.checkpoint["channel_versions"]}
             waiting = await _waiting(request, a, b)
-        chosen = own(names - waiting) if channel is None else [channel]
+        chosen = _first(names - waiting, a, b) if channel is None else [channel]
         compared = await saver.threads.adiff_checkpoints(a.config, b.config, channels=chosen)
         found = [*compared.channels.values()]
     except ThreadkeepError as caught:  # (of one channel, maybe: then the others can be opened)
@@ -82,7 +84,8 @@ async def changes(request: Asked) -> Response:
         "changes.html",
         error=error,
         found=found,
-        waiting=sorted(own(waiting)),
+        waiting=sorted(own(waiting))[:MOST],
+        count=len(own(names)),
         start=request.number("start"),
         channel=channel,
         sides=asked.get("sides"),
@@ -92,6 +95,12 @@ async def changes(request: Asked) -> Response:
         place_text=lambda path: shortened(path_text(path), 300),
     )
     return await to_thread.run_sync(made)
+
+
+def _first(names: Iterable[str], a: CheckpointTuple, b: CheckpointTuple) -> list[str]:
+    """Return the channels to compare: all of them, or of very many those with a new version."""
+    before, after = a.checkpoint["channel_versions"], b.checkpoint["channel_versions"]
+    return nsmallest(MOST, own(names), key=lambda one: (before.get(one) == after.get(one), one))
 
 
 async def _waiting(request: Asked, a: CheckpointTuple, b: CheckpointTuple) -> set[str]:

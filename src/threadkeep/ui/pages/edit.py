@@ -61,7 +61,7 @@ async def _checkpoint(request: Asked, thread: str, channel: str) -> tuple[Any, b
     if saver is None:
         raise InvalidArgumentError("This page is read-only.", hint="Start it with --write.")
     head = (await listed(request, PagePlace(thread))).checkpoint["id"]
-    at = PagePlace(thread, "", request.query_params.get("id", head))
+    at = PagePlace(thread, "", request.query_params.get("id") or head)
     found = await saver.aget_tuple(at.config, channels=[channel] if channel else [])
     if found is None:
         raise CheckpointNotFoundError(thread=thread, checkpoint=at.id)

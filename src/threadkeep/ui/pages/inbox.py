@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from threadkeep.errors import StateError, ThreadkeepError
 from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage
-from threadkeep.ui.answers import actions_of, answer_of
+from threadkeep.ui.answers import actions_of, answer_of, value_of
 from threadkeep.ui.audit import audited
 from threadkeep.ui.messages import Room
 from threadkeep.ui.page import Asked, StorePage, route
@@ -41,7 +41,7 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
     except ThreadkeepError as unread:
         error = unread
     first = sorted(found, key=lambda one: one.answered)[:_QUESTIONS]
-    asked = [(one, actions_of(one)) for one in first]
+    asked = [(one, actions_of(one), value_of(one)) for one in first]
     return {"info": info, "error": error, "asked": asked, "more": len(found) - len(first)}
 
 

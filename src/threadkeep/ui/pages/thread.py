@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from anyio import to_thread
@@ -16,6 +17,8 @@ from threadkeep._core.engine.thread_summary import own
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.errors import CheckpointNotFoundError, ThreadkeepError
 from threadkeep.memory import LayeredCheckpointSaver
+from threadkeep.threads import PendingInterrupt
+from threadkeep.threads.diff import plain
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.ui.messages import Bubble, bubbles
 from threadkeep.ui.page import AWAY, MOST, Asked, PagePlace, route
@@ -24,6 +27,7 @@ from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.values import one_line
 
 _WINDOW = 100  # messages
+_SEARCHED = 1000  # channels that may hold messages
 _MANY = 10**9
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
 
@@ -74,25 +78,30 @@ async def _found(request: Asked) -> tuple[Any, CheckpointTuple | None]:
 async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dict[str, Any]:
     """Return the values of `chat.html`: messages, or the channels of a state without any."""
     said = await _conversation(request, found)
-    streams = await _streams(request, info, said)
+    now = {
+        "streams": await _streams(request, info, said),
+        "questions": await _questions(request, info),
+    }
     if said is not None:
-        return {**await _window(request, said), "streams": streams}
+        return {**await _window(request, said), **now}
     state = {} if found is None else found.checkpoint["channel_values"]
     channels = {name: one_line(state[name]) for name in own(state)[:MOST]}
-    return {"part": "none", "channels": channels, "streams": streams}
+    return {"part": "none", "channels": channels, **now}
 
 
 async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conversation | None:
-    """Return the messages of a checkpoint; None if no channel of it holds any."""
+    """Return the messages of a checkpoint; None if none of its likeliest channels holds any."""
     if found is None:
         return None
     values: Any = found.checkpoint["channel_values"]
     named = request.query_params.get("channel", CHANNEL)
-    names = sorted(own(values), key=lambda one: (one != named, not _LIKELY.search(one)))
+    likely = {one: (one != named, not _LIKELY.search(one)) for one in own(values)}
+    names = nsmallest(_SEARCHED, likely, key=likely.__getitem__)
     for at, name in enumerate(names):
-        if at.bit_count() == 1:  # as many as before: each read takes all names of the checkpoint
+        # (three times as many as before: each read takes all names of the checkpoint)
+        if at.bit_count() == 1 and at.bit_length() % 2:
             with suppress(ThreadkeepError):
-                await values.aload(*names[at : at * 2])
+                await values.aload(*names[at : at * 4])
         await values.aload(name)
         live = values[name]
         if are_messages(live) or (name == named and isinstance(live, list | tuple)):
@@ -137,16 +146,29 @@ async def _window(request: Asked, said: Conversation) -> dict[str, Any]:
     }
 
 
+def _is_head(request: Asked, info: Any) -> bool:
+    """Return True for the newest messages of a thread of ours."""
+    is_now = not any(request.query_params.get(name) for name in ("at", "ns", "skip"))
+    return request.page.is_own and is_now and info.state not in AWAY
+
+
+async def _questions(request: Asked, info: Any) -> list[tuple[PendingInterrupt, str]]:
+    """Return the questions at which a thread waits, each with its beginning."""
+    found: list[PendingInterrupt] = []
+    if info.waits_at is not None and _is_head(request, info):
+        with suppress(ThreadkeepError):  # (the inbox says so)
+            found = await request.page.saver.threads.ainterrupts(info.id)
+    return [(one, one_line(plain(one.value))) for one in found[:MOST]]
+
+
 async def _streams(
     request: Asked, info: Any, said: Conversation | None
 ) -> list[tuple[Any, list[Bubble]]]:
     """Return pending streams, oldest first, with the messages that the head lacks."""
-    page, asked = request.page, request.query_params
-    is_head = not any(asked.get(name) for name in ("at", "ns", "skip"))
-    if not page.is_own or not is_head or info.state in AWAY:
+    if not _is_head(request, info):
         return []
     known = {message(one).id for one in said.live[-_WINDOW:]} if said else set()
-    pending = [one for one in await page.saver.apartial(info.id) if one.status == "pending"]
+    pending = [one for one in await request.page.saver.apartial(info.id) if one.status == "pending"]
     return [
         (one, bubbles([each.message for each in one.messages if each.id not in known]))
         for one in reversed(pending)

@@ -43,10 +43,10 @@ def test_many_channels_are_read_in_few_reads(reads):
     answer = messages_of(dict.fromkeys(names, LONG))
     assert answer.status_code == 200
     assert sorted(name for read in reads for name in read) == names
-    assert len(reads) < 12
+    assert len(reads) < 7
 
 
 def test_a_damaged_channel_hides_no_conversation(reads):
     state = {"a": LONG, "b": LONG, "c": [HumanMessage(LONG + " is said")], "damaged": LONG}
     assert "is said" in messages_of(state).text
-    assert reads[-2:] == [["c", "damaged"], ["c"]]
+    assert reads == [["a"], ["b", "c", "damaged"], ["b"], ["c"]]

@@ -1,0 +1,101 @@
+"""Statements sent over a connection, blocking or awaited, in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
+from psycopg.rows import tuple_row
+
+from threadkeep import errors
+from threadkeep._stores.postgres.statement import Array, Rows, Statement, register_arrays
+from threadkeep._stores.sync_bridge import entered, result
+
+_Conn: TypeAlias = Connection[Any]
+_AsyncConn: TypeAlias = AsyncConnection[Any]
+
+ONE_STATE = "REPEATABLE READ"
+"""Isolation of reads: all statements see the state of the first."""
+
+NEWEST_STATE = "READ COMMITTED"
+"""Isolation of changes: a statement sees commits made while it waited for a lock."""
+
+
+_BEGUN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+
+def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
+    return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
+
+
+def _in_transaction(conn: _Conn | _AsyncConn) -> bool:
+    return conn.info.transaction_status in _BEGUN
+
+
+async def send(
+    conn: _Conn | _AsyncConn,
+    statements: Sequence[Statement],
+    isolation: str,
+    before: Sequence[Statement] = (),
+) -> list[Rows]:
+    """Return the rows of each statement; those of `before` are sent first and their rows ignored.
+
+    Changes are durable on return. A call that fails ends the transaction that it began.
+    """
+    if _in_pipeline(conn):
+        async with entered(conn.pipeline()):  # (its end synchronizes, so the state is known)
+            pass
+    if _in_transaction(conn):
+        if isolation == NEWEST_STATE:
+            raise errors.InvalidArgumentError(
+                "The given connection is in a transaction, which the program could roll back.",
+                hint="End the transaction first, or give a pool or a URL.",
+            )
+        async with entered(conn.transaction()):  # a savepoint
+            async with entered(conn.pipeline()):
+                cursors = [await _execute(conn, statement) for statement in statements]
+            return [await _rows(cursor) for cursor in cursors]
+    sent, first, pipelined = statements, 0, True
+    if len(statements) + len(before) == 1:
+        pipelined = _in_pipeline(conn)  # (a pipeline commits when it ends)
+    else:
+        begin = "BEGIN" if conn.autocommit else "SET TRANSACTION"
+        begun = Statement(f"{begin} ISOLATION LEVEL {isolation}")
+        first = 1 + len(before)
+        sent = [begun, *before, *statements, *((_COMMIT,) if conn.autocommit else ())]
+    try:
+        async with entered(conn.pipeline()) if pipelined else _NO_PIPELINE:
+            cursors = [await _execute(conn, statement) for statement in sent]
+            if not conn.autocommit:
+                await result(conn.commit())
+        answered = cursors[first : first + len(statements)]
+        return [await _rows(cursor) for cursor in answered]
+    finally:
+        if _in_transaction(conn):
+            await result(conn.rollback())
+
+
+_NO_PIPELINE = nullcontext()
+_COMMIT = Statement("COMMIT")
+
+
+async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
+    # (not `conn.cursor()`: a program's connection may have another cursor class)
+    cursor: Cursor[Any] | AsyncCursor[Any]
+    if isinstance(conn, AsyncConnection):
+        cursor = AsyncCursor(conn, row_factory=tuple_row)
+    else:
+        cursor = Cursor(conn, row_factory=tuple_row)
+    sql, values, keep = statement
+    if values and type(values[0]) is Array:
+        register_arrays(cursor.adapters)  # (the connection may be the program's own)
+    # Without parameters, PostgreSQL accepts several commands in one text, but answers as text.
+    await result(cursor.execute(sql, values, binary=bool(values), prepare=None if keep else False))
+    return cursor
+
+
+async def _rows(cursor: Any) -> Rows:
+    rows: Rows = await result(cursor.fetchall()) if cursor.description else []
+    return rows
