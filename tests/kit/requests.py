@@ -26,35 +26,37 @@ class Requests:
             announce = self._awaited if isinstance(face, AsyncBackend) else self._blocking
             for name in REQUESTS:
                 if method := getattr(face, name, None):
-                    setattr(face, name, announce(method))
+                    setattr(face, name, announce(name, method))
 
     def arm(self) -> None:
         """Count from 0 again, with nothing to do before a request."""
         self.count = 0
+        self.names: list[str] = []
         self._due: dict[int, list[Callable[[], object]]] = {}
 
     def before(self, number: int, do: Callable[[], object]) -> None:
         """Call the function before the request of this number; several in their order."""
         self._due.setdefault(number, []).append(do)
 
-    def _meet(self) -> None:
+    def _meet(self, name: str) -> None:
         due = self._due.pop(self.count, ())
         self.count += 1
+        self.names.append(name)
         for do in due:
             do()
 
-    def _blocking(self, method: Any) -> Any:
+    def _blocking(self, name: str, method: Any) -> Any:
         def request(*args: Any) -> Any:
             with self._lock:
-                self._meet()
+                self._meet(name)
                 return method(*args)
 
         return request
 
-    def _awaited(self, method: Any) -> Any:
+    def _awaited(self, name: str, method: Any) -> Any:
         async def request(*args: Any) -> Any:
             async with self._alock:
-                self._meet()
+                self._meet(name)
                 return await method(*args)
 
         return request
