@@ -93,7 +93,7 @@ class Workers:
         return LayeredCheckpointSaver(saver, LAYERS) if self.is_layered else saver
 
     def _note_puts(self, saver: Any) -> None:
-        """Note the values of each checkpoint that this saver is told to store."""
+        """Note the values of each checkpoint that this saver stores."""
         put, aput = saver.put, saver.aput
 
         def note(at: Any, made: Any) -> Any:
@@ -123,7 +123,7 @@ class Workers:
     # -- steps ----------------------------------------------------------------------------
 
     def copy(self) -> None:
-        """Note the state that the store goes back to."""
+        """Note the state for `lose`."""
         self._put_back, self._kept_then = self.copied(), set(self.kept)
 
     def lose(self, turns: int) -> None:

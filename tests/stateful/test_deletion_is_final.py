@@ -1,8 +1,8 @@
 """A thread is deleted while a run is in progress: nothing that was saved before is ever read again.
 
 A run that loaded the thread before its end saves nothing more, in no namespace and with no
-durability, and a run that begins after it begins anew. No clock decides: that of the program that
-deletes may be behind or ahead.
+durability, and a run that begins after it starts with an empty thread. No clock decides: that of
+the program that deletes may be behind or ahead.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Scene:
         return self.graph.get_state(AT).values.get("log", [])
 
     def begin(self) -> None:
-        """Save what is deleted later."""
+        """Save the turn that is deleted later."""
         if self.way == "fork":
             graph = plain(self.work).compile(checkpointer=self.one)
             graph.invoke(self.said("SECRET"), config("origin"))
@@ -339,7 +339,7 @@ async def test_a_thread_deleted_by_a_node_stays_deleted(
         scene = scenes(name, way)
         if not is_new:
             scene.begin()
-        # (`erase` refuses a thread that nobody has saved)
+        # (`erase` refuses a thread without rows)
         deed, ahead = chance.choice(DEEDS[:1] if is_new else DEEDS), chance.choice(CLOCKS)
         by = chance.choice((scene.one, scene.two))
 
