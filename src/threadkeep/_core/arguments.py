@@ -19,10 +19,10 @@ from langgraph.checkpoint.base import (
 )
 
 from threadkeep._core import validation
+from threadkeep._core.engine.calls import Put, PutWrites
 from threadkeep._core.engine.listing import Listing
 from threadkeep._core.engine.load import Load, Loaded
 from threadkeep._core.engine.operation import CheckpointRef
-from threadkeep._core.engine.put import Put, PutWrites
 from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 

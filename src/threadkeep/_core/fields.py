@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from threadkeep._core.engine.calls import Put
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import CheckpointRef
-from threadkeep._core.engine.put import Put
 from threadkeep._core.langgraph_internals import FORMATS
 from threadkeep._core.validation import is_mapping
 from threadkeep._core.versions import unordered

@@ -26,9 +26,9 @@ from threadkeep._core import arguments, fields, validation, versions
 from threadkeep._core.codec import Compression, Migrations, check_migrations, codec_of, with_serde
 from threadkeep._core.codec.codecs import PlainCodec
 from threadkeep._core.engine import listing, load, put
+from threadkeep._core.engine.calls import SaveCall
 from threadkeep._core.engine.context import Engine, remember, to_commit
 from threadkeep._core.engine.operation import Operation
-from threadkeep._core.engine.put import SaveCall
 from threadkeep._core.engine.shapes import AS_STORED, ChannelShapes
 from threadkeep._core.langgraph_internals import NO_VERSION
 from threadkeep._run.driver import arun, each_and_aeach, on, run, sync_and_async

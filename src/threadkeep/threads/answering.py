@@ -18,6 +18,7 @@ from langgraph.types import Interrupt
 from threadkeep._core import validation
 from threadkeep._core.codec.codecs import PlainCodec, Raw
 from threadkeep._core.engine import load, put, thread_summary
+from threadkeep._core.engine.calls import PutWrites
 from threadkeep._core.engine.context import Engine, not_found, unless_hidden
 from threadkeep._core.engine.model import (
     OWN_NS,
@@ -27,7 +28,6 @@ from threadkeep._core.engine.model import (
     WritesFence,
 )
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_checkpoint
-from threadkeep._core.engine.put import PutWrites
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import counting, unpack_writes
 from threadkeep._core.engine.shapes import AS_STORED

@@ -16,6 +16,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.engine import load, put
+from threadkeep._core.engine.calls import Put
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_checkpoint
@@ -139,7 +140,7 @@ def record_of(engine: Engine, thread: str, key: str) -> Operation[Any]:
     return found
 
 
-def child(state: load.Loaded, values: Mapping[str, Any], metadata: Mapping[str, Any]) -> put.Put:
+def child(state: load.Loaded, values: Mapping[str, Any], metadata: Mapping[str, Any]) -> Put:
     """Build a checkpoint after `state` with new values, with the same nodes to run next."""
     checkpoint, step = state.checkpoint, int(state.metadata.get("step", 0)) + 1
     versions = checkpoint["channel_versions"]
@@ -165,4 +166,4 @@ def child(state: load.Loaded, values: Mapping[str, Any], metadata: Mapping[str, 
     if record is not None:
         said.setdefault(LAYERS_KEY, record)
     place = CheckpointRef(state.thread, state.ns, id)
-    return put.Put(place, state.id, new, said, frozenset(values), edits=True)
+    return Put(place, state.id, new, said, frozenset(values), edits=True)

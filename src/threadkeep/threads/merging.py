@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from threadkeep._core import validation
 from threadkeep._core.codec import comparable
 from threadkeep._core.engine import load, put, registration
+from threadkeep._core.engine.calls import Put
 from threadkeep._core.engine.context import Engine, read_writes
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import Lineage
@@ -308,7 +309,7 @@ def _carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
         record = yield from record_of(engine, fork, one)
         new = frozenset(record.checkpoint["channel_values"])
         place = CheckpointRef(into, LAYERS_NS, one)
-        call = put.Put(place, record.parent, record.checkpoint, record.metadata, new)
+        call = Put(place, record.parent, record.checkpoint, record.metadata, new)
         yield from put.save(engine, call)
 
 

@@ -6,15 +6,16 @@ names the channel as new. Writes may arrive before their checkpoint, after it, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import cast
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine import lives, model, parents, refs, thread_summary
+from threadkeep._core.engine.calls import Put, PutWrites, SaveCall
 from threadkeep._core.engine.context import (
     KEYFRAME_EVERY,
     RUN_ATTEMPTS,
@@ -40,10 +41,8 @@ from threadkeep._core.engine.operation import (
     fetch,
     fetch_checkpoint,
 )
-from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import ChannelEntry, Inline, Manifest, Ref, Version
 from threadkeep._core.engine.rows import pack_metadata, pack_time, pack_writes, seal
-from threadkeep._core.engine.shadow import copy_and_watch
 from threadkeep._core.engine.shapes import settled
 from threadkeep._core.engine.snapshots import (
     LOADS,
@@ -69,60 +68,6 @@ _NO_VALUES: Mapping[str, ChannelValue] = {}
 _KNOWN_KEYS = frozenset(
     {*("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"), "updated_channels"}
 )
-
-
-@quick
-class Put(NamedTuple):
-    """A `put` call: the checkpoint, its parent's id, its merged metadata."""
-
-    place: CheckpointRef
-    parent: str | None
-    checkpoint: dict[str, Any]
-    metadata: dict[str, Any]
-    new: frozenset[str] = frozenset()  # channels with a new value, whatever their version
-    complete: bool = False  # missing channels are empty, whatever their version
-    run: bool = False  # made by a run of a graph
-    above: Sequence[CheckpointRef] = ()  # checkpoints that must exist
-    edits: bool = False  # changes its parent, which must exist
-    by: object = None  # identifies the run of the graph
-
-    @property
-    def loaded(self) -> LoadEntry | None:
-        """The load that the run began with; None for a run that continues."""
-        return LOADS.of(self.parent)
-
-    def with_copies(self) -> Put:
-        """Return the call with copies of its values, as they are now."""
-        values = self.checkpoint["channel_values"]
-        copies = dict(zip(values, copy_and_watch([*values.values()]).copies, strict=True))
-        return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
-
-
-Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
-
-
-@quick
-class PutWrites(NamedTuple):
-    """A `put_writes` call; `indexes` are the writes' own, if another saver assigned them.
-
-    Writes with `fences` need these and the checkpoint, and count as an update of the thread.
-    """
-
-    place: CheckpointRef
-    writes: Writes
-    task_id: str
-    task_path: str
-    indexes: Sequence[int] | None = None
-    fences: tuple[model.Fence, ...] = ()
-    by: object = None  # as in `Put`
-
-    def with_copies(self) -> PutWrites:
-        copies = copy_and_watch([value for _, value in self.writes]).copies
-        channels = [channel for channel, _ in self.writes]
-        return self._replace(writes=list(zip(channels, copies, strict=True)))
-
-
-SaveCall: TypeAlias = Put | PutWrites
 
 
 def build(engine: Engine, call: SaveCall) -> Built | None:

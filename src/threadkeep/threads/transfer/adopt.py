@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
 from threadkeep._core.engine import put
+from threadkeep._core.engine.calls import Put, PutWrites, SaveCall
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.listing import Listing
@@ -33,7 +34,6 @@ from threadkeep._core.engine.operation import (
     commit,
     no_progress,
 )
-from threadkeep._core.engine.put import Put, PutWrites, SaveCall
 from threadkeep._core.engine.rows import created_at, pack_time
 from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
