@@ -82,6 +82,6 @@ async def test_rows_put_back_between_two_requests(
 ) -> None:
     chance = random.Random(f"{SEED} {request.node.name}")
     for _ in range(some(1, 3)):
-        copied = chance.randrange(-1, PLACES)
-        back = chance.randrange(max(copied, 0), PLACES + 1)
+        copied = chance.choice((-1, chance.randrange(PLACES)))
+        back = chance.randrange(copied + 1, PLACES + 1)
         await workers().play(copied=copied, back=back, turns=turns, awaited=awaited)

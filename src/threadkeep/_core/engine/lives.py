@@ -20,7 +20,12 @@ from threadkeep.errors import ConflictError, ThreadDeletedError
 
 
 def of(engine: Engine, run: object, thread: str) -> int | None:
-    """Return the life in which a run has loaded a thread, if the run is known."""
+    """Return the life in which a run has loaded a thread, if the run is known.
+
+    A copy of another store's thread has no run, and names the life itself.
+    """
+    if isinstance(run, int):
+        return run
     return None if run is None else RUNS.life(run, (engine.working_set.key, thread))
 
 

@@ -50,6 +50,7 @@ from threadkeep._run.together import together
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
+    ThreadDeletedError,
     ThreadExistsError,
     ThreadNotFoundError,
     UnserializableError,
@@ -167,12 +168,16 @@ def take(
     """
     engine = engine._replace(conflicts="fork", shapes=None)
     flags = dict.fromkeys(("verify", "replace", "as_fork", "dry_run"), False)
-    run = _Adoption(store, engine, source, no_progress, total=0, **flags)
-    run.merges, run.since, run.is_tail = merges, since, True
-    existing = yield from run.existing(thread, revive=False)
-    yield from run.thread(thread, existing)
-    yield from store.flush()
-    return run.result.conflicts.get(thread), run.heads
+    while True:
+        run = _Adoption(store, engine, source, no_progress, total=0, **flags)
+        run.merges, run.since, run.is_tail = merges, since, True
+        existing = yield from run.existing(thread, revive=False)
+        try:
+            yield from run.thread(thread, existing)
+        except ThreadDeletedError:
+            continue  # (it was deleted here meanwhile)
+        yield from store.flush()
+        return run.result.conflicts.get(thread), run.heads
 
 
 @dataclass(slots=True)
@@ -222,7 +227,10 @@ class _Adoption:
             self.result.deleted.append(name)
             self.count(checkpoints)
         else:
-            yield from self.thread(name, existing)
+            try:
+                yield from self.thread(name, existing)
+            except ThreadDeletedError:  # (meanwhile)
+                self.result.deleted.append(name)
 
     def thread(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Copy a thread, or report it as a conflict."""
@@ -379,7 +387,8 @@ class _Adoption:
             self.result.unchanged += 1
         else:
             validation.checkpoint(one.checkpoint, place)
-            yield Put(place, one.parent, one.checkpoint, one.metadata, complete=True)
+            given = (place, one.parent, one.checkpoint, one.metadata)
+            yield Put(*given, complete=True, by=existing.life)
         stored = existing.writes(one.ns, one.id)
         again = self.merges and self.heads.get(one.ns) == one.id
         missing = [
@@ -388,7 +397,7 @@ class _Adoption:
             if (w.task_id, w.idx) not in stored
             or (w.idx < 0 and (again or existing.is_new(one, w)))
         ]
-        yield from _write_calls(place, missing)
+        yield from _write_calls(place, missing, existing.life)
 
     def _store(self, calls: list[SaveCall], apart: Engine) -> Operation[Engine]:
         """Run the calls; return the engine that knows their results."""
@@ -445,13 +454,15 @@ def _operation(engine: Engine, call: SaveCall) -> Operation[None]:
     return put.save(engine, call)
 
 
-def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterator[PutWrites]:
+def _write_calls(
+    place: CheckpointRef, writes: Iterable[SourceWrite], life: int
+) -> Iterator[PutWrites]:
     """Make one call per task, in the order of tasks."""
     for (path, task), each in groupby(writes, lambda w: (w.task_path, w.task_id)):
         own = list(each)
         pairs = validation.writes([(w.channel, w.value) for w in own], place)
         names = validation.text("task_id", task, place), validation.text("task_path", path, place)
-        yield PutWrites(place, pairs, *names, [w.idx for w in own])
+        yield PutWrites(place, pairs, *names, [w.idx for w in own], by=life)
 
 
 def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:

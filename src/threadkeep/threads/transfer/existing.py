@@ -29,6 +29,7 @@ class ExistingThread:
     def __init__(self, engine: Engine, thread: str, rows: ThreadRows) -> None:
         self.thread = thread
         self.deleted_at = rows.deleted_at
+        self.life = rows.life
         self.is_taken = False  # whether its entry says that it was copied from there
         self._engine = engine
         self._known: Keyframes = {}
