@@ -136,7 +136,7 @@ def test_the_first_calls_at_once_go_to_the_right_nodes(monkeypatch):
 def test_more_calls_at_once_than_connections():
     """Pools of a cluster don't wait for a free connection, so calls are repeated."""
     reads = [[ReadCheckpoint(f"thread {number}", "")] for number in range(24)]
-    backend = RedisBackend(cluster().url, prefix=new_prefix(), max_connections=1)
+    backend = RedisBackend(cluster().url, prefix=new_prefix(), max_connections=2)
     at_once = threading.Barrier(len(reads))
 
     def fetch(read):

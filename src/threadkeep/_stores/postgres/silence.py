@@ -24,6 +24,7 @@ C = TypeVar("C", bound=type[Any])
 _QUESTION = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")  # SSLRequest
 _PATIENCE = 5.0  # seconds for an answer to it at most
 _MOST = 3600  # (systems limit the seconds before a keepalive)
+_TICK = 0.09  # seconds; psycopg continues each 0.1 seconds, without data too
 _SHORT = 1.0  # the same, soon after a question without an answer
 
 
@@ -77,25 +78,26 @@ class _Watch:
         self._silent_until = 0.0  # the other idle connections are suspect until then
 
     def over(self, waiting: Any, conn: Any) -> Generator[Any, Any, Any]:
-        """Wrap a generator of psycopg, which gets 0 each time that no data came for a moment."""
-        since, probe = 0.0, None
+        """Wrap a generator of psycopg, which continues at least every tenth of a second."""
         try:
             state = next(waiting)
+            probe = None
+            asked = since = monotonic()
             while True:
                 ready = yield state
-                if ready:
-                    since, probe = 0.0, None
-                else:
-                    now = monotonic()
-                    since = since or now
+                now = monotonic()
+                if ready and now - asked < _TICK:  # (psycopg 3.2 is "ready" after each tick)
+                    since, probe = now, None
+                elif probe is None:
                     is_suspect = now < self._silent_until
-                    if probe is None and (is_suspect or now - since >= self._seconds):
+                    if now - since >= (_TICK if is_suspect else self._seconds):
                         limit = _SHORT if is_suspect else _PATIENCE
                         probe = _Probe(conn, min(limit, self._seconds))
-                    elif probe is not None and not probe.is_alive():
-                        if not probe.is_answered:
-                            self._end(conn, now - since)
-                        since, probe = now, None
+                elif not probe.is_alive():
+                    if not probe.is_answered:
+                        self._end(conn, now - since)
+                    since, probe = now, None
+                asked = now
                 state = waiting.send(ready)
         except StopIteration as stop:
             return stop.value

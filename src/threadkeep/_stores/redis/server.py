@@ -130,10 +130,8 @@ def lost(error: BaseException) -> bool:
 def _is_crowded(error: BaseException) -> bool:
     """Return True if the pool had no free connection (in time)."""
     text = str(error)
-    return isinstance(error, exceptions.MaxConnectionsError) or (
-        isinstance(error, exceptions.ConnectionError)
-        and ("No connection available" in text or _FULL in text)
-    )
+    is_full = isinstance(error, exceptions.MaxConnectionsError) or _FULL in text
+    return is_full or "No connection available" in text
 
 
 def mapped(error: Exception, server: str) -> ThreadkeepError:
