@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial, update_wrapper
 from inspect import signature
-from queue import Empty, SimpleQueue
+from threading import Lock
 from types import coroutine
 from typing import (
     TYPE_CHECKING,
@@ -398,26 +398,53 @@ class Closing(KnownNames):
         await self.aclose()
 
 
+class Wake:
+    """A signal for one waiting thread, which its `wait` resets.
+
+    It is a lock in C, which the waiting thread takes. So `set` may be called in any thread at any
+    moment, even by a callback during `wait`, and an interrupt blocks no other thread. (Neither
+    holds for `threading.Event`, and `SimpleQueue.get` of CPython 3.11 may wait without end if a
+    short timeout is over before it begins to wait.)
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lock.acquire()
+
+    @property
+    def is_set(self) -> bool:
+        return not self._lock.locked()
+
+    def set(self) -> None:
+        try:  # noqa: SIM105 - an interrupt in `suppress` would be lost
+            self._lock.release()
+        except RuntimeError:  # it is set already
+            pass
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until it is set, and reset it; return False after `seconds`."""
+        return self._lock.acquire(timeout=-1 if seconds is None else max(seconds, 0))
+
+
 class End:
     """Wakes a waiting thread for the last time.
 
     `set` may be the callback of a weak reference. Python can call it in any thread, even during
-    `wait`, so `set` must not take a lock: `SimpleQueue.put` is reentrant, `Event.set` is not.
+    `wait`.
     """
 
     def __init__(self) -> None:
         self.is_set = False
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._wake = Wake()
 
     def set(self, reference: object = None) -> None:
         """End the thread. `reference` is ignored."""
         del reference
         self.is_set = True
-        self._wakes.put(None)
+        self._wake.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait for `set`; return True if it was called, or False after `seconds`."""
         if not self.is_set:
-            with suppress(Empty):
-                self._wakes.get(timeout=seconds)
+            self._wake.wait(seconds)
         return self.is_set

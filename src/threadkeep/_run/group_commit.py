@@ -23,11 +23,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from threadkeep._core.engine.model import Batch, Change
 from threadkeep._core.validation import is_count, is_time
+from threadkeep._run.driver import Wake
 from threadkeep._run.together import checked, commit_together, named
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import new_tip
@@ -79,8 +79,7 @@ class _Ticket:
 
     Attributes:
         future: the future of an awaiting caller, or None.
-        settled: gets an element when the change is settled; None unless a blocking caller lingers.
-            (An interrupt in `threading.Event.wait` may block the thread that sets it for ever.)
+        settled: set when the change is settled; None unless a blocking caller lingers.
     """
 
     __slots__ = ("change", "done", "error", "future", "settled")
@@ -88,7 +87,7 @@ class _Ticket:
     def __init__(self, change: Change, future: asyncio.Future[None] | None = None) -> None:
         self.change = change
         self.future = future
-        self.settled: SimpleQueue[None] | None = None
+        self.settled: Wake | None = None
         self.done = False
         self.error: ThreadkeepError | None = None
 
@@ -108,16 +107,7 @@ class _Ticket:
         self.error = error
         self.done = True
         if self.settled is not None:
-            self.settled.put(None)
-
-
-def _came(wakes: SimpleQueue[None], seconds: float) -> bool:
-    """Wait for an element, and remove it; return False if none came."""
-    try:
-        wakes.get(timeout=seconds)
-    except Empty:
-        return False
-    return True
+            self.settled.set()
 
 
 def _resolve(tickets: Sequence[_Ticket]) -> None:
@@ -243,7 +233,7 @@ class Writer(ResetInChild):
         self._lingering = False  # the thread waits for another change, with a timeout
         self._skips = 0  # lingers to skip
         self._skipped = _UNPROVEN  # lingers skipped since the last useless one
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._wakes = Wake()
         self._awake = False  # the thread is about to look at the queue
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()  # held while starting or ending the thread
@@ -253,13 +243,13 @@ class Writer(ResetInChild):
         """Commit the change and the rest of the queue; return when the change is durable."""
         ticket = _Ticket(change)
         if ticket.expects_more and self._should_linger():
-            ticket.settled = SimpleQueue()
+            ticket.settled = Wake()
         elif self._commit_alone(change):
             return
         self._queue.add(ticket)
         try:
             if ticket.settled is not None:
-                self._note_linger(in_vain=not _came(ticket.settled, _LINGER_SECONDS))
+                self._note_linger(in_vain=not ticket.settled.wait(_LINGER_SECONDS))
             with self._turn:
                 while not ticket.done:
                     finish(self._queue.commit_next())
@@ -314,7 +304,7 @@ class Writer(ResetInChild):
         self._commit_all()
         self._closing = True
         if self._thread is not None:
-            self._wakes.put(None)
+            self._wakes.set()
 
     def _commit_all(self) -> None:
         """Commit until the queue is empty."""
@@ -334,7 +324,7 @@ class Writer(ResetInChild):
         """Wake the thread, or start it."""
         with self._starting:
             self._awake = True  # before the wake-up: the thread clears it before it reads the queue
-            self._wakes.put(None)
+            self._wakes.set()
             if self._thread is not None and self._thread.is_alive():
                 return
             thread = threading.Thread(target=self._run, name="threadkeep-writer", daemon=True)
@@ -347,7 +337,7 @@ class Writer(ResetInChild):
 
     def _run(self) -> None:
         while True:
-            is_idle = not _came(self._wakes, _IDLE_SECONDS)
+            is_idle = not self._wakes.wait(_IDLE_SECONDS)
             self._awake = False  # before reading the queue: later changes wake the thread again
             self._linger()
             try:
@@ -360,7 +350,7 @@ class Writer(ResetInChild):
                 return
             if is_idle or self._closing:
                 with self._starting:
-                    if self._wakes.empty():
+                    if not self._wakes.is_set:
                         self._thread = None
                         return
 
@@ -373,7 +363,7 @@ class Writer(ResetInChild):
         if not is_likely or not self._should_linger():
             return
         self._lingering = True
-        in_vain = not _came(self._wakes, _LINGER_SECONDS)
+        in_vain = not self._wakes.wait(_LINGER_SECONDS)
         self._lingering = self._awake = False
         self._note_linger(in_vain=in_vain)
 

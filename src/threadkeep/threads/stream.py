@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from langchain_core.messages import BaseMessage
@@ -19,7 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from threadkeep._core import validation
 from threadkeep._core.engine.operation import External, Operation
 from threadkeep._run import driver
-from threadkeep._run.driver import sync_and_async, sync_or_async
+from threadkeep._run.driver import Wake, sync_and_async, sync_or_async
 from threadkeep.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -156,20 +155,16 @@ def _with_values(parts: Iterable[Part]) -> set[str]:
 
 
 class _Signal:
-    """An event for threads or, with a loop, for tasks. Any thread may set it.
-
-    An interrupt inside `threading.Event` may block all other threads that use it.
-    """
+    """An event for threads or, with a loop, for tasks. Any thread may set it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, thread: str) -> None:
         self._loop = loop
         self._thread = thread
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._wake = Wake()
         self._awaited = asyncio.Event()
 
     def set(self) -> None:
-        if self._wakes.empty():
-            self._wakes.put(None)
+        self._wake.set()
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._awaited.set)
@@ -186,8 +181,7 @@ class _Signal:
                 hint="Use await aupdate(...), which waits until there is room.",
                 thread=self._thread,
             )
-        with suppress(Empty):
-            self._wakes.get(timeout=seconds)
+        self._wake.wait(seconds)
 
     async def _await(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

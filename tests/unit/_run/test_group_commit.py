@@ -461,11 +461,11 @@ def test_a_change_that_was_interrupted_while_it_waited_is_left_out(monkeypatch):
     store = opened()
     writer = Writer(store)
 
-    def interrupted(wakes, seconds):
+    def interrupted(wake, seconds):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("threadkeep._run.group_commit._came", interrupted)
+        patched.setattr("threadkeep._run.driver.Wake.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             writer.commit(writes(1))
     writer.commit(batch(1))
