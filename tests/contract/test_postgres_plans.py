@@ -221,6 +221,13 @@ def test_reads_use_indexes(db, asked, mode):
         assert touched(plan) < MOST, shown(plan)
 
 
+@pytest.mark.parametrize("asked", ["segments", "the end of a long log"])
+def test_segments_are_found_by_index_whatever_the_estimate(db, asked):
+    """A plan for any thread expects few segments, and this one has thousands."""
+    for plan in plans(db, READS[asked], "force_generic_plan"):
+        assert touched(plan) < MOST, shown(plan)
+
+
 @pytest.fixture(scope="module")
 def role():
     """A connection of a role that sees ten threads among thousands."""

@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from kit.engine import config, everything, exactly, shown
-from kit.requests import Requests
+from kit.stepwise import Requests
 from threadkeep.errors import ConflictError
 from threadkeep.memory import LayeredCheckpointSaver, Layers, add_messages
 

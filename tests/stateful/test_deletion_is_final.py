@@ -23,8 +23,8 @@ import pytest
 from kit.backends import BACKENDS, SHARED, open_backend, url_of
 from kit.engine import config, everything
 from kit.forked import python
-from kit.requests import Requests
 from kit.selection import SEED, some
+from kit.stepwise import Requests
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import id as ids
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphsSaver

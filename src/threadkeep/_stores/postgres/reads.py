@@ -215,6 +215,7 @@ JOIN LATERAL (
     WHERE s.thread_id = {_HEAP} AND s.log = span.log AND s.start < span.stop
         AND s.start + s.count > span.start
         AND s.start >= CASE WHEN b.start IS NULL THEN 0 ELSE b.start END
+    OFFSET 0  -- by index for each span, never a join with all segments of the thread
 ) s ON span.start < span.stop
 WHERE coalesce((
     SELECT (%s::bigint IS NULL OR %s = {_GENERATION}) AND %s::bigint[] <@ t.tips
