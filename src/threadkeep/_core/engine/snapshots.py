@@ -76,11 +76,6 @@ class _ByIdentity(Generic[E]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _add(self, entry: E) -> None:
-        self._entries[id(entry.id)] = entry
-        if len(self._entries) > self._room:
-            self.sweep()
-
     def of(self, key: object) -> E | None:
         """Return the entry of this very object, or None."""
         entry = self._entries.get(id(key))
@@ -107,7 +102,9 @@ class Loads(_ByIdentity[LoadEntry]):
         if len(text) < 2:  # noqa: PLR2004 - see above
             return text
         found = own_copy(text)
-        self._add(LoadEntry(found, run, seen, flags))
+        self._entries[id(found)] = LoadEntry(found, run, seen, flags)
+        if len(self._entries) > self._room:
+            self.sweep()
         return found
 
 
@@ -119,9 +116,11 @@ class Runs(_ByIdentity[RunEntry]):
 
     def begin(self, run: object, thread: Any, life: int, *, first: bool) -> None:
         """Note the life that a run has loaded; `first`: its first read of all."""
-        entry = self.of(run)
-        if entry is None or first:
-            self._add(RunEntry(run, {thread: life}))
+        entry = self._entries.get(id(run))
+        if entry is None or entry.id is not run or first:
+            self._entries[id(run)] = RunEntry(run, {thread: life})
+            if len(self._entries) > self._room:
+                self.sweep()
         else:
             entry.lives.setdefault(thread, life)
 

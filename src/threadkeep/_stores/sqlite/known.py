@@ -333,7 +333,7 @@ class Known:
             return None
         if read.id not in (None, state.found.row.id) or not self._is_newest(header):
             return None
-        return state if packed is None else state._replace(tips=unpack_tips(packed))
+        return state if packed is None else _with_tips(state, packed)
 
     def thread(self, name: str) -> tuple[KnownThread | None, KnownHeap | None]:
         """Return a thread that is about to change, and its heap, each None if it is unknown."""
@@ -368,7 +368,7 @@ class Known:
             return None
         if read.id not in (None, state.found.row.id):
             return None
-        return state._replace(tips=unpack_tips(thread.tips))
+        return _with_tips(state, thread.tips)
 
     def _head_of(self, thread: KnownThread | None) -> ThreadState | None:
         """Return a thread's state with its head, without its tips."""
@@ -390,6 +390,11 @@ class Known:
         self._weigh(thread)
         if thread.head is not None and self._is_newest(self._header):
             self._heads[read.thread] = reply, None
+
+
+def _with_tips(state: ThreadState, packed: bytes | bytearray) -> ThreadState:
+    generation, deleted_at, found, _, life = state
+    return ThreadState(generation, deleted_at, found, unpack_tips(packed), life)
 
 
 def _size(head: StoredCheckpoint) -> int:
