@@ -125,8 +125,8 @@ def test_items_are_listed_shown_exported_and_deleted(told):
     assert told("items") == ["users.ann", "users.bob"]
     assert [line.split()[:2] for line in told("items", "users")] == [
         ["namespace", "key"],
+        ["users.bob", "food"],  # (last updated first, as in a search)
         ["users.ann", "drink"],
-        ["users.bob", "food"],
     ]
     assert told("items", "users", "--limit", "1")[-1] == "... more items not shown (--limit)"
     assert told("items", "users.bob", "food", "--json")["item"]["value"] == {"text": "rice"}

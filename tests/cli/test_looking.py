@@ -289,7 +289,8 @@ def test_stats(store, told):
     assert channels["messages"] > 0
     assert seen["bytes"] == sum(channels.values()) + sum(seen["parts"].values())
     assert seen["bytes"] == sum(one["bytes"] for one in seen["by_thread"])
-    assert told("stats", "--exact", "--json") == {**seen, "at": ANY}
+    hours = [{**hour, "start": ANY} for hour in seen["hours"]]
+    assert told("stats", "--exact", "--json") == {**seen, "at": ANY, "hours": hours}
     listed = {one["id"]: one["bytes"] for one in told("threads", "--json")["threads"]}
     deleted = told("delete", *listed, "--dry-run", "--json")["threads"]
     assert listed == {one["id"]: one["bytes"] for one in deleted}

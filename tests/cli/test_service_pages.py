@@ -9,6 +9,7 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+from base64 import b64encode
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from kit.cli import SECONDS
 from kit.engine import Chain
 from kit.forked import python
 
-from threadkeep import PostgresSaver, SqliteSaver
+from threadkeep import KeyRing, PostgresSaver, SqliteSaver
 from threadkeep.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -210,13 +211,18 @@ def test_the_messages_of_a_file_are_read_without_threadkeep(tmp_path):
     assert [name for name in tables if f"`{name}`" not in page] == []
 
 
-def test_the_commands_of_the_checklist_run(tmp_path, capsys):
-    with SqliteSaver(tmp_path / "threads.db") as saver:
-        Chain(saver).put(n=1)
+def test_the_program_and_the_commands_of_the_checklist_run(tmp_path, monkeypatch, capsys):
     page = (DOCS / "production.md").read_text(encoding="utf-8")
-    commands = page.partition("```sh\n")[2].partition("```")[0].splitlines()
+    monkeypatch.setenv("TK_KEYS", b64encode(bytes(range(32))).decode())
+    command = [*python(), "-W", "error", "-c", programs("production.md")["production.py"]]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert f"```\n{done.stdout}```" in page
+    with SqliteSaver(tmp_path / "threads.db", keys=KeyRing.from_environment()) as saver:
+        Chain(saver).put(n=1)
+    commands = re.findall(r"^threadkeep (.*)", page, re.MULTILINE)
+    assert len(commands) == 4
     for command in commands:
-        _, *arguments = shlex.split(command.replace("$STORE", str(tmp_path / "threads.db")))
+        arguments = shlex.split(command.replace("$STORE", str(tmp_path / "threads.db")))
         assert main(arguments) == 0, command
     assert "Nothing to remove" in capsys.readouterr().out
 

@@ -29,7 +29,7 @@ from threadkeep._core.codec.format import OBJECT, Tag
 from threadkeep._stores.caches import SetEntries
 from threadkeep.cache import cache as cache_module
 from threadkeep.cache import open_cache
-from threadkeep.errors import CodecError, InvalidArgumentError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, UnknownTypeError
 from threadkeep.store import open_store
 
 from .foreign import emptied
@@ -207,6 +207,7 @@ PAYLOADS = {
     "CVE-2025-68664 secret": ("json", b'{"lc": 1, "type": "secret", "id": ["TK_TEST_SECRET"]}'),
     "CVE-2026-27794 pickle": ("pickle", pickle.dumps(_Reduced())),
 }  # fmt: skip
+DAMAGED = "CVE-2026-48775 method"  # pydantic.BaseModel is no unknown class, but has no instances
 
 
 class Forged(JsonPlusSerializer):
@@ -247,12 +248,17 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_adopting_a_forged_row_runs_nothing(foreign: Any, name: str) -> None:
-    """The CVE that a payload is named after."""
+    """The CVE that a payload is named after. Only damaged threads are skipped."""
     plain, foreign.serde = foreign.serde, Forged()
     foreign.put_writes(save(foreign, "t", {"a": 1}), [("a", name)], "task")
     foreign.serde = plain
     with MemorySaver() as saver:
-        with pytest.raises(CodecError):
+        if name == DAMAGED:
+            assert saver.threads.adopt(foreign).skipped.keys() == {"t"}
+        else:
+            with pytest.raises(UnknownTypeError):
+                saver.threads.adopt(foreign)
+        with pytest.raises(CorruptionError if name == DAMAGED else UnknownTypeError):
             saver.threads.adopt(foreign, "t")
         assert saver.get_tuple(at("t")) is None
 
