@@ -24,6 +24,7 @@ from threadkeep._core.engine.model import (
     Batch,
     Child,
     HeadFence,
+    ReadCheckpoint,
     Segment,
     Span,
     StoredCheckpoint,
@@ -32,8 +33,8 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import (
     CheckpointRef,
+    Fetch,
     Operation,
-    fetch_checkpoint,
     fetch_segments,
 )
 from threadkeep._core.engine.records import quick
@@ -185,7 +186,7 @@ def look(
         memory = engine.memory(place.thread)
         before = memory.proof
         tips = () if before is None else frozenset(before.tips)
-        state = yield from fetch_checkpoint(*place, hot=hot)
+        (state,) = yield Fetch((ReadCheckpoint(*place),), hot)
         is_new = state.found is None and not place.ns and place.id is None
         proof = memory.meet(state, before, tips, is_new=is_new)
         if proof is not None:

@@ -92,7 +92,10 @@ class ThreadMemory:
             now, named = self.proof, state.tips
             if now is not None:
                 tips = now.tips
-                if state.generation == now.generation and tips.issubset(named):
+                holds = state.generation == now.generation
+                for tip in tips:  # (`issubset` would make a set of the other ones)
+                    holds = holds and tip in named
+                if holds:
                     if named and named[0] not in tips:
                         old = tuple(tips)
                         tips.add(named[0])

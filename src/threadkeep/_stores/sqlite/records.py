@@ -229,7 +229,8 @@ def unpack_tips(packed: object) -> tuple[int, ...]:
     if not isinstance(packed, (bytes, bytearray)) or len(packed) % TIP_BYTES:
         return ()
     if len(packed) == _TIPS_BYTES:
-        return tuple(filter(None, _UNPACK(packed)))
+        tips = _UNPACK(packed)
+        return tips if tips[-1] else tuple(filter(None, tips))
     return tuple([tip for (tip,) in struct.iter_unpack(">q", packed)])
 
 
