@@ -2,8 +2,8 @@
 
 A deletion ends a thread's life. Nothing of a run that began before is stored afterwards, in no
 namespace. The store decides: a batch names the life that its run has loaded. If no run is known (a
-program's own `put`, some subgraphs before LangGraph 1.2), the rows decide: after a deletion, the
-checkpoints that a save names must be stored.
+program's own `put`), the rows decide: after a deletion, the checkpoints that a save names must be
+stored.
 """
 
 from __future__ import annotations
@@ -29,12 +29,17 @@ def of(engine: Engine, run: object, thread: str) -> int | None:
     return None if run is None else RUNS.life(run, (engine.working_set.key, thread))
 
 
+def _was_deleted(state: ThreadState) -> bool:
+    """Return True also for a copy or a fork in the thread's place, which has no tombstone."""
+    return bool(state.life or state.deleted_at)
+
+
 def refuse_orphan(place: CheckpointRef, run: object, state: ThreadState) -> None:
     """Refuse writes on a checkpoint that a deletion has removed.
 
     A run's writes may arrive before their checkpoint. Writes without one are never read.
     """
-    if state.deleted_at and state.found is None and run is None:
+    if _was_deleted(state) and state.found is None and run is None:
         raise ThreadDeletedError().at(**place.named())
 
 
@@ -42,7 +47,7 @@ def refuse_missing(
     place: CheckpointRef, parent: str | None, metadata: Mapping[str, Any], state: ThreadState
 ) -> Operation[None]:
     """Refuse a checkpoint whose parent, or a checkpoint above it, a deletion has removed."""
-    if not state.deleted_at:
+    if not _was_deleted(state):
         return
     if parent is None:
         above = metadata.get("parents") if place.ns else None

@@ -85,7 +85,9 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     while True:
         reply, proof = yield from look(engine, place, hot=is_hot(engine, call))
         if call.by is not None:
-            RUNS.begin(call.by, (engine.working_set.key, place.thread), reply.life, first=call.run)
+            inner = call.nested and place.ns != ""
+            thread = engine.working_set.key, place.thread
+            RUNS.begin(call.by, thread, reply.life, first=call.run, inner=inner)
         stored = unless_hidden(reply.found)
         if stored is None:
             return None

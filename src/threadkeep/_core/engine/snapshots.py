@@ -16,6 +16,7 @@ from threadkeep._core.engine.refs import Manifest, Numbers, Ref
 from threadkeep._core.engine.shadow import Shadow, is_leaf
 
 _LEAST = 128  # entries before the first sweep
+_MOST_LIVES = 4096  # threads of one object, which a program may pass to all of its runs
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +40,7 @@ class RunEntry:
 
     id: Any
     lives: dict[Any, int]  # of the threads that it has loaded
+    is_inner: bool = False  # a subgraph's, before LangGraph 1.2
 
     @property
     def ended(self) -> bool:
@@ -114,15 +116,30 @@ class Runs(_ByIdentity[RunEntry]):
     A run's first read of a thread decides, also if the thread has no checkpoint yet.
     """
 
-    def begin(self, run: object, thread: Any, life: int, *, first: bool) -> None:
-        """Note the life that a run has loaded; `first`: its first read of all."""
+    def begin(self, run: object, thread: Any, life: int, *, first: bool, inner: bool) -> None:
+        """Note the life that a run has loaded; `first`: its first read of all.
+
+        `inner`: a subgraph's read, which belongs to the run around it.
+        """
         entry = self._entries.get(id(run))
-        if entry is None or entry.id is not run or first:
-            self._entries[id(run)] = RunEntry(run, {thread: life})
+        if entry is None or entry.id is not run or len(entry.lives) > _MOST_LIVES:
+            if entry is not None:
+                self._entries.pop(id(run), None)  # (the newest comes last)
+            found = self._around(thread, life) if inner else life
+            self._entries[id(run)] = RunEntry(run, {thread: found}, inner)
             if len(self._entries) > self._room:
                 self.sweep()
+        elif first:
+            entry.lives[thread] = life
         else:
             entry.lives.setdefault(thread, life)
+
+    def _around(self, thread: Any, life: int) -> int:
+        """Return the life that the run around a subgraph has loaded: the thread's last run."""
+        for entry in reversed([*self._entries.copy().values()]):
+            if thread in entry.lives and not entry.is_inner and not entry.ended:
+                return entry.lives[thread]
+        return life
 
     def life(self, run: object, thread: Any) -> int | None:
         """Return the life in which a run has loaded a thread; None if that is not known."""
