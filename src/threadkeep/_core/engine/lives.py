@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from threadkeep._core.engine.calls import SaveCall
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import ReadCheckpoint, ThreadState
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.snapshots import RUNS
-from threadkeep._core.engine.tips import Proof
 from threadkeep.errors import ConflictError, ThreadDeletedError
 
 
@@ -59,15 +59,20 @@ def refuse_missing(
     raise ThreadDeletedError().at(**place.named())
 
 
-def refuse_lost(place: CheckpointRef, gone: Proof | None, state: ThreadState) -> None:
-    """Refuse a save that needs a checkpoint which the store has lost since this process saw it.
+def refuse_lost(engine: Engine, call: SaveCall, named: str, state: ThreadState) -> None:
+    """Refuse a save that needs the named checkpoint, if the store has lost it or writes on it.
 
     Other saves store their whole state again. A question would wait at no checkpoint, and the
-    value of a DeltaChannel is in the writes of the lost one.
+    value of a DeltaChannel is in the writes on the checkpoints before.
     """
-    if gone is None or state.found is not None:
+    place, found = call.place, state.found
+    if of(engine, call.by, place.thread) not in (None, state.life):
+        return  # the store refuses a batch of another life
+    own = engine.working_set.key, place.thread
+    tasks = RUNS.tasks(call.by, (own, place.ns, named))
+    if tasks is None:
         return
-    if (gone.generation, gone.life) == (state.generation, state.life):
+    if found is None or not {write.task_id for write in found.writes}.issuperset(tasks):
         raise ConflictError(
             "The store has lost the checkpoint from which this run continues.",
             hint="Run the thread again: it continues from its last stored checkpoint.",

@@ -91,6 +91,9 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
         stored = unless_hidden(reply.found)
         if stored is None:
             return None
+        if call.by is not None:
+            own, tasks = (engine.working_set.key, place.thread), [w.task_id for w in stored.writes]
+            RUNS.note(call.by, (own, stored.row.ns, stored.row.id), tasks)
         try:
             return (yield from _read(engine, call, stored, reply.look, proof))
         except ThreadkeepError as exc:

@@ -109,9 +109,8 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
     faster and `conflicts="raise"`, or if others kept taking the positions.
     """
     place, counts = call.place, engine.working_set.counts
-    gone: Proof | None = None
     for attempt in range(RUN_ATTEMPTS):
-        built, failure = failed or ((yield from _attempt(engine, call, attempt, gone)), None)
+        built, failure = failed or ((yield from _attempt(engine, call, attempt)), None)
         failed, done = None, False
         try:
             if failure is not None:
@@ -123,9 +122,6 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
             engine.memory(place.thread).abandon()
         except StaleThreadError:
             counts.retries += 1
-            named = place.id if isinstance(call, PutWrites) else call.parent
-            is_known = named is not None and built.memory.state(place.ns, named) is not None
-            gone = built.proof if is_known else gone
             engine.working_set.forget(place.thread)
         except ThreadkeepError as exc:
             if isinstance(exc, ConflictError):
@@ -148,8 +144,8 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
     )
 
 
-def _attempt(engine: Engine, call: SaveCall, attempt: int, gone: Proof | None) -> Operation[Built]:
-    """Build a batch. `gone` was the proof of the checkpoint that the call names."""
+def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
+    """Build a batch."""
     memory = engine.memory(call.place.thread)
     proof = memory.proof
     is_sure = proof is None or not proof.life or _is_sure(engine, memory, call)
@@ -161,7 +157,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int, gone: Proof | None) -
                 raise _removed(call)
             lives.refuse_orphan(call.place, call.by, reply)
             if INTERRUPT in [channel for channel, _ in call.writes]:
-                lives.refuse_lost(call.place, gone, reply)
+                lives.refuse_lost(engine, call, str(call.place.id), reply)
             proof = reply.proof
         with memory.encoding:
             return _writes_batch(engine, memory, call, proof)
@@ -171,7 +167,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int, gone: Proof | None) -
     parent = _known_parent(memory, call)
     if proof is None or not is_sure or (parent is None and call.parent is not None):
         call = call.with_copies()
-        proof, parent = yield from _read_parent(engine, call, gone)
+        proof, parent = yield from _read_parent(engine, call)
         if call.edits and parent is None:
             raise _removed(call)
     values = _NO_VALUES
@@ -205,16 +201,14 @@ def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
     return None if call.parent is None else memory.state(call.place.ns, call.parent)
 
 
-def _read_parent(
-    engine: Engine, call: Put, gone: Proof | None
-) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:
+def _read_parent(engine: Engine, call: Put) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:
     place = call.place
     reply, proof = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
+    if call.parent is not None and DELTA_COUNTERS in call.metadata:
+        lives.refuse_lost(engine, call, call.parent, reply)
     if call.parent is None or reply.found is None:
         if lives.of(engine, call.by, place.thread) is None:
             yield from lives.refuse_missing(place, call.parent, call.metadata, reply)
-        if call.parent is not None and DELTA_COUNTERS in call.metadata:
-            lives.refuse_lost(place, gone, reply)
         return proof, None
     read, key = read_channels(engine, reply.found)
     row = reply.found.row
@@ -324,7 +318,9 @@ def _put_batch(
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     fence = fence if call.run or begins else None
-    return Built(memory, proof, batch, appender, state, reported, row.parent, (), fence, begins)
+    return Built(
+        memory, proof, batch, appender, state, reported, row.parent, (), fence, begins, call.by
+    )
 
 
 def _row(
@@ -460,4 +456,5 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         touch=touch._replace(at=now) if call.fences else touch,
         link=Link(proof),
     )
-    return Built(memory, proof, batch, appender, beside=state and state.id, writes=tuple(made))
+    kept = tuple(made)
+    return Built(memory, proof, batch, appender, beside=state and state.id, writes=kept, by=call.by)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from sys import getrefcount
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -17,6 +17,7 @@ from threadkeep._core.engine.shadow import Shadow, is_leaf
 
 _LEAST = 128  # entries before the first sweep
 _MOST_LIVES = 4096  # threads of one object, which a program may pass to all of its runs
+_STORED = 64  # checkpoints remembered per run, without their values
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +42,8 @@ class RunEntry:
     id: Any
     lives: dict[Any, int]  # of the threads that it has loaded
     is_inner: bool = False  # a subgraph's, before LangGraph 1.2
+    # The last checkpoints that it has loaded or stored, with the tasks of their writes.
+    stored: dict[tuple[Any, str, str], set[str]] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -140,6 +143,20 @@ class Runs(_ByIdentity[RunEntry]):
             if thread in entry.lives and not entry.is_inner and not entry.ended:
                 return entry.lives[thread]
         return life
+
+    def note(self, run: object, place: tuple[Any, str, str], tasks: Iterable[str] = ()) -> None:
+        """Note that the store has a checkpoint, with writes of these tasks."""
+        entry = self.of(run)
+        if entry is not None:
+            stored = entry.stored
+            stored.setdefault(place, set()).update(tasks)
+            for oldest in [*stored][:-_STORED]:
+                stored.pop(oldest, None)
+
+    def tasks(self, run: object, place: tuple[Any, str, str]) -> Collection[str] | None:
+        """Return the tasks of a noted checkpoint's writes; None if it was not noted."""
+        entry = self.of(run)
+        return None if entry is None else entry.stored.get(place)
 
     def life(self, run: object, thread: Any) -> int | None:
         """Return the life in which a run has loaded a thread; None if that is not known."""

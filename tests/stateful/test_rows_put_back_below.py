@@ -1,0 +1,141 @@
+"""Rows go back below a run that needs what was lost: writes of a DeltaChannel, or a checkpoint.
+
+What cannot be stored again is refused, whichever of the run's saves meets the loss first.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from kit.backends import BACKENDS, open_backend
+from kit.put_back import copy_rows
+from kit.stepwise import Requests
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
+from threadkeep.errors import ConflictError
+
+AT: Any = {"configurable": {"thread_id": "t"}}
+LONG = "x" * 90
+FILES_AND_SERVERS = [name for name in BACKENDS if name != "memory"]
+AWAITED = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaiting"])
+
+
+def extended(old: list[str], writes: list[list[str]]) -> list[str]:
+    return [*old, *[one for write in writes for one in write]]
+
+
+class Steps(TypedDict, total=False):
+    log: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=1000)]
+    count: int
+
+
+def steps_on(saver: Any) -> Any:
+    builder = StateGraph(Steps)
+    for name in ("one", "two"):
+
+        def step(state: Steps, name: str = name) -> Steps:
+            return {"log": [f"{name} {len(state['log'])} {LONG}"], "count": len(state["log"])}
+
+        builder.add_node(name, step)
+    builder.add_edge(START, "one").add_edge("one", "two")
+    return builder.compile(checkpointer=saver)
+
+
+@pytest.fixture(params=FILES_AND_SERVERS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Makes empty stores: a saver, what opens others, and what copies the rows."""
+    with ExitStack() as stack:
+        numbers = iter(range(1000))
+
+        def make() -> Any:
+            folder = tmp_path / str(next(numbers))
+            folder.mkdir()
+            opened = partial(open_backend, request.param, folder)
+            saver = stack.enter_context(opened())
+            return saver, opened, partial(copy_rows, request.param, folder, saver)
+
+        yield make
+
+
+async def run(graph: Any, given: Any, durability: str, *, awaited: bool) -> Any:
+    if awaited:
+        return await graph.ainvoke(given, AT, durability=durability)
+    return graph.invoke(given, AT, durability=durability)
+
+
+@AWAITED
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_a_delta_channel_never_lacks_what_was_lost(
+    stores: Any, awaited: bool, durability: str
+) -> None:
+    refused = 0
+    for copied in range(10):
+        saver, opened, copy = stores()
+        graph, requests, kept = steps_on(saver), Requests(saver), list[Any]()
+        await run(graph, {"log": [f"first {LONG}"]}, "sync", awaited=awaited)
+        requests.arm()
+        requests.before(copied, lambda kept=kept, copy=copy: kept.append(copy()))
+        requests.before(copied + 1, lambda kept=kept: kept.pop()())
+        try:
+            left = await run(graph, {"log": [f"second {LONG}"]}, durability, awaited=awaited)
+        except ConflictError:
+            refused += 1
+            continue
+        if kept or requests.count <= copied:  # the run had ended
+            break
+        with opened() as fresh:
+            assert steps_on(fresh).get_state(AT).values == left
+    assert refused
+
+
+@AWAITED
+async def test_a_question_waits_or_is_refused(stores: Any, awaited: bool) -> None:
+    saver, _, copy = stores()
+    stored = threading.Event()
+    put_writes, aput_writes = saver.put_writes, saver.aput_writes
+
+    lost: list[bool] = []
+
+    def noted(*given: Any) -> None:
+        put_writes(*given)
+        if lost:
+            stored.set()
+
+    async def anoted(*given: Any) -> None:
+        await aput_writes(*given)
+        if lost:
+            stored.set()
+
+    saver.put_writes, saver.aput_writes = noted, anoted
+
+    def beside(_state: Any) -> Any:
+        put_back()
+        lost.append(True)
+        return {"items": [f"beside {LONG}"]}
+
+    def ask(_state: Any) -> Any:
+        assert stored.wait(20)  # until the other task's save has met the loss
+        return {"items": [interrupt("really?")]}
+
+    builder: Any = StateGraph(TypedDict("S", {"items": Annotated[list[str], operator.add]}))
+    builder.add_node("begin", lambda _: {"items": [LONG]})
+    builder.add_node("beside", beside)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "begin").add_edge("begin", "beside").add_edge("begin", "ask")
+    saver.put(
+        {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {}
+    )
+    put_back = copy()
+    with pytest.raises(ConflictError):
+        await run(builder.compile(checkpointer=saver), {"items": ["?"]}, "sync", awaited=awaited)
