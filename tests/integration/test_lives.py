@@ -1,4 +1,4 @@
-"""Which life of a thread a save belongs to, where no object of its own names the run."""
+"""The life of a thread that a save belongs to, where no object of its own names the run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows go back below a run that needs what was lost: writes of a DeltaChannel, or a checkpoint.
+"""Rows go back below a run that needs the lost ones: writes of a DeltaChannel, or a checkpoint.
 
-What cannot be stored again is refused, whichever of the run's saves meets the loss first.
+Saves that need them are refused, whichever of the run's saves meets the loss first.
 """
 
 from __future__ import annotations
