@@ -52,8 +52,8 @@ _MOST = 10_000  # threads whose state there is remembered
 _PATIENCE = 300.0  # seconds for another caller's copy, which may have been abandoned
 _REMAINS = "LangGraph's tables, which migrate_from= names, hold {}: delete them there, too."
 _FILES = (
-    "Free space in the files of LangGraph's database: VACUUM it. A run that is under way on"
-    " LangGraph's saver may store its thread again: then erase it again."
+    "Free space in the files of LangGraph's database: VACUUM it. A run that is under way may store"
+    " its thread there again: then erase it again."
 )
 _VANISHED = (
     "Thread %r was deleted in LangGraph's tables after it was copied from there. It stays here:"
