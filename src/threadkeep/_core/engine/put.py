@@ -159,6 +159,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
             if INTERRUPT in [channel for channel, _ in call.writes]:
                 lives.refuse_lost(engine, call, str(call.place.id), reply)
             proof = reply.proof
+            memory = _proven(engine, call, proof)
         with memory.encoding:
             return _writes_batch(engine, memory, call, proof)
     if attempt == 0 and (unknown := parents.unknown(memory, call.above)):
@@ -168,6 +169,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     if proof is None or not is_sure or (parent is None and call.parent is not None):
         call = call.with_copies()
         proof, parent = yield from _read_parent(engine, call)
+        memory = _proven(engine, call, proof)
         if call.edits and parent is None:
             raise _removed(call)
     values = _NO_VALUES
@@ -175,6 +177,15 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
         values = yield from _recall(engine, memory, parent, call, proof, resume=attempt == 0)
     with memory.encoding:
         return _put_batch(engine, memory, call, proof, parent, values, join=attempt == 0)
+
+
+def _proven(engine: Engine, call: SaveCall, proof: Proof) -> ThreadMemory:
+    """Return the thread's memory; an empty one if other rows prove it.
+
+    Another call may have forgotten the thread meanwhile, or have read it before a loss.
+    """
+    memory = engine.memory(call.place.thread)
+    return memory if memory.proof is proof else engine.apart().memory(call.place.thread)
 
 
 def _removed(call: SaveCall) -> ThreadkeepError:
