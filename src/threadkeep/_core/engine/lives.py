@@ -8,10 +8,10 @@ stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from threadkeep._core.engine.calls import SaveCall
+from threadkeep._core.engine.calls import PutWrites, SaveCall
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import ReadCheckpoint, ThreadState
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
@@ -59,20 +59,30 @@ def refuse_missing(
     raise ThreadDeletedError().at(**place.named())
 
 
-def refuse_lost(engine: Engine, call: SaveCall, named: str, state: ThreadState) -> None:
-    """Refuse a save that needs the named checkpoint, if the store has lost it or writes on it.
+def noted(engine: Engine, call: SaveCall, named: str) -> Collection[str] | None:
+    """Return the tasks of the writes on a checkpoint that the run has seen stored, else None.
 
-    Other saves store their whole state again. A question would wait at no checkpoint, and the
-    value of a DeltaChannel is in the writes on the checkpoints before.
+    Ask before the read: another save of the run may store the checkpoint meanwhile.
+    """
+    place = call.place
+    own = engine.working_set.key, place.thread
+    return RUNS.tasks(call.by, (own, place.ns, named))
+
+
+def refuse_lost(
+    engine: Engine, call: SaveCall, tasks: Collection[str] | None, state: ThreadState
+) -> None:
+    """Refuse a save that needs a noted checkpoint, if the store has lost it.
+
+    Other saves store their whole state again. A question would wait at no checkpoint. The value of
+    a DeltaChannel is in the writes on the checkpoints before, so those of its parent must be there
+    too. (Maintenance may remove writes that a question does not need.)
     """
     place, found = call.place, state.found
-    if of(engine, call.by, place.thread) not in (None, state.life):
-        return  # the store refuses a batch of another life
-    own = engine.working_set.key, place.thread
-    tasks = RUNS.tasks(call.by, (own, place.ns, named))
-    if tasks is None:
-        return
-    if found is None or not {write.task_id for write in found.writes}.issuperset(tasks):
+    if tasks is None or of(engine, call.by, place.thread) not in (None, state.life):
+        return  # (the store refuses a batch of another life)
+    needed = () if isinstance(call, PutWrites) else tasks
+    if found is None or not {write.task_id for write in found.writes}.issuperset(needed):
         raise ConflictError(
             "The store has lost the checkpoint from which this run continues.",
             hint="Run the thread again: it continues from its last stored checkpoint.",

@@ -152,12 +152,13 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     if isinstance(call, PutWrites):
         if proof is None or not is_sure:  # the thread may not exist, or may be archived
             call = call.with_copies()  # the program continues while the store is read
+            noted = lives.noted(engine, call, str(call.place.id))
             reply = yield from fetch_checkpoint(*call.place)
             if call.fences and unless_hidden(reply.found) is None:
                 raise _removed(call)
             lives.refuse_orphan(call.place, call.by, reply)
             if INTERRUPT in [channel for channel, _ in call.writes]:
-                lives.refuse_lost(engine, call, str(call.place.id), reply)
+                lives.refuse_lost(engine, call, noted, reply)
             proof = reply.proof
             memory = _proven(engine, call, proof)
         with memory.encoding:
@@ -214,9 +215,11 @@ def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
 
 def _read_parent(engine: Engine, call: Put) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:
     place = call.place
-    reply, proof = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
+    noted = None
     if call.parent is not None and DELTA_COUNTERS in call.metadata:
-        lives.refuse_lost(engine, call, call.parent, reply)
+        noted = lives.noted(engine, call, call.parent)
+    reply, proof = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
+    lives.refuse_lost(engine, call, noted, reply)
     if call.parent is None or reply.found is None:
         if lives.of(engine, call.by, place.thread) is None:
             yield from lives.refuse_missing(place, call.parent, call.metadata, reply)
