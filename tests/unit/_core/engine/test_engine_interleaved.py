@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from kit.engine import (
     Chain,
@@ -17,6 +19,7 @@ from kit.engine import (
     until_commit,
     values_of,
 )
+from kit.put_back import copy_rows
 from langchain_core.messages import HumanMessage
 
 from threadkeep._core import arguments
@@ -279,6 +282,56 @@ def test_delete_while_a_put_waits(saver):
     with pytest.raises(ThreadDeletedError):
         put.finish()
     assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is None
+    assert sound(saver)
+
+
+# -- rows that go back while a save reads -----------------------------------------------
+
+
+def lose(saver, put_back, at):
+    """Go back; then another process stores its text where the lost one was."""
+    put_back()
+    other = fresh(saver)
+    other.get_tuple(run_config())
+    other.put(at, checkpoint(3, {"m": [*texts(3), f"theirs {LONG}"]}, {"m": 3}), {}, {})
+
+
+def test_a_put_that_reads_builds_on_nothing_that_was_lost_meanwhile():
+    saver = memory_saver(working_set_bytes=1)  # remembers one thread
+    at = saver.put(config(), checkpoint(1, {"m": texts(3)}, {"m": 1}), {}, {})
+    value, put_back = [*texts(3), LONG], copy_rows("memory", Path(), saver)
+    saver.get_tuple(config("other"))
+    put = putting(saver, at, 4, {"m": value})
+    saver.get_tuple(config("other"))  # (so the next call remembers the thread anew)
+    saver.put(at, checkpoint(2, {"m": value}, {"m": 2}), {}, {})
+    lose(saver, put_back, at)
+    after = put.finish()
+    assert values_of(fresh(saver), after) == {"m": value}
+    assert sound(saver)
+
+
+def test_a_put_that_reads_again_builds_on_nothing_that_was_lost(saver):
+    at = saver.put(config(), checkpoint(1, {"m": texts(3)}, {"m": 1}), {}, {})
+    value, put_back = [*texts(3), LONG], copy_rows("memory", Path(), saver)
+    mine = fresh(saver)
+    put = putting(mine, at, 5, {"m": value})
+    between = mine.put(at, checkpoint(2, {"m": value}, {"m": 2}), {}, {})
+    lose(saver, put_back, at)
+    mine.put(between, checkpoint(4, {"m": texts(3)}, {"m": 4}), {}, {})  # meets the loss first
+    after = put.finish()
+    assert values_of(fresh(saver), after) == {"m": value}
+    assert sound(saver)
+
+
+def test_writes_that_read_build_on_nothing_that_was_lost_meanwhile(saver):
+    at = saver.put(config(), checkpoint(1, {"m": texts(3)}, {"m": 1}), {}, {})
+    value, put_back = [*texts(3), LONG], copy_rows("memory", Path(), saver)
+    mine = fresh(saver)
+    waiting = writing(mine, at, [("m", value)])
+    mine.put(at, checkpoint(2, {"m": value}, {"m": 2}), {}, {})
+    lose(saver, put_back, at)
+    waiting.finish()
+    assert fresh(saver).get_tuple(at).pending_writes == [("task", "m", value)]
     assert sound(saver)
 
 
