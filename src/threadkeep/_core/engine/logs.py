@@ -281,9 +281,7 @@ class Appender:
                 own.append(self._pack(log, start, data, size))
             else:
                 own += self._cut(log, start, data)
-        sealed = {place[:2] for place in self.dropped}  # (committed meanwhile)
-        borrowed = [s for at, s in (self._borrowed or {}).items() if at not in sealed]
-        self.home.segments = (*borrowed, *own)
+        self.home.segments = (*(self._borrowed or {}).values(), *own)
         return (*self._sealed, *self.home.segments)
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
@@ -309,6 +307,10 @@ class Appender:
     def seal(self) -> None:
         """Join the small segments of ripe logs."""
         for log, tail in self.logs.begin_seals():
+            if self._borrowed and any((log.log, start) in self._borrowed for start in tail):
+                # Stored meanwhile, perhaps by another process: the store compares the two.
+                self.logs.end_seal(log, {}, {})
+                continue
             grows: Tail = {}
             runs: list[list[int]] = []  # starts of segments that follow one another
             stop = -1

@@ -23,6 +23,7 @@ from kit.put_back import copy_rows
 from langchain_core.messages import HumanMessage
 
 from threadkeep._core import arguments
+from threadkeep._core.engine import logs
 from threadkeep._core.engine import put as write
 from threadkeep._core.engine.model import DropThread
 from threadkeep.errors import ThreadDeletedError
@@ -157,6 +158,23 @@ def test_writes_of_two_processes_take_the_same_positions(saver):
     two.finish()
     found = {task: value for task, _, value in fresh(saver).get_tuple(at).pending_writes}
     assert found == {"one": texts(3, 10), "two": texts(3, 20)}
+    assert sound(saver)
+
+
+def test_a_put_that_seals_what_others_stored_keeps_its_own_writes(saver):
+    """Both processes have used one position of a log that is worth sealing."""
+    at, theirs = config(), fresh(saver)
+    for count in range(1, logs.SEAL_EARLY + 1):
+        worker = saver if count < 5 else theirs
+        at = worker.put(at, checkpoint(count, {"m": texts(count)}, {"m": count}), {}, {})
+    at = saver.get_tuple(run_config()).config
+    value = [*texts(logs.SEAL_EARLY), LONG]
+    waiting = writing(saver, at, [("m", [LONG])])
+    put = until_commit(putting(saver, at, 99, {"m": value}))
+    waiting.finish()
+    after = put.finish()
+    assert values_of(fresh(saver), after) == {"m": value}
+    assert fresh(saver).get_tuple(at).pending_writes == [("task", "m", [LONG])]
     assert sound(saver)
 
 
