@@ -23,7 +23,7 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
 )
-from threadkeep._core.engine.tips import Link
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.policies import HotTier, Tiering
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache import CacheLayer, Hot
@@ -102,7 +102,7 @@ class Process:
         ts = int(self.now * SECOND) - age * SECOND
         segment = Segment(1, number, 1, frame(number, size))
         rows = {"segments": (segment,), "checkpoints": (checkpoint(number, ts=ts),), **rows}
-        link = Link(state.proof)
+        link = Link(Proof.of(state))
         self.front.commit(Batch(thread, ts, state.generation, **rows, link=link))
 
     def load(self, *numbers, thread=THREAD):

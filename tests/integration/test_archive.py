@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,16 +221,22 @@ def test_a_run_under_way_goes_on(saver: Any) -> None:
     """Archive a thread between a run's load and its first save."""
     say(saver, "one")
     graph = chat(saver)
-    once, seen = iter("1"), list[str]()
+    once, seen, archived = iter("1"), list[str](), threading.Event()
 
     def archive_once(*arguments: Any) -> Any:
         for _ in once:  # (saves come from several threads)
             seen.append(str(saver.threads.archive("t").state))
+            archived.set()
         return put(*arguments)
 
+    def write(*arguments: Any) -> None:  # (would restore the thread before `archive` returns)
+        assert archived.wait(60)
+        put_writes(*arguments)
+
     put, saver.put = saver.put, archive_once
+    put_writes, saver.put_writes = saver.put_writes, write
     graph.invoke({"said": ["two"]}, T)
-    del saver.put
+    del saver.put, saver.put_writes
     assert seen == ["archived"]
     assert saver.get_tuple(T).checkpoint["channel_values"]["said"] == [
         *("one", "re one", "1", "two", "re two", "2"),

@@ -76,7 +76,7 @@ def test_without_a_control_a_subgraph_belongs_to_the_run_around_it(
     saver: Any, durability: Any, keeps: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As before LangGraph 1.2: the runtime belongs to one graph."""
-    monkeypatch.setattr(arguments, "run_of", lambda configurable: configurable.get(RUNTIME))
+    monkeypatch.setattr(arguments, "_run_of", lambda configurable: configurable.get(RUNTIME))
     gate = Gate()
     graph = two_steps(saver, gate, keeps=keeps)
     run = Run(graph.invoke, {"said": "secret"}, at(), durability=durability)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from threadkeep._core.engine.model import ReadSegments, Span, ThreadRows, ThreadState
-from threadkeep._core.engine.tips import Link, Proof
+from threadkeep._core.engine.tips import Link, Look, Proof
 
 
 def without_tips(reply: Any) -> Any:
@@ -23,5 +23,5 @@ def link(tip: int, *base: int) -> Link:
 
 def reading(thread: str, spans: Iterable[Span], seen: ThreadRows | ThreadState) -> ReadSegments:
     """A read of segments as the engine makes it, after it has seen the thread's row."""
-    generation, base, named = seen.look
+    generation, base, named = Look.of(seen)
     return ReadSegments(thread, tuple(spans), generation, base=base, named=named)

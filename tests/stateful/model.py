@@ -86,7 +86,7 @@ class Model:
         self.fenced = fenced
         self.threads: dict[str, dict[str, Namespace]] = {}
         self.plain_metadata: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self.deleted: set[str] = set()  # threads with a tombstone
+        self.deleted: set[str] = set()  # threads that were, even if a copy has their place
         self.pruned: set[tuple[str, str, str]] = set()  # checkpoints, since the last deletion
 
     def space(self, thread: str, ns: str) -> Namespace:
@@ -210,7 +210,6 @@ class Model:
         spaces = self.threads.get(source, {})
         if not any(space.rows or any(space.writes.values()) for space in spaces.values()):
             return
-        self.deleted.discard(target)
         self.threads[target] = {
             ns: Namespace(dict(s.rows), {k: list(v) for k, v in s.writes.items()})
             for ns, s in spaces.items()

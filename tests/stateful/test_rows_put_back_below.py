@@ -20,7 +20,7 @@ from kit.stepwise import Requests
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep.errors import ConflictError
@@ -40,12 +40,14 @@ class Steps(TypedDict, total=False):
     count: int
 
 
-def steps_on(saver: Any) -> Any:
+def steps_on(saver: Any, *, asks: bool = False) -> Any:
     builder = StateGraph(Steps)
     for name in ("one", "two"):
 
         def step(state: Steps, name: str = name) -> Steps:
-            return {"log": [f"{name} {len(state['log'])} {LONG}"], "count": len(state["log"])}
+            answer = interrupt("really?") if asks and name == "one" else "of itself"
+            text = f"{name} {len(state['log'])} {answer} {LONG}"
+            return {"log": [text], "count": len(state["log"])}
 
         builder.add_node(name, step)
     builder.add_edge(START, "one").add_edge("one", "two")
@@ -75,20 +77,22 @@ async def run(graph: Any, given: Any, durability: str, *, awaited: bool) -> Any:
 
 
 @AWAITED
+@pytest.mark.parametrize("asks", [False, True], ids=["runs", "answers"])
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 async def test_a_delta_channel_never_lacks_what_was_lost(
-    stores: Any, awaited: bool, durability: str
+    stores: Any, awaited: bool, durability: str, asks: bool
 ) -> None:
     refused = 0
+    given: Any = Command(resume="yes") if asks else {"log": [f"second {LONG}"]}
     for copied in range(10):
         saver, opened, copy = stores()
-        graph, requests, kept = steps_on(saver), Requests(saver), list[Any]()
+        graph, requests, kept = steps_on(saver, asks=asks), Requests(saver), list[Any]()
         await run(graph, {"log": [f"first {LONG}"]}, "sync", awaited=awaited)
         requests.arm()
         requests.before(copied, lambda kept=kept, copy=copy: kept.append(copy()))
         requests.before(copied + 1, lambda kept=kept: kept.pop()())
         try:
-            left = await run(graph, {"log": [f"second {LONG}"]}, durability, awaited=awaited)
+            left = await run(graph, given, durability, awaited=awaited)
         except ConflictError:
             refused += 1
             continue

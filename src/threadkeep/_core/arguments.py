@@ -23,6 +23,7 @@ from threadkeep._core.engine.calls import Put, PutWrites
 from threadkeep._core.engine.listing import Listing
 from threadkeep._core.engine.load import Load, Loaded
 from threadkeep._core.engine.operation import CheckpointRef
+from threadkeep._core.engine.snapshots import RUNS
 from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 
@@ -65,10 +66,10 @@ def load(config: RunnableConfig) -> Load:
     configurable = _configurable(config)
     inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
     run = RUNTIME in configurable and not inside
-    return Load(place(config), run, inside, run_of(configurable))
+    return Load(place(config), run, inside, _run_of(configurable))
 
 
-def run_of(configurable: Mapping[str, Any]) -> Any:
+def _run_of(configurable: Mapping[str, Any]) -> Any:
     """Return an object that belongs to the run whose config this is; None outside of runs.
 
     A run's subgraphs have its `control` (since LangGraph 1.2); before, only the run itself has it.
@@ -98,20 +99,23 @@ def put(
         )
     own_id = validation.text("checkpoint['id']", copied["id"], parent)
     target = CheckpointRef(parent.thread, parent.ns, own_id)
-    values = validation.mapping(
-        "checkpoint['channel_values']", copied.get("channel_values") or {}, target
-    )
-    copied["channel_values"] = dict(values)
-    versions = copied.get("channel_versions") or {}
-    copied["channel_versions"] = dict(
-        validation.mapping("checkpoint['channel_versions']", versions, target)
-    )
+    values = copied.get("channel_values") or {}
+    versions, new = copied.get("channel_versions") or {}, new_versions or {}
+    for what, value in (
+        ("checkpoint['channel_values']", values),
+        ("checkpoint['channel_versions']", versions),
+        ("metadata", metadata),
+        ("new_versions", new),
+    ):
+        if type(value) is not dict:
+            validation.mapping(what, value, target)
+    copied["channel_values"], copied["channel_versions"] = dict(values), dict(versions)
     validation.checkpoint(copied, target)
-    validation.mapping("metadata", metadata, target)
-    new = frozenset(validation.mapping("new_versions", new_versions or {}, target))
     merged: Any = get_checkpoint_metadata(_with_plain_metadata(config), metadata)
-    by = run_of(config["configurable"])
-    return Put(target, parent.id, copied, merged, new, run=RUNTIME in config["configurable"], by=by)
+    configurable = config["configurable"]
+    by = RUNS.of(_run_of(configurable))
+    run = RUNTIME in configurable
+    return Put(target, parent.id, copied, merged, frozenset(new), run=run, by=by)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -162,7 +166,7 @@ def put_writes(
         validation.writes(writes, target),
         validation.text("task_id", task_id, target),
         validation.text("task_path", "" if task_path is None else task_path, target),
-        by=run_of(config["configurable"]),
+        by=RUNS.of(_run_of(config["configurable"])),
     )
 
 

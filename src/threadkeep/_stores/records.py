@@ -18,6 +18,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadQuery,
     ThreadStatus,
 )
+from threadkeep._core.engine.tips import names
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -64,7 +65,7 @@ def check_state(batch: model.Batch, generation: int, named: Collection[int], lif
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and batch.generation != generation:
         raise StaleThreadError(thread=batch.thread)
-    if not all(tip in named for tip in batch.base):
+    if batch.link is not None and not names(named, batch.link.base):
         raise StaleThreadError(thread=batch.thread)
 
 
@@ -88,7 +89,7 @@ def confirm(changes: Iterable[model.Change], refusals: Iterable[object]) -> None
 def tip_of(change: model.Change) -> int:
     """Return the tip of a change; a new one if it has none."""
     link = getattr(change, "link", None)
-    return (0 if link is None else link.tip) or new_tip()
+    return new_tip() if link is None or not link.tip else link.tip
 
 
 def new_tip() -> int:

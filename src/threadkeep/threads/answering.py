@@ -32,6 +32,7 @@ from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import counting, unpack_writes
 from threadkeep._core.engine.shapes import AS_STORED
 from threadkeep._core.engine.snapshots import LOADS
+from threadkeep._core.engine.tips import Look
 from threadkeep._core.langgraph_internals import NO_TASK, TASKS
 from threadkeep.errors import CorruptionError, StateError, invalid
 
@@ -221,12 +222,12 @@ def _read(engine: Engine, thread: str) -> Operation[_Head | None]:
             if not thread_summary.waits(root):
                 return _Head(root, {}, is_common=False)
             rows = [root, *(yield from _below(thread, root))]
-            wanted = load.Wanted(_CHANNELS, look=state.look)
+            wanted = load.Wanted(_CHANNELS, look=Look.of(state))
             loaded = yield from load.of_thread(engine, thread, rows, wanted)
         except CorruptionError:  # (segments may have been removed between two reads)
-            if state.look == look:
+            if Look.of(state) == look:
                 raise
-            look = state.look
+            look = Look.of(state)
         else:
             return _head([*zip(rows, loaded, strict=True)])
 

@@ -34,6 +34,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     is_archived,
 )
+from threadkeep._core.engine.tips import Look
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
@@ -181,7 +182,7 @@ class _Upgrade(NamedTuple):
             return (yield from self._archived(snapshot.entry)), True
         rows = snapshot.rows
         spans = covering(map(span_of, rows.segments))
-        segments = yield from on(self.store, fetch_segments(self.thread, spans, rows.look))
+        segments = yield from on(self.store, fetch_segments(self.thread, spans, Look.of(rows)))
         new = yield from self._renewed(rows, snapshot.others, segments)
         counts = _counts(self.thread, new)
         if new.is_nothing or self.dry_run:

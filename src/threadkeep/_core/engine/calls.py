@@ -9,7 +9,7 @@ from threadkeep._core.engine import model
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.shadow import copy_and_watch
-from threadkeep._core.engine.snapshots import LOADS, LoadEntry
+from threadkeep._core.engine.snapshots import LOADS, LoadEntry, RunEntry
 
 
 @quick
@@ -25,7 +25,8 @@ class Put(NamedTuple):
     run: bool = False  # made by a run of a graph
     above: Sequence[CheckpointRef] = ()  # checkpoints that must exist
     edits: bool = False  # changes its parent, which must exist
-    by: object = None  # identifies the run of the graph
+    by: RunEntry | None = None  # the run of the graph
+    life: int | None = None  # of the thread, if there is no run, as for a copy
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -55,7 +56,8 @@ class PutWrites(NamedTuple):
     task_path: str
     indexes: Sequence[int] | None = None
     fences: tuple[model.Fence, ...] = ()
-    by: object = None  # as in `Put`
+    by: RunEntry | None = None  # as in `Put`
+    life: int | None = None
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies

@@ -43,11 +43,11 @@ from threadkeep._core.engine.rows import Write, counting, manifest_of
 from threadkeep._core.engine.shadow import Shadow
 from threadkeep._core.engine.shapes import ChannelShapes, refuse_marked
 from threadkeep._core.engine.snapshots import (
-    RUNS,
     ChannelValue,
     CheckpointSnapshot,
     Keyframe,
     RawElement,
+    RunEntry,
     RunValue,
     cell_value,
 )
@@ -278,7 +278,7 @@ class Built(NamedTuple):
     writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()  # with their indexes
     fence: HeadFence | None = None  # the head that the run expects
     begins: bool = False  # the first checkpoint of its run
-    by: object = None  # identifies the run of the graph
+    by: RunEntry | None = None  # the run of the graph
 
 
 Failed: TypeAlias = tuple[Built, ThreadkeepError]
@@ -308,23 +308,12 @@ def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
     return built.batch._replace(made=made)
 
 
-def _note(engine: Engine, thread: str, built: Built) -> None:
-    """Note what the store has of the run."""
-    own = engine.working_set.key, thread
-    for row in built.batch.checkpoints:
-        RUNS.note(built.by, (own, row.ns, row.id))
-    for write in built.batch.writes:
-        place = own, write.ns, write.checkpoint_id
-        if RUNS.tasks(built.by, place) is not None:  # (writes may arrive before their checkpoint)
-            RUNS.note(built.by, place, (write.task_id,))
-
-
 def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     """Publish a committed batch to the working set."""
     built.appender.committed()
     memory, state = built.memory, built.state
     if built.by is not None:
-        _note(engine, place.thread, built)
+        built.by.saved((engine.working_set.key, place.thread), built.batch)
     memory.note_tails(built.appender.tails, built.proof)
     counts, touch = engine.working_set.counts, built.batch.touch
     size = 0 if touch is None else touch.size

@@ -15,18 +15,14 @@ from threadkeep._core.engine.calls import PutWrites, SaveCall
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import ReadCheckpoint, ThreadState
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
-from threadkeep._core.engine.snapshots import RUNS
+from threadkeep._core.engine.snapshots import ITSELF, Task
 from threadkeep.errors import ConflictError, ThreadDeletedError
 
 
-def of(engine: Engine, run: object, thread: str) -> int | None:
-    """Return the life in which a run has loaded a thread, if the run is known.
-
-    A copy of another store's thread has no run, and names the life itself.
-    """
-    if isinstance(run, int):
-        return run
-    return None if run is None else RUNS.life(run, (engine.working_set.key, thread))
+def of(engine: Engine, call: SaveCall) -> int | None:
+    """Return the life in which the run of a call has loaded the thread, if that is known."""
+    run = call.by
+    return call.life if run is None else run.lives.get((engine.working_set.key, call.place.thread))
 
 
 def _was_deleted(state: ThreadState) -> bool:
@@ -34,13 +30,13 @@ def _was_deleted(state: ThreadState) -> bool:
     return bool(state.life or state.deleted_at)
 
 
-def refuse_orphan(place: CheckpointRef, run: object, state: ThreadState) -> None:
+def refuse_orphan(call: SaveCall, state: ThreadState) -> None:
     """Refuse writes on a checkpoint that a deletion has removed.
 
     A run's writes may arrive before their checkpoint. Writes without one are never read.
     """
-    if _was_deleted(state) and state.found is None and run is None:
-        raise ThreadDeletedError().at(**place.named())
+    if _was_deleted(state) and state.found is None and call.by is None and call.life is None:
+        raise ThreadDeletedError().at(**call.place.named())
 
 
 def refuse_missing(
@@ -59,18 +55,19 @@ def refuse_missing(
     raise ThreadDeletedError().at(**place.named())
 
 
-def noted(engine: Engine, call: SaveCall, named: str) -> Collection[str] | None:
+def noted(engine: Engine, call: SaveCall, named: str) -> Collection[Task] | None:
     """Return the tasks of the writes on a checkpoint that the run has seen stored, else None.
 
     Ask before the read: another save of the run may store the checkpoint meanwhile.
     """
-    place = call.place
+    place, run = call.place, call.by
     own = engine.working_set.key, place.thread
-    return RUNS.tasks(call.by, (own, place.ns, named))
+    seen = () if run is None else run.stored.get((own, place.ns, named), ())
+    return {*seen} - {ITSELF} if ITSELF in seen else None
 
 
 def refuse_lost(
-    engine: Engine, call: SaveCall, tasks: Collection[str] | None, state: ThreadState
+    engine: Engine, call: SaveCall, tasks: Collection[Task] | None, state: ThreadState
 ) -> None:
     """Refuse a save that needs a noted checkpoint, if the store has lost it.
 
@@ -79,10 +76,10 @@ def refuse_lost(
     too. (Maintenance may remove writes that a question does not need.)
     """
     place, found = call.place, state.found
-    if tasks is None or of(engine, call.by, place.thread) not in (None, state.life):
+    if tasks is None or of(engine, call) not in (None, state.life):
         return  # (the store refuses a batch of another life)
     needed = () if isinstance(call, PutWrites) else tasks
-    if found is None or not {write.task_id for write in found.writes}.issuperset(needed):
+    if found is None or not {(w.task_id, w.run) for w in found.writes}.issuperset(needed):
         raise ConflictError(
             "The store has lost the checkpoint from which this run continues.",
             hint="Run the thread again: it continues from its last stored checkpoint.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from threadkeep._core.engine import model, refs
@@ -39,6 +40,7 @@ from threadkeep._core.engine.rows import Write, counting, unpack_metadata, unpac
 from threadkeep._core.engine.shadow import Shadow, disjoint
 from threadkeep._core.engine.shapes import refuse_marked, settled
 from threadkeep._core.engine.snapshots import (
+    ITSELF,
     LOADS,
     RUNS,
     CellValue,
@@ -48,6 +50,8 @@ from threadkeep._core.engine.snapshots import (
 )
 from threadkeep._core.engine.tips import Look, Proof
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
+
+_task = attrgetter("task_id", "run")
 
 
 @quick
@@ -84,24 +88,24 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     place, before = call.place, None
     while True:
         reply, proof = yield from look(engine, place, hot=is_hot(engine, call))
+        stored, seen = unless_hidden(reply.found), Look.of(reply)
         if call.by is not None:
             inner = call.nested and place.ns != ""
             thread = engine.working_set.key, place.thread
-            RUNS.begin(call.by, thread, reply.life, first=call.run, inner=inner)
-        stored = unless_hidden(reply.found)
+            run = RUNS.begin(call.by, thread, reply.life, first=call.run, inner=inner)
+            if stored is not None:
+                tasks = (ITSELF, *map(_task, stored.writes))
+                run.note((thread, stored.row.ns, stored.row.id), tasks)
         if stored is None:
             return None
-        if call.by is not None:
-            own, tasks = (engine.working_set.key, place.thread), [w.task_id for w in stored.writes]
-            RUNS.note(call.by, (own, stored.row.ns, stored.row.id), tasks)
         try:
-            return (yield from _read(engine, call, stored, reply.look, proof))
+            return (yield from _read(engine, call, stored, seen, proof))
         except ThreadkeepError as exc:
             # Segments may have been removed between the two reads, so read again.
-            if not isinstance(exc, CorruptionError) or reply.look == before:
+            if not isinstance(exc, CorruptionError) or seen == before:
                 exc.at(thread=place.thread, namespace=place.ns or None, checkpoint=stored.row.id)
                 raise
-            before = reply.look
+            before = seen
 
 
 def part(
@@ -117,14 +121,14 @@ def part(
         stored = unless_hidden(reply.found)
         if stored is None:
             return None
-        wanted = Wanted(channels, _flags(call), reply.look)
+        wanted = Wanted(channels, _flags(call), Look.of(reply))
         try:
             with named(stored):
                 return (yield from of_thread(engine, place.thread, [stored], wanted))[0]
         except CorruptionError:  # (as in `load`)
-            if reply.look == before:
+            if Look.of(reply) == before:
                 raise
-            before = reply.look
+            before = Look.of(reply)
 
 
 def _flags(call: Load) -> int:
@@ -352,9 +356,9 @@ def delta_history(
             return (yield from _history(engine, place, channels, reply))
         except (CorruptionError, StaleThreadError):
             # Checkpoints or segments may have been removed meanwhile, so read again.
-            if reply.look == before:
+            if Look.of(reply) == before:
                 raise
-            before = reply.look
+            before = Look.of(reply)
 
 
 def _history(
@@ -364,7 +368,7 @@ def _history(
     refs = [write.ref for one in found.values() for write in one.writes]
     refs += [one.seed for one in found.values() if one.seed is not None]
     spans: list[model.Span] = [span for ref in refs for span in ref.needs]
-    elements, _ = yield from read_elements(engine, place.thread, spans, target.look)
+    elements, _ = yield from read_elements(engine, place.thread, spans, Look.of(target))
     result: dict[str, dict[str, Any]] = {}
     for channel, one in found.items():
         writes = [(w.task_id, w.channel, elements.value(w.ref)) for w in one.writes]
@@ -387,7 +391,7 @@ def walk(
     met: set[str] = set()
     while at is not None and len(seeds) < len(writes):
         rows, state = yield from stretch(place, at, size)
-        if not target.proof.holds(state.generation, state.tips):
+        if not Proof.of(target).holds(state.generation, state.tips):
             raise StaleThreadError(thread=place.thread)
         at = rows[-1].row.id if len(rows) == size else None
         known: Keyframes = {}

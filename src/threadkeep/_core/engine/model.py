@@ -16,7 +16,7 @@ from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     ThreadEntry,
 )
-from threadkeep._core.engine.tips import Link, Look, Proof
+from threadkeep._core.engine.tips import Link
 from threadkeep._core.engine.usage import ReadUsage
 
 OWN_NS = "threadkeep$"
@@ -140,15 +140,6 @@ class ThreadState(NamedTuple):
     tips: tuple[int, ...] = ()
     life: int = 0
 
-    @property
-    def look(self) -> Look:
-        return Look(self.generation, self.tips[:1], self.tips)
-
-    @property
-    def proof(self) -> Proof:
-        """The proof of rows that are read together with this row."""
-        return Proof(self.generation, self.life, set(self.tips[:1]))
-
 
 # -- reads: a closed set -------------------------------------------------------------
 
@@ -268,15 +259,6 @@ class ThreadRows(NamedTuple):
     unreadable: tuple[UnreadableRow, ...] = ()
     tips: tuple[int, ...] = ()
     life: int = 0
-
-    @property
-    def look(self) -> Look:
-        return Look(self.generation, self.tips[:1], self.tips)
-
-    @property
-    def proof(self) -> Proof:
-        """The proof of rows that are read together with this row."""
-        return Proof(self.generation, self.life, set(self.tips[:1]))
 
 
 class FindThreads(NamedTuple):

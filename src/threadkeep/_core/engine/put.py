@@ -95,7 +95,7 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
 def _is_sure(engine: Engine, memory: ThreadMemory, call: SaveCall) -> bool:
     """Return True if a save on a thread that was deleted needs no look at the rows."""
     place = call.place
-    if lives.of(engine, call.by, place.thread) is not None:
+    if lives.of(engine, call) is not None:
         return True
     if isinstance(call, PutWrites):
         return memory.state(place.ns, str(place.id)) is not None
@@ -156,10 +156,10 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
             reply = yield from fetch_checkpoint(*call.place)
             if call.fences and unless_hidden(reply.found) is None:
                 raise _removed(call)
-            lives.refuse_orphan(call.place, call.by, reply)
+            lives.refuse_orphan(call, reply)
             if INTERRUPT in [channel for channel, _ in call.writes]:
                 lives.refuse_lost(engine, call, noted, reply)
-            proof = reply.proof
+            proof = Proof.of(reply)
             memory = _proven(engine, call, proof)
         with memory.encoding:
             return _writes_batch(engine, memory, call, proof)
@@ -221,7 +221,7 @@ def _read_parent(engine: Engine, call: Put) -> Operation[tuple[Proof, Checkpoint
     reply, proof = yield from look(engine, CheckpointRef(place.thread, place.ns, call.parent))
     lives.refuse_lost(engine, call, noted, reply)
     if call.parent is None or reply.found is None:
-        if lives.of(engine, call.by, place.thread) is None:
+        if lives.of(engine, call) is None:
             yield from lives.refuse_missing(place, call.parent, call.metadata, reply)
         return proof, None
     read, key = read_channels(engine, reply.found)
@@ -318,7 +318,7 @@ def _put_batch(
         thread=place.thread,
         now=now,
         generation=proof.generation,
-        life=lives.of(engine, call.by, place.thread) if call.by is not None else None,
+        life=lives.of(engine, call),
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
@@ -424,9 +424,10 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
     # A write may precede its checkpoint: then it is compared with the one before.
     state = memory.state(ns, str(own_id)) or memory.newest(ns)
     held = state.values if state is not None else {}
-    made = []
+    made, asks = [], False
     try:
         for number, (channel, value) in enumerate(call.writes):
+            asks = asks or channel == INTERRUPT
             # A failed task's exception is stored as its repr, as by LangGraph's savers, so that a
             # value that cannot be stored does not mask the node's own error.
             failed = channel == ERROR and isinstance(value, BaseException)
@@ -447,7 +448,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
     body = pack_writes([one[:3] for one in made], 1 if shapes is None else shapes.shape)
     row = model.WriteRow(*fields, seal(body, fields))
     waits = False  # a task of the thread's head
-    if not ns and INTERRUPT in [channel for channel, _ in call.writes]:
+    if asks and not ns:
         latest = memory.newest("")
         waits = latest is None or latest.id <= row.checkpoint_id
     # With `conflicts="raise"`, a run fails if it meets the writes of another live run.
@@ -463,7 +464,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         thread=thread,
         now=now,
         generation=proof.generation,
-        life=lives.of(engine, call.by, place.thread) if call.by is not None else None,
+        life=lives.of(engine, call),
         fences=call.fences or fence,
         segments=segments,
         writes=(row,),

@@ -34,7 +34,7 @@ from threadkeep._core.engine.thread_entry import (
     is_there,
     sound,
 )
-from threadkeep._core.engine.tips import Link
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -147,7 +147,7 @@ def optimistic(
         if change is not None:
             if isinstance(change, model.Batch | model.DropThread) and change.thread == thread:
                 # (the rows that it was built from must still be there)
-                change = change._replace(link=Link(snapshot.rows.proof))
+                change = change._replace(link=Link(Proof.of(snapshot.rows)))
             yield from commit(change)
             if isinstance(change, model.DropThread) or (
                 isinstance(change, model.Batch) and (change.bump_generation or change.drop_segments)

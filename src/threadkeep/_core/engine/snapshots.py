@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from sys import getrefcount
 from types import MappingProxyType
@@ -10,14 +10,14 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine.differences import SeenSequence
-from threadkeep._core.engine.model import Segment, Span
+from threadkeep._core.engine.model import Batch, Segment, Span
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Numbers, Ref
 from threadkeep._core.engine.shadow import Shadow, is_leaf
 
 _LEAST = 128  # entries before the first sweep
 _MOST_LIVES = 4096  # threads of one object, which a program may pass to all of its runs
-_STORED = 64  # checkpoints remembered per run, without their values
+_STORED = 64  # checkpoints at least remembered per run, without their values
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +35,13 @@ class LoadEntry:
         return _references(self) <= _UNHELD
 
 
+Task: TypeAlias = tuple[str, int]
+"""A task's id, and the run of its writes: another run of the task may have stored some too."""
+
+ITSELF: Task = ("", 0)
+"""Stands for the checkpoint among its tasks: their writes may be stored before it."""
+
+
 @dataclass(slots=True, eq=False)
 class RunEntry:
     """One run of a graph, by an object that belongs to it alone."""
@@ -42,8 +49,28 @@ class RunEntry:
     id: Any
     lives: dict[Any, int]  # of the threads that it has loaded
     is_inner: bool = False  # a subgraph's, before LangGraph 1.2
-    # The last checkpoints that it has loaded or stored, with the tasks of their writes.
-    stored: dict[tuple[Any, str, str], set[str]] = field(default_factory=dict)
+    # The last checkpoints that it has loaded or stored, or has stored writes on.
+    stored: dict[tuple[Any, str, str], set[Task]] = field(default_factory=dict)
+
+    def note(self, place: tuple[Any, str, str], tasks: Iterable[Task]) -> None:
+        """Note that the store has these of a checkpoint."""
+        stored = self.stored
+        known = stored.get(place)
+        if known is not None:
+            known.update(tasks)
+            return
+        stored[place] = set(tasks)
+        if len(stored) > 2 * _STORED:
+            for oldest in [*stored][:-_STORED]:
+                stored.pop(oldest, None)
+
+    def saved(self, thread: Any, batch: Batch) -> None:
+        """Note that the store has a batch of the run."""
+        for row in batch.checkpoints:
+            self.note((thread, row.ns, row.id), (ITSELF,))
+        for write in batch.writes:
+            place = thread, write.ns, write.checkpoint_id
+            self.note(place, ((write.task_id, write.run),))
 
     @property
     def ended(self) -> bool:
@@ -119,8 +146,8 @@ class Runs(_ByIdentity[RunEntry]):
     A run's first read of a thread decides, also if the thread has no checkpoint yet.
     """
 
-    def begin(self, run: object, thread: Any, life: int, *, first: bool, inner: bool) -> None:
-        """Note the life that a run has loaded; `first`: its first read of all.
+    def begin(self, run: object, thread: Any, life: int, *, first: bool, inner: bool) -> RunEntry:
+        """Note the life that a run has loaded; `first`: its first read of all. Return its entry.
 
         `inner`: a subgraph's read, which belongs to the run around it.
         """
@@ -129,13 +156,14 @@ class Runs(_ByIdentity[RunEntry]):
             if entry is not None:
                 self._entries.pop(id(run), None)  # (the newest comes last)
             found = self._around(thread, life) if inner else life
-            self._entries[id(run)] = RunEntry(run, {thread: found}, inner)
+            entry = self._entries[id(run)] = RunEntry(run, {thread: found}, inner)
             if len(self._entries) > self._room:
                 self.sweep()
         elif first:
             entry.lives[thread] = life
         else:
             entry.lives.setdefault(thread, life)
+        return entry
 
     def _around(self, thread: Any, life: int) -> int:
         """Return the life that the run around a subgraph has loaded: the thread's last run."""
@@ -143,25 +171,6 @@ class Runs(_ByIdentity[RunEntry]):
             if thread in entry.lives and not entry.is_inner and not entry.ended:
                 return entry.lives[thread]
         return life
-
-    def note(self, run: object, place: tuple[Any, str, str], tasks: Iterable[str] = ()) -> None:
-        """Note that the store has a checkpoint, with writes of these tasks."""
-        entry = self.of(run)
-        if entry is not None:
-            stored = entry.stored
-            stored.setdefault(place, set()).update(tasks)
-            for oldest in [*stored][:-_STORED]:
-                stored.pop(oldest, None)
-
-    def tasks(self, run: object, place: tuple[Any, str, str]) -> Collection[str] | None:
-        """Return the tasks of a noted checkpoint's writes; None if it was not noted."""
-        entry = self.of(run)
-        return None if entry is None else entry.stored.get(place)
-
-    def life(self, run: object, thread: Any) -> int | None:
-        """Return the life in which a run has loaded a thread; None if that is not known."""
-        entry = self._entries.get(id(run))  # (as `of`, for each save)
-        return None if entry is None or entry.id is not run else entry.lives.get(thread)
 
 
 LOADS = Loads()

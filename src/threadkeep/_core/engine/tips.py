@@ -8,9 +8,9 @@ names their tips, whatever other programs commit afterwards; numbers that are co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from threadkeep._core.engine.records import quick
 
@@ -20,6 +20,17 @@ BITS = 62
 """Bits of a tip. It is positive: 0 stands for none."""
 
 
+class Row(Protocol):
+    """The columns of a thread's row in a reply."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def life(self) -> int: ...
+    @property
+    def tips(self) -> tuple[int, ...]: ...
+
+
 @quick
 class Look(NamedTuple):
     """A thread's row at one moment: what later reads expect of it."""
@@ -27,6 +38,11 @@ class Look(NamedTuple):
     generation: int
     base: tuple[int, ...]  # tips that the row must still name
     named: tuple[int, ...]  # tips that it is known to have named
+
+    @classmethod
+    def of(cls, row: Row) -> Look:
+        tips = row.tips
+        return cls(row.generation, tips[:1], tips)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,14 +58,19 @@ class Proof:
     life: int = 0
     tips: set[int] = field(default_factory=set)
 
+    @classmethod
+    def of(cls, row: Row) -> Proof:
+        """Return the proof of rows that are read together with the thread's row."""
+        return cls(row.generation, row.life, set(row.tips[:1]))
+
     @property
     def look(self) -> Look:
         tips = tuple(self.tips)
         return Look(self.generation, tips, tips)
 
-    def holds(self, generation: int, named: Iterable[int]) -> bool:
+    def holds(self, generation: int, named: Collection[int]) -> bool:
         """Return True if a row of this generation that names these tips still has everything."""
-        return generation == self.generation and self.tips.issubset(named)
+        return generation == self.generation and names(named, self.tips)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +93,14 @@ class Link:
         """From now on the tip proves what the process remembers."""
         if self.is_open:
             self.is_open = False
-            self.proof.tips.add(self.tip)
-            self.proof.tips.difference_update([tip for tip in self.base if tip != self.tip])
+            tips = self.proof.tips
+            tips.add(self.tip)
+            tips.difference_update(self.base)  # (the change's own tip is new, and not among them)
+
+
+def names(named: Collection[int], base: Iterable[int]) -> bool:
+    """Return True if a row that names some tips has everything that the others prove."""
+    return all(map(named.__contains__, base))
 
 
 def after(named: tuple[int, ...], tip: int) -> tuple[int, ...]:

@@ -92,10 +92,7 @@ class ThreadMemory:
             now, named = self.proof, state.tips
             if now is not None:
                 tips = now.tips
-                holds = state.generation == now.generation
-                for tip in tips:  # (`issubset` would make a set of the other ones)
-                    holds = holds and tip in named
-                if holds:
+                if now.holds(state.generation, named):
                     if named and named[0] not in tips:
                         old = tuple(tips)
                         tips.add(named[0])
@@ -109,7 +106,7 @@ class ThreadMemory:
             self._states_bytes = self.newest_bytes = self._newest_size = self._sized_at = 0
             self._head = None
             self.reported = NOTHING_REPORTED
-            self.proof = state.proof
+            self.proof = Proof.of(state)
             if is_new:
                 self.logs.count_up()
             return self.proof

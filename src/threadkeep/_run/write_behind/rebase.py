@@ -180,7 +180,7 @@ class _Rebase:
             drop_segments=(),
             touch=None if plain.touch is None else plain.touch._replace(size=size),
             made=None,
-            link=Link(self._rows.proof),
+            link=Link(Proof.of(self._rows)),
         )
 
     def _refuse_deleted(self, plain: Batch) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep import errors
 from threadkeep._core.engine.thread_entry import label_prefix
-from threadkeep._stores.records import new_tip
+from threadkeep._core.engine.tips import after as named_after
+from threadkeep._stores.records import check_state, tip_of
 from threadkeep._stores.sqlite.known import (
     ENTRY,
     NEW,
@@ -32,13 +33,14 @@ from threadkeep._stores.sqlite.known_segments import (
     filled,
 )
 from threadkeep._stores.sqlite.records import (
+    NO_TIPS,
     TABLES,
     ManyRows,
     pack_id,
-    pack_tip,
     pack_tips,
     split_metadata,
     unpack_id,
+    unpack_tips,
     wrong_types,
 )
 
@@ -175,16 +177,17 @@ def add(
 _Question: TypeAlias = tuple[str, int, str | None, str]
 _NO_LOG = -(2**63)
 _NO_KEY = (None, "")
+_write_key, _checkpoint_key = attrgetter("ns", "checkpoint_id"), attrgetter("ns", "id")
 
 
 def _questions(known: Known, batch: Batch) -> list[_Question]:
     name = batch.thread
     thread, heap = known.thread(name)
-    logs = {
-        one.log: None for one in batch.segments if heap is None or heap.gaps_of(one.log) is None
-    }
-    keys = [(row.ns, row.checkpoint_id) for row in batch.writes]
-    keys += [(row.ns, row.id) for row in batch.checkpoints]
+    logs: dict[int, None] = {}  # (in order)
+    for one in batch.segments:
+        if heap is None or heap.gaps_of(one.log) is None:
+            logs[one.log] = None
+    keys = [*map(_write_key, batch.writes), *map(_checkpoint_key, batch.checkpoints)]
     if thread is not None:
         keys = [key for key in keys if not thread.knows(*key)]
         if not logs and not keys:
@@ -247,8 +250,9 @@ def _thread(name: str, number: int | None, *columns: Any) -> KnownThread:
     heap, generation, deleted_at, life, created_at, updated_at, size, revision, *rest = columns
     own = (heap, generation or 0, deleted_at, life or 0, created_at, updated_at)
     state, waits_at, tips = rest
-    last = (size or 0, revision or 0, state, waits_at, tips or b"")
-    return KnownThread(name, number, *own, *last)
+    last = (size or 0, revision or 0, state, waits_at, unpack_tips(tips))
+    is_whole = tips is not None and len(tips) == len(NO_TIPS)
+    return KnownThread(name, number, *own, *last, tips if is_whole else NO_TIPS)
 
 
 def _id(packed: bytes | str | None) -> str:
@@ -267,16 +271,6 @@ def _is_sound(columns: Sequence[Any]) -> bool:
 # -- a run of batches ------------------------------------------------------------------
 
 
-def _refusal(thread: KnownThread, batch: Batch) -> errors.ThreadkeepError | None:
-    """As `check_state`, for each save."""
-    if batch.life is not None and batch.life != thread.life:
-        return errors.ThreadDeletedError(thread=batch.thread)
-    is_stale = batch.generation is not None and batch.generation != thread.generation
-    for tip in batch.base:
-        is_stale = is_stale or thread.tips.find(pack_tip(tip)) < 0  # (`in` takes longer)
-    return errors.StaleThreadError(thread=batch.thread) if is_stale else None
-
-
 class _Additions:
     """The rows that a run of batches adds. Everything that the checks need is in `known`."""
 
@@ -293,8 +287,9 @@ class _Additions:
         """Check a batch and collect its rows, or return its refusal."""
         name, known = batch.thread, self._known
         thread = known.threads[name]
-        refusal = _refusal(thread, batch)
-        if refusal is not None:
+        try:
+            check_state(batch, thread.generation, thread.named, thread.life)
+        except (errors.ThreadDeletedError, errors.StaleThreadError) as refusal:
             return refusal
         heap = known.heap_of(thread)
         if (batch.segments or batch.drop_segments) and not self._take_segments(thread, heap, batch):
@@ -304,8 +299,9 @@ class _Additions:
             thread.number = thread.heap = known.last_number
             thread.changed = NEW
             known.heaps[thread.heap] = heap
-        tip = (0 if batch.link is None else batch.link.tip) or new_tip()
-        thread.tips = pack_tips(tip, thread.tips)
+        tip = tip_of(batch)
+        if tip not in thread.named:
+            thread.named, thread.tips = named_after(thread.named, tip), pack_tips(tip, thread.tips)
         thread.changed = thread.changed or SIZE
         self._threads[name] = thread
         for row in batch.checkpoints:

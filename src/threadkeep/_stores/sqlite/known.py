@@ -16,18 +16,19 @@ from threadkeep._core.engine.model import (
     Segment,
     StoredCheckpoint,
     ThreadState,
+    WriteRow,
 )
 from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._stores.records import allows
 from threadkeep._stores.sqlite.known_segments import KnownHeap, RecentSegments
 from threadkeep._stores.sqlite.opening import MEMORY, WalIndex, changes_of, find_index
-from threadkeep._stores.sqlite.records import pack_id, unpack_id, unpack_tips
+from threadkeep._stores.sqlite.records import NO_TIPS, pack_id, unpack_id
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from threadkeep._core.engine.model import Batch, CheckpointRow, WriteRow
+    from threadkeep._core.engine.model import Batch, CheckpointRow
     from threadkeep._core.engine.thread_entry import EntryUpdate
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
@@ -88,7 +89,8 @@ class KnownThread:
     revision: int = 0
     state: str | None = None
     waits_at: bytes | str | None = None
-    tips: bytes | bytearray = b""  # (bytes are bound more slowly)
+    named: tuple[int, ...] = ()  # the tips that the row names
+    tips: bytes | bytearray = NO_TIPS  # the same, packed
     changed: int = NOTHING
     is_whole: bool = False
     spaces: defaultdict[str, Space] = field(default_factory=partial(defaultdict, Space))
@@ -104,7 +106,8 @@ class KnownThread:
     def weight(self) -> int:
         """Estimated bytes in memory."""
         held = 0 if self.head is None else self.head_bytes
-        held += sum([len(write.body) for write in self.early])
+        if self.early:
+            held += _bodies(self.early)
         if self.keyframe is not None and (self.head is None or self.head.keyframe is None):
             held += len(self.keyframe.data)
         return _THREAD + len(self.spaces) * _SPACE + held
@@ -153,8 +156,9 @@ class KnownThread:
         """Cache a head if it is complete and small."""
         self.head, self.head_bytes = None, _size(head)
         if head.keyframe is not None and self.head_bytes <= _MOST_BYTES:
-            self.head, self.keyframe = head, head.keyframe
-            self.layout = heap.layout_of(head.keyframe.log)
+            self.head = head
+            if self.keyframe is not head.keyframe:
+                self.keyframe, self.layout = head.keyframe, heap.layout_of(head.keyframe.log)
 
     def add_row(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> None:
         """Record a checkpoint that a batch adds; it may be the new head."""
@@ -166,8 +170,11 @@ class KnownThread:
         space.top = row.id
         if row.ns:
             return
-        writes = [write for write in self.early if write.checkpoint_id == row.id]
-        self.early = [write for write in self.early if write.checkpoint_id > row.id]
+        early = self.early
+        writes: list[WriteRow] = []
+        if early:
+            writes = [write for write in early if write.checkpoint_id == row.id]
+            self.early = [write for write in early if write.checkpoint_id > row.id]
         keyframe = self._keyframe_of(heap, row, batch)
         if row.flags & HIDDEN or space.last_seq(row.id) != len(writes):
             return
@@ -175,9 +182,8 @@ class KnownThread:
 
     def _keyframe_of(self, heap: KnownHeap, row: CheckpointRow, batch: Batch) -> Segment | None:
         """Return a row's keyframe, from its batch or from an earlier row with the same keyframe."""
-        keyframe = _holder(batch.segments, row)
-        last = self._keyframe_in(heap)
-        if keyframe is None and last is not None:
+        keyframe = _holder(batch.segments, row) if batch.segments else None
+        if keyframe is None and (last := self._keyframe_in(heap)) is not None:
             keyframe = _holder((last,), row)
         is_small = keyframe is not None and len(keyframe.data) <= _MOST_BYTES
         self.keyframe = keyframe if is_small else None
@@ -205,11 +211,12 @@ class KnownThread:
         if head is not None and head.row.id == checkpoint:
             self.head_bytes += len(row.body)
             is_small = self.head_bytes <= _MOST_BYTES
-            writes = (*head.writes, row._replace(seq=seq))
-            self.head = head._replace(writes=writes) if is_small else None
+            writes = (*head.writes, WriteRow(*row[:-1], seq))
+            whole = StoredCheckpoint(head.thread, head.row, head.keyframe, writes)
+            self.head = whole if is_small else None
         elif checkpoint > space.top:
-            self.early.append(row._replace(seq=seq))
-            if sum([len(write.body) for write in self.early]) > _MOST_BYTES:
+            self.early.append(WriteRow(*row[:-1], seq))
+            if _bodies(self.early) > _MOST_BYTES:
                 self.early = []
         return seq
 
@@ -237,8 +244,7 @@ class Known:
         self._changed: set[str] = set()  # threads that this transaction changed
         # For readers without the lock, also during a transaction: heads, valid while the index has
         # this header. An empty header makes them invalid.
-        # Their tips are packed, or None if they are unpacked already.
-        self._heads: dict[str, tuple[ThreadState, bytes | bytearray | None]] = {}
+        self._heads: dict[str, ThreadState] = {}
         self._header = b""
 
     def forget(self) -> None:
@@ -313,10 +319,9 @@ class Known:
         )
         for name in self._changed:
             self._heads.pop(name, None)
-            thread = self.threads.get(name) if is_ours else None
-            state = self._head_of(thread)
-            if thread is not None and state is not None:
-                self._heads[name] = state, thread.tips
+            state = self._head_of(self.threads.get(name)) if is_ours else None
+            if state is not None:
+                self._heads[name] = state
         self._header = header if is_ours else b""  # (last, so that the heads are at least as new)
 
     def _is_newest(self, header: bytes) -> bool:
@@ -328,12 +333,11 @@ class Known:
         Never waits, and needs no lock.
         """
         header = self._header  # (first: see `_publish`)
-        state, packed = self._heads.get(read.thread, (None, None))
+        state = self._heads.get(read.thread)
         if state is None or state.found is None or read.ns:
             return None
-        if read.id not in (None, state.found.row.id) or not self._is_newest(header):
-            return None
-        return state if packed is None else _with_tips(state, packed)
+        is_asked = read.id is None or read.id == state.found.row.id
+        return state if is_asked and self._is_newest(header) else None
 
     def thread(self, name: str) -> tuple[KnownThread | None, KnownHeap | None]:
         """Return a thread that is about to change, and its heap, each None if it is unknown."""
@@ -362,21 +366,17 @@ class Known:
 
     def head(self, read: ReadCheckpoint) -> ThreadState | None:
         """Return the reply to a read of a head, or None if it is unknown."""
-        thread = self.threads.get(read.thread)
-        state = self._head_of(thread)
-        if thread is None or state is None or state.found is None or read.ns:
+        state = self._head_of(self.threads.get(read.thread))
+        if state is None or state.found is None or read.ns:
             return None
-        if read.id not in (None, state.found.row.id):
-            return None
-        return _with_tips(state, thread.tips)
+        return state if read.id in (None, state.found.row.id) else None
 
     def _head_of(self, thread: KnownThread | None) -> ThreadState | None:
-        """Return a thread's state with its head, without its tips."""
         head = None if thread is None else thread.head_in(self.heaps.get(thread.heap))
         if thread is None or head is None:
             return None
         deleted_at = thread.deleted_at or 0
-        return ThreadState(thread.generation, deleted_at, head, life=thread.life)
+        return ThreadState(thread.generation, deleted_at, head, thread.named, thread.life)
 
     def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
         """Cache a head that the connection has read, if the thread is known.
@@ -389,19 +389,18 @@ class Known:
         thread.set_head(self.heap_of(thread), found)
         self._weigh(thread)
         if thread.head is not None and self._is_newest(self._header):
-            self._heads[read.thread] = reply, None
-
-
-def _with_tips(state: ThreadState, packed: bytes | bytearray) -> ThreadState:
-    generation, deleted_at, found, _, life = state
-    return ThreadState(generation, deleted_at, found, unpack_tips(packed), life)
+            self._heads[read.thread] = reply
 
 
 def _size(head: StoredCheckpoint) -> int:
     row, keyframe = head.row, head.keyframe
     size = len(row.manifest) + len(row.metadata) + len(row.exact or b"")
     size += 0 if keyframe is None else len(keyframe.data)
-    return size + sum([len(write.body) for write in head.writes])
+    return size + _bodies(head.writes) if head.writes else size
+
+
+def _bodies(writes: Sequence[WriteRow]) -> int:
+    return sum([len(write.body) for write in writes])
 
 
 def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:

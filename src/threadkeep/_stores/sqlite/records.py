@@ -210,25 +210,25 @@ _SIZES = (64, 32, 16)  # rows of one statement; fewer than 16 rows: any number
 
 
 TIP_BYTES = 8
-_TIPS_BYTES = MOST * TIP_BYTES
+NO_TIPS = bytes(MOST * TIP_BYTES)
 _UNPACK = struct.Struct(f">{MOST}q").unpack
 pack_tip = struct.Struct(">q").pack
 """Pack one tip. (Of two tips side by side, no other 8 bytes are a third, as all are random.)"""
 
 
-def pack_tips(newest: int, others: bytes | bytearray = b"") -> bytes | bytearray:
-    """Pack the tips of a thread's row, always to the same size: SQLite then writes it in place."""
-    packed = pack_tip(newest)
-    if others.find(packed) >= 0:
-        return others
-    return (bytearray(packed) + others)[:_TIPS_BYTES].ljust(_TIPS_BYTES, b"\0")
+def pack_tips(newest: int, packed: bytes | bytearray = NO_TIPS) -> bytearray:
+    """Pack the tips that a thread's row names after a commit.
+
+    Always to the same size: SQLite then writes it in place. (The driver binds bytes more slowly.)
+    """
+    return bytearray(pack_tip(newest)) + packed[:-TIP_BYTES]
 
 
 def unpack_tips(packed: object) -> tuple[int, ...]:
     """Return the tips of a thread's row; none if the column is damaged."""
     if not isinstance(packed, (bytes, bytearray)) or len(packed) % TIP_BYTES:
         return ()
-    if len(packed) == _TIPS_BYTES:
+    if len(packed) == len(NO_TIPS):
         tips = _UNPACK(packed)
         return tips if tips[-1] else tuple(filter(None, tips))
     return tuple([tip for (tip,) in struct.iter_unpack(">q", packed)])

@@ -48,7 +48,7 @@ from threadkeep._core.engine.refs import (
     same_version,
 )
 from threadkeep._core.engine.rows import unpack_metadata, unpack_time
-from threadkeep._core.engine.tips import Look
+from threadkeep._core.engine.tips import Look, Proof
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
@@ -144,7 +144,7 @@ def _read_stable(
         try:
             return (yield from read(states))
         except (CorruptionError, StaleThreadError):
-            current = [state.look for state in states]
+            current = [Look.of(state) for state in states]
             if current == looks:
                 raise
             looks = current
@@ -262,7 +262,7 @@ def _without_shared(a: _Refs, b: _Refs) -> tuple[_Refs, _Refs, int]:
 
 
 def _elements(engine: Engine, side: Side, spans: Iterable[Span]) -> Operation[Elements]:
-    found, _ = yield from read_elements(engine, side.stored.thread, spans, side.state.look)
+    found, _ = yield from read_elements(engine, side.stored.thread, spans, Look.of(side.state))
     return found
 
 
@@ -442,7 +442,7 @@ def _trace(
     at, size = place.id, FIRST_STRETCH
     while at is not None and not trace.has(limit):
         rows, state = yield from stretch(place, at, size)
-        if not start.proof.holds(state.generation, state.tips):
+        if not Proof.of(start).holds(state.generation, state.tips):
             raise StaleThreadError(thread=place.thread)
         # (a stretch begins with the last row of the previous one; damaged rows may form a circle)
         new = {stored.row.id: stored for stored in rows if stored.row.id not in met}

@@ -388,7 +388,7 @@ class _Adoption:
         else:
             validation.checkpoint(one.checkpoint, place)
             given = (place, one.parent, one.checkpoint, one.metadata)
-            yield Put(*given, complete=True, by=existing.life)
+            yield Put(*given, complete=True, life=existing.life)
         stored = existing.writes(one.ns, one.id)
         again = self.merges and self.heads.get(one.ns) == one.id
         missing = [
@@ -462,7 +462,7 @@ def _write_calls(
         own = list(each)
         pairs = validation.writes([(w.channel, w.value) for w in own], place)
         names = validation.text("task_id", task, place), validation.text("task_path", path, place)
-        yield PutWrites(place, pairs, *names, [w.idx for w in own], by=life)
+        yield PutWrites(place, pairs, *names, [w.idx for w in own], life=life)
 
 
 def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:

@@ -320,7 +320,7 @@ def test_a_put_that_reads_builds_on_nothing_that_was_lost_meanwhile():
     value, put_back = [*texts(3), LONG], copy_rows("memory", Path(), saver)
     saver.get_tuple(config("other"))
     put = putting(saver, at, 4, {"m": value})
-    saver.get_tuple(config("other"))  # (so the next call remembers the thread anew)
+    saver.get_tuple(config("other"))  # (so the next call begins to remember the thread again)
     saver.put(at, checkpoint(2, {"m": value}, {"m": 2}), {}, {})
     lose(saver, put_back, at)
     after = put.finish()
