@@ -8,12 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import threading
+from concurrent.futures import wait
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.conversations import Chat, originals, talk
+from kit.conversations import Chat, call, originals, result, talk
 from kit.forked import python
 from kit.places import at
 from kit.runs import WAIT, Gate, Run
@@ -186,6 +187,35 @@ def test_a_long_conversation_is_caught_up_beside_its_turns(another: Any) -> None
     again = layered(another(), summarizer)
     assert originals(again.load(at("t"))) == talk(4, 130)
     assert again.full_messages("t") == talk(134)
+
+
+ROUNDS = [*talk(1), call("c1", "a", "b"), result("a"), result("b"), call("c2", "c"), result("c")]
+
+
+@pytest.mark.parametrize(
+    ("said", "tokens", "batch", "parts"),
+    [(ROUNDS, 2, 3, [1, 3]), (talk(100), 80, 20, [50, 20])],  # (the batch begins anew each time)
+)
+def test_what_leaves_in_steps_is_summarized_once(
+    another: Any, said: list[Any], tokens: int, batch: int, parts: list[int]
+) -> None:
+    summarizer, other = Summarizer(), Summarizer()
+    policy = Layers(full_window=1, batch=batch, max_tokens=tokens, counter=_words)
+    memory = LayeredCheckpointSaver(another(), policy, summarizer)
+    memory.save(at("t"), said)
+    wait([*memory._background._running.values()], WAIT)
+    memory.close()
+    assert [len(one) for one in summarizer.asked] == parts
+    again = LayeredCheckpointSaver(another(), policy, other)
+    for _ in range(2):
+        assert originals(again.load(at("t"))) == said[sum(parts) :]
+        assert [one.messages for one in again.layers("t")][-1] == len(said) - sum(parts)
+    again.close()
+    assert other.asked == []
+
+
+def _words(messages: Any) -> int:
+    return sum(len(str(one.content).split()) for one in messages)
 
 
 def test_a_thread_that_is_deleted_meanwhile_stays_deleted(another: Any) -> None:

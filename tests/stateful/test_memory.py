@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from kit.conversations import Chat, Speaker, id_of, originals, orphans, pairs, texts
+from kit.runs import WAIT
 from kit.selection import settings_of
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -55,7 +57,7 @@ class Conversations(RuleBasedStateMachine):
         self.model: list[BaseMessage] = []
         self.versions: list[Version] = []
         self.collapsed: set[object] = set()
-        self.is_told, self.has_removed = True, False
+        self.is_told, self.has_removed, self.asked = True, False, 0
         self.opened()
 
     def another(self) -> Any:
@@ -76,6 +78,7 @@ class Conversations(RuleBasedStateMachine):
         self.chat = Chat(self.memory)
 
     def summary(self, messages: Sequence[BaseMessage], previous: Any) -> str:
+        self.asked += 1
         assert self.is_told, "the summarizer is down"
         assert messages
         assert not [one for one in messages if one not in originals([one])], messages
@@ -158,7 +161,7 @@ class Conversations(RuleBasedStateMachine):
     @rule(here=st.booleans(), by_age=st.booleans(), back=st.booleans(), then=st.booleans())
     def move_to_the_cold_store(self, *, here: bool, by_age: bool, back: bool, then: bool) -> None:
         saver = self.inner if here or self.store != "file" else self.another()
-        if by_age:
+        if by_age or saver.threads.get(self.thread).state == "archived":
             saver.threads.tier(Tiering(warm=WarmTier(max_age=1e-6)))
         else:
             saver.threads.archive(self.thread)
@@ -305,6 +308,14 @@ class Conversations(RuleBasedStateMachine):
         return [*archived, *range(stop - live, stop)]
 
     def check(self) -> None:
+        for _ in range(2):  # (the first may wait for summaries of the turn before)
+            self.memory.load(self.config)
+            wait([*self.memory._background._running.values()], WAIT)
+        asked = self.asked
+        self.check_reads()
+        assert not self.is_told or self.asked == asked  # (each summary is made once)
+
+    def check_reads(self) -> None:
         assert texts(self.memory.full_messages(self.thread)) == texts(self.model)
         view = self.memory.load(self.config)
         self.check_view(view)

@@ -153,9 +153,7 @@ class Archiving(Archive):
             return seen
         count = record.stop - seen.behind
         before = own.digest if own is not None else ""
-        if not 0 < count <= self._leaving(own, seen.live):
-            return seen
-        if window.digest(before, seen.live[:count]) != record.digest:
+        if count <= 0 or window.digest(before, seen.live[:count]) != record.digest:
             return seen
         made: list[Record] = []
         above: Record | None = record
@@ -167,8 +165,22 @@ class Archiving(Archive):
         ids = [one.id for each in reversed(made) for one in each.messages]
         if ids != [one.id for one in seen.live[:count]]:  # (equal messages of another branch)
             return seen
+        if not self._were_due(seen, made[::-1]):
+            return seen
         self._records.put(seen.thread, record.key, record)
         return replace(seen, record=record, live=seen.live[count:])
+
+    def _were_due(self, seen: SeenCheckpoint, made: Sequence[Record]) -> bool:
+        """Return True if records archive only due messages; more may be due after one of them."""
+        before, at, due = seen.record, 0, 0
+        for record in made:
+            stop = record.stop - seen.behind
+            if stop > due:
+                due = at + self._leaving(before, seen.live[at:])
+            if stop > due:
+                return False
+            before, at = record, stop
+        return True
 
     def _summarized(
         self, seen: SeenCheckpoint, newest: CheckpointTuple | None
