@@ -65,6 +65,17 @@ def test_a_fork_that_alone_went_on(strategy: Any, messages: int) -> None:
     both.check(both.said["f"])
 
 
+def test_a_thread_that_was_deleted_once_and_began_again() -> None:
+    both = Forked(2)
+    for thread in ("f", "t"):
+        both.memory.delete_thread(thread)
+    both.chat.talk("t", both.said["t"])
+    both.memory.threads.fork("t", None, "f")
+    both.talk("f", 20)
+    both.memory.threads.merge_fork("f", "t")
+    both.check(both.said["f"])
+
+
 @pytest.mark.parametrize("strategy", ["theirs", "ours"])
 def test_both_went_on_and_one_is_taken(strategy: str) -> None:
     both = Forked(10)

@@ -101,7 +101,7 @@ def merge(
         said = {"merged_from": theirs.thread, "merged_checkpoint": theirs.id}
         if layered in values:
             said[LAYERS_KEY], values[layered] = values[layered]
-            yield from _carry(engine, fork, into, said[LAYERS_KEY])
+            yield from _carry(engine, fork, ours, said[LAYERS_KEY])
         call = child(ours, values, said)
         # (with any option of the saver: no run may have continued meanwhile)
         yield from put.save(engine._replace(conflicts="raise"), call)
@@ -298,8 +298,12 @@ def _joined(state: load.Loaded, channel: str) -> load.Loaded:
     )
 
 
-def _carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
-    """Copy a record of a fork, and the records before it, unless the thread has them."""
+def _carry(engine: Engine, fork: str, ours: load.Loaded, key: str) -> Operation[None]:
+    """Copy a record of a fork, and the records before it, unless the thread has them.
+
+    The copies belong to our checkpoint: the thread does not have the fork's.
+    """
+    into = ours.thread
     lacking: list[str] = []
     at: str | None = key or None
     while at is not None and (yield from load.load(engine, _place(into, at))) is None:
@@ -309,7 +313,8 @@ def _carry(engine: Engine, fork: str, into: str, key: str) -> Operation[None]:
         record = yield from record_of(engine, fork, one)
         new = frozenset(record.checkpoint["channel_values"])
         place = CheckpointRef(into, LAYERS_NS, one)
-        call = Put(place, record.parent, record.checkpoint, record.metadata, new)
+        metadata = {**record.metadata, "parents": {"": ours.id}}
+        call = Put(place, record.parent, record.checkpoint, metadata, new)
         yield from put.save(engine, call)
 
 
