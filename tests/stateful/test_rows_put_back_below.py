@@ -36,8 +36,13 @@ def extended(old: list[str], writes: list[list[str]]) -> list[str]:
 
 
 class Steps(TypedDict, total=False):
-    log: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=1000)]
+    log: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=8)]  # (in a third run)
+    whole: Annotated[list[str], operator.add]
     count: int
+
+
+def said(text: str) -> Steps:
+    return {"log": [f"{text} {LONG}"], "whole": [f"{text} {LONG}"]}
 
 
 def steps_on(saver: Any, *, asks: bool = False) -> Any:
@@ -46,8 +51,8 @@ def steps_on(saver: Any, *, asks: bool = False) -> Any:
 
         def step(state: Steps, name: str = name) -> Steps:
             answer = interrupt("really?") if asks and name == "one" else "of itself"
-            text = f"{name} {len(state['log'])} {answer} {LONG}"
-            return {"log": [text], "count": len(state["log"])}
+            text = f"{name} {len(state['log'])} {answer}"
+            return {**said(text), "count": len(state["log"])}
 
         builder.add_node(name, step)
     builder.add_edge(START, "one").add_edge("one", "two")
@@ -83,11 +88,11 @@ async def test_a_delta_channel_never_lacks_what_was_lost(
     stores: Any, awaited: bool, durability: str, asks: bool
 ) -> None:
     refused = 0
-    given: Any = Command(resume="yes") if asks else {"log": [f"second {LONG}"]}
+    given: Any = Command(resume="yes") if asks else said("second")
     for copied in range(10):
         saver, opened, copy = stores()
         graph, requests, kept = steps_on(saver, asks=asks), Requests(saver), list[Any]()
-        await run(graph, {"log": [f"first {LONG}"]}, "sync", awaited=awaited)
+        await run(graph, said("first"), "sync", awaited=awaited)
         requests.arm()
         requests.before(copied, lambda kept=kept, copy=copy: kept.append(copy()))
         requests.before(copied + 1, lambda kept=kept: kept.pop()())
@@ -101,6 +106,72 @@ async def test_a_delta_channel_never_lacks_what_was_lost(
         with opened() as fresh:
             assert steps_on(fresh).get_state(AT).values == left
     assert refused
+
+
+@AWAITED
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_a_run_never_begins_with_a_part_of_what_was_lost(
+    stores: Any, awaited: bool, durability: str
+) -> None:
+    refused = 0
+    for lost in range(10):
+        saver, opened, copy = stores()
+        graph, requests = steps_on(saver), Requests(saver)
+        await run(graph, said("first"), "sync", awaited=awaited)
+        put_back = copy()
+        await run(graph, said("second"), "sync", awaited=awaited)
+        requests.arm()
+        requests.before(lost, put_back)
+        try:
+            await run(graph, said("third"), durability, awaited=awaited)
+        except ConflictError:
+            refused += 1
+            continue
+        if requests.count <= lost:  # the run had ended
+            break
+        with opened() as fresh:
+            found = steps_on(fresh).get_state(AT).values
+        assert found["log"] == found["whole"]
+    assert refused
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_a_write_is_lost_of_which_its_run_learns_from_others(stores: Any, durability: str) -> None:
+    """Rows from before the write: a save of its checkpoint, or another run, meets the loss."""
+    saver, opened, copy = stores()
+    graph, kept, copied, stored = steps_on(saver), list[Any](), threading.Event(), threading.Event()
+    put, put_writes = saver.put, saver.put_writes
+
+    def watched(config: Any, made: Any, metadata: Any, versions: Any) -> Any:
+        if durability == "async" and metadata["step"] == 0:
+            kept.append(copy())
+            copied.set()
+            assert stored.wait(20)
+            kept.pop()()
+        elif kept:
+            kept.pop()()
+            other = threading.Thread(target=graph.invoke, args=(None, AT))
+            other.start()
+            other.join()
+        return put(config, made, metadata, versions)
+
+    def written(config: Any, writes: Any, task: str, task_path: str = "") -> None:
+        is_first = not stored.is_set() and "one " in str(dict(writes).get("log"))
+        if is_first and durability == "async":
+            assert copied.wait(20)
+        elif is_first:
+            kept.append(copy())
+        put_writes(config, writes, task, task_path)
+        if is_first:
+            stored.set()
+
+    saver.put, saver.put_writes = watched, written
+    with pytest.raises(ConflictError):
+        graph.invoke(said("first"), AT, durability=durability)
+    assert not kept
+    with opened() as fresh:
+        found = steps_on(fresh).get_state(AT).values
+    assert found["log"] == found["whole"]
 
 
 @AWAITED

@@ -313,7 +313,7 @@ def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     built.appender.committed()
     memory, state = built.memory, built.state
     if built.by is not None:
-        built.by.saved((engine.working_set.key, place.thread), built.batch)
+        built.by.saved((engine.working_set.key, place.thread), built.batch, built.proof)
     memory.note_tails(built.appender.tails, built.proof)
     counts, touch = engine.working_set.counts, built.batch.touch
     size = 0 if touch is None else touch.size

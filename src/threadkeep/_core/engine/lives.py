@@ -15,7 +15,8 @@ from threadkeep._core.engine.calls import PutWrites, SaveCall
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import ReadCheckpoint, ThreadState
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
-from threadkeep._core.engine.snapshots import ITSELF, Task
+from threadkeep._core.engine.snapshots import ITSELF, Noted, Task
+from threadkeep._core.engine.tips import Proof
 from threadkeep.errors import ConflictError, ThreadDeletedError
 
 
@@ -60,10 +61,20 @@ def noted(engine: Engine, call: SaveCall, named: str) -> Collection[Task] | None
 
     Ask before the read: another save of the run may store the checkpoint meanwhile.
     """
+    seen = _seen(engine, call, named)
+    return seen.tasks - {ITSELF} if seen is not None and ITSELF in seen.tasks else None
+
+
+def is_proven(engine: Engine, call: SaveCall, named: str, proof: Proof | None) -> bool:
+    """Return True if a proof proves everything of a checkpoint that the run has seen stored."""
+    seen = _seen(engine, call, named)
+    return seen is None or seen.proof is proof
+
+
+def _seen(engine: Engine, call: SaveCall, named: str) -> Noted | None:
     place, run = call.place, call.by
     own = engine.working_set.key, place.thread
-    seen = () if run is None else run.stored.get((own, place.ns, named), ())
-    return {*seen} - {ITSELF} if ITSELF in seen else None
+    return None if run is None else run.stored.get((own, place.ns, named))
 
 
 def refuse_lost(

@@ -49,7 +49,7 @@ from threadkeep._core.engine.snapshots import (
     RunValue,
 )
 from threadkeep._core.engine.tips import Look, Proof
-from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
+from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError, ThreadkeepError
 
 _task = attrgetter("task_id", "run")
 
@@ -95,7 +95,7 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
             run = RUNS.begin(call.by, thread, reply.life, first=call.run, inner=inner)
             if stored is not None:
                 tasks = (ITSELF, *map(_task, stored.writes))
-                run.note((thread, stored.row.ns, stored.row.id), tasks)
+                run.note((thread, stored.row.ns, stored.row.id), tasks, proof)
         if stored is None:
             return None
         try:
@@ -348,10 +348,19 @@ class ChannelHistory(NamedTuple):
 def delta_history(
     engine: Engine, place: CheckpointRef, channels: Sequence[str]
 ) -> Operation[dict[str, dict[str, Any]]]:
-    """Return each channel's `writes`, and the `seed`: the value at its nearest ancestor."""
+    """Return each channel's `writes`, and the `seed`: the value at its nearest ancestor.
+
+    Raises ConflictError if the checkpoint was removed since it was loaded: its run would begin
+    without their values.
+    """
     before = None
     while True:
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
+        if reply.found is None and LOADS.of(place.id) is not None:  # (it was loaded before)
+            removed = ConflictError(
+                "The checkpoint was removed meanwhile.", hint="Try the call again."
+            )
+            raise removed.at(**place.named())
         try:
             return (yield from _history(engine, place, channels, reply))
         except (CorruptionError, StaleThreadError):

@@ -81,7 +81,7 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
             return _writes_batch(engine, memory, call, proof)
     if call.above and parents.unknown(memory, call.above):
         return None
-    parent, values = _known_parent(memory, call), _NO_VALUES
+    parent, values = _known_parent(engine, memory, call), _NO_VALUES
     if parent is not None:
         if _lost(engine, parent, call):
             return None
@@ -166,7 +166,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     if attempt == 0 and (unknown := parents.unknown(memory, call.above)):
         call = call.with_copies()
         yield from parents.expect(call.place, unknown)
-    parent = _known_parent(memory, call)
+    parent = _known_parent(engine, memory, call)
     if proof is None or not is_sure or (parent is None and call.parent is not None):
         call = call.with_copies()
         proof, parent = yield from _read_parent(engine, call)
@@ -209,8 +209,14 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
         yield from commit(model.Batch(call.place.thread, engine.now(), drop_writes=drops))
 
 
-def _known_parent(memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
-    return None if call.parent is None else memory.state(call.place.ns, call.parent)
+def _known_parent(engine: Engine, memory: ThreadMemory, call: Put) -> CheckpointSnapshot | None:
+    """Return None also for a parent whose writes may be lost, if a DeltaChannel needs them."""
+    parent = call.parent
+    if parent is None or (
+        DELTA_COUNTERS in call.metadata and not lives.is_proven(engine, call, parent, memory.proof)
+    ):
+        return None
+    return memory.state(call.place.ns, parent)
 
 
 def _read_parent(engine: Engine, call: Put) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:

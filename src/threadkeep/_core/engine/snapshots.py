@@ -14,6 +14,7 @@ from threadkeep._core.engine.model import Batch, Segment, Span
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Numbers, Ref
 from threadkeep._core.engine.shadow import Shadow, is_leaf
+from threadkeep._core.engine.tips import Proof
 
 _LEAST = 128  # entries before the first sweep
 _MOST_LIVES = 4096  # threads of one object, which a program may pass to all of its runs
@@ -43,6 +44,14 @@ ITSELF: Task = ("", 0)
 
 
 @dataclass(slots=True, eq=False)
+class Noted:
+    """Parts of a checkpoint that a run has seen stored."""
+
+    tasks: set[Task]
+    proof: Proof | None  # proves all of it; None: no single one does
+
+
+@dataclass(slots=True, eq=False)
 class RunEntry:
     """One run of a graph, by an object that belongs to it alone."""
 
@@ -50,27 +59,29 @@ class RunEntry:
     lives: dict[Any, int]  # of the threads that it has loaded
     is_inner: bool = False  # a subgraph's, before LangGraph 1.2
     # The last checkpoints that it has loaded or stored, or has stored writes on.
-    stored: dict[tuple[Any, str, str], set[Task]] = field(default_factory=dict)
+    stored: dict[tuple[Any, str, str], Noted] = field(default_factory=dict)
 
-    def note(self, place: tuple[Any, str, str], tasks: Iterable[Task]) -> None:
-        """Note that the store has these of a checkpoint."""
+    def note(self, place: tuple[Any, str, str], tasks: Iterable[Task], proof: Proof) -> None:
+        """Note that the store has these of a checkpoint, as `proof` proves."""
         stored = self.stored
         known = stored.get(place)
         if known is not None:
-            known.update(tasks)
+            known.tasks.update(tasks)
+            if known.proof is not proof:
+                known.proof = None
             return
-        stored[place] = set(tasks)
+        stored[place] = Noted(set(tasks), proof)
         if len(stored) > 2 * _STORED:
             for oldest in [*stored][:-_STORED]:
                 stored.pop(oldest, None)
 
-    def saved(self, thread: Any, batch: Batch) -> None:
+    def saved(self, thread: Any, batch: Batch, proof: Proof) -> None:
         """Note that the store has a batch of the run."""
         for row in batch.checkpoints:
-            self.note((thread, row.ns, row.id), (ITSELF,))
+            self.note((thread, row.ns, row.id), (ITSELF,), proof)
         for write in batch.writes:
             place = thread, write.ns, write.checkpoint_id
-            self.note(place, ((write.task_id, write.run),))
+            self.note(place, ((write.task_id, write.run),), proof)
 
     @property
     def ended(self) -> bool:

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core.engine.model import ReadThread
+from threadkeep.errors import ConflictError
 from threadkeep.savers.saver import Saver
 
 
@@ -94,6 +95,16 @@ def test_no_thread_and_no_channels(made):
     saver, _ = made
     assert saver.get_delta_channel_history(config=config(), channels=["d"]) == {"d": {"writes": []}}
     assert saver.get_delta_channel_history(config=config(), channels=[]) == {}
+
+
+def test_a_checkpoint_that_is_removed_after_it_was_loaded(made):
+    saver, _ = made
+    tell(saver, 3)
+    loaded, never = saver.get_tuple(config()).config, tell(InMemorySaver(), 3)
+    saver.delete_thread("t")
+    with pytest.raises(ConflictError, match="removed meanwhile"):
+        saver.get_delta_channel_history(config=loaded, channels=["d"])
+    assert saver.get_delta_channel_history(config=never, channels=["d"]) == {"d": {"writes": []}}
 
 
 # -- pruned, where no metadata counts the channel --------------------------------------
