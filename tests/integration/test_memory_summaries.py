@@ -106,6 +106,21 @@ def test_a_turn_goes_on_where_no_summary_can_be_made(
     assert len(memory.load(at("t"))) == 5
 
 
+def test_a_turn_on_a_checkpoint_from_before_its_summary_removes_nothing() -> None:
+    summarizer = Summarizer()
+    memory = layered(MemorySaver(), summarizer)
+    chat = Chat(memory)
+    chat.talk("t", talk(4))
+    memory.pin("t", "m0")
+    memory.groups.collapse("t", 0, 1)
+    summarizer.is_down = True
+    chat.say("t", talk(2, 4))
+    summarizer.is_down = False
+    memory.load(at("t"))  # (with the summary)
+    chat.say(memory.get_tuple(at("t")).config, talk(2, 6))  # (without: a checkpoint keeps its view)
+    assert [one.id for one in memory.full_messages("t")] == names(0, 8)
+
+
 async def test_an_async_turn_goes_on_too() -> None:
     summarizer = Summarizer()
     summarizer.is_down = True

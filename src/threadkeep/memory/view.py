@@ -363,7 +363,7 @@ class LayeredView(Archiving):
         if views and (len(views) > 1 or not marks or views[0].mark in marks):
 
             def likeness(view: View) -> tuple[bool, int]:
-                return view.mark in marks, sum(one.id in ids for one in view.live) - len(view.live)
+                return view.mark in marks, -len(ids ^ {one.id for one in self._messages(view)})
 
             return max(views, key=likeness)
         seen = yield from self._look(records.place(at.thread, at.id, at.ns))
