@@ -209,7 +209,7 @@ ROUNDS = [*talk(1), call("c1", "a", "b"), result("a"), result("b"), call("c2", "
 
 @pytest.mark.parametrize(
     ("said", "tokens", "batch", "parts"),
-    [(ROUNDS, 2, 3, [1, 3]), (talk(100), 80, 20, [50, 20])],  # (the batch begins anew each time)
+    [(ROUNDS, 2, 3, [1, 3]), (talk(100), 80, 20, [50, 20])],  # (each time a new batch)
 )
 def test_what_leaves_in_steps_is_summarized_once(
     another: Any, said: list[Any], tokens: int, batch: int, parts: list[int]
