@@ -400,7 +400,7 @@ WITH checked AS MATERIALIZED ({checked}), dropped AS MATERIALIZED (
     FROM checked)
 """
 _DROP_EXPECTED = f"""{_DROPPED}
-SELECT refusal, at_namespace, at_checkpoint,
+SELECT nullif(refusal, 'done'), at_namespace, at_checkpoint,
     CASE WHEN refusal IS NULL AND gone IS NOT NULL THEN {{told}} END
 FROM dropped
 """
@@ -423,6 +423,8 @@ def _drop(change: model.DropThread) -> Statement:
     if is_free and not replaced and change.entry is None:
         return Statement("SELECT {schema}.drop_thread(%s, %s, %s, %s)", values)
     checked = _batch(expected, None)
+    asked = checked.sql.replace("the_thread => %s", "end_tip => %s, the_thread => %s", 1)
+    checked = Statement(asked, (_number(tip if change.ends else None), *checked.values))
     if change.rows is not None:
         put = _batch(change.rows, tip_of(change.rows))
         text = _REPLACE.replace("{put}", put.sql.replace("the_thread => %s", _AFTER_DROP, 1))

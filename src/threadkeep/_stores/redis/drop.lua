@@ -1,7 +1,12 @@
--- Remove all rows of a thread and leave a tombstone. Arguments: the expectations (rows.lua), the
--- tombstone's time, the tip, the new life or '', '1' and an entry (writing.lua) or '0', '1' and the rows that replace the thread
--- or '0'.
+-- Remove all rows of a thread and leave a tombstone. Arguments: the new life or '', the expectations
+-- (rows.lua), the tombstone's time, the tip, '1' and an entry (writing.lua) or '0', '1' and the rows
+-- that replace the thread or '0'.
 
+local life = take()
+if life ~= '' and redis.call('HGET', THREAD, 'life') == life then
+    -- A retry after a lost answer: what was saved since is not deleted.
+    return done(news(state_now()))
+end
 local refusal = check_thread() or check_fences()
 if refusal then
     return refusal
@@ -14,7 +19,7 @@ local before = state_now()
 drop_labels()
 local kept = redis.call('HMGET', THREAD, 'generation', 'ttl', 'revision', 'life')
 redis.call('DEL', THREAD, ROWS, CHILDREN, WRITES, PLACES, DATA)
-local at, tip, life = take(), take(), take()
+local at, tip = take(), take()
 redis.call('HSET', THREAD, 'generation', kept[1], 'deleted_at', at, 'revision', kept[3] or 0)
 redis.call('HINCRBY', THREAD, 'generation', 1)
 redis.call('HINCRBY', THREAD, 'revision', 1)

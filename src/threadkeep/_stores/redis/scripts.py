@@ -124,9 +124,10 @@ def _replacement(row: model.WriteRow) -> tuple[bytes, bytes]:
 
 def drop_words(change: model.DropThread) -> Iterator[Word]:
     """Yield the arguments of `drop.lua`."""
-    yield from _expected(change.expected)
     tip = tip_of(change)
-    yield from (change.now, pack_number(tip), tip if change.ends else "")
+    yield tip if change.ends else ""
+    yield from _expected(change.expected)
+    yield from (change.now, pack_number(tip))
     yield int(change.entry is not None)
     if change.entry is not None:
         yield from entry_words(change.entry)

@@ -298,6 +298,7 @@ CREATE FUNCTION {schema}.commit_batch(
     new_bodies bytea[] DEFAULT NULL,
     hide_namespaces text[] DEFAULT NULL,
     hide_ids text[] DEFAULT NULL,
+    end_tip bigint DEFAULT NULL,  -- of the deletion that this batch is checked for
     OUT refusal text,
     OUT at_namespace text,
     OUT at_checkpoint text)
@@ -311,7 +312,9 @@ DECLARE
 BEGIN
     thread := {schema}.lock_thread(the_thread);
     its_heap := coalesce(thread.its_heap, the_thread);
-    IF expected_life <> thread.its_life THEN
+    IF end_tip = thread.its_life THEN
+        refusal := 'done';  -- a retry after a lost answer: what was saved since is not deleted
+    ELSIF expected_life <> thread.its_life THEN
         refusal := 'deleted';
     ELSIF expected_generation <> thread.its_generation OR NOT expected_tips <@ thread.its_tips THEN
         refusal := 'stale';
@@ -472,7 +475,9 @@ CREATE FUNCTION {schema}.drop_thread(
     is_end boolean DEFAULT true)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM {schema}.lock_thread(the_thread);
+    IF ({schema}.lock_thread(the_thread)).its_life = its_tip AND is_end THEN
+        RETURN;  -- (as in commit_batch)
+    END IF;
     PERFORM {schema}.empty_thread(the_thread);
     DELETE FROM {schema}.thread_labels WHERE thread_id = the_thread;
     UPDATE {schema}.threads
