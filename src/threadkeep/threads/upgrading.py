@@ -34,7 +34,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     is_archived,
 )
-from threadkeep._core.engine.tips import Look
+from threadkeep._core.engine.tips import Link, Look, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
@@ -212,6 +212,7 @@ class _Upgrade(NamedTuple):
             snapshot.rows.generation,
             fences=snapshot.fences,
             bump_generation=True,  # (a run may hold the bytes that its next patch is made for)
+            link=Link(Proof.of(snapshot.rows)),
         )
         counts = UpgradedThread(self.thread, 0, 0, 0)
         if new.elements:

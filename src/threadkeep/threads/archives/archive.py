@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from threadkeep._core.engine import registration, thread_summary
 from threadkeep._core.engine.cold_references import ArchiveRecord, archive_of, is_at, with_archive
@@ -29,11 +29,13 @@ from threadkeep._core.engine.thread_entry import (
     ThreadStatus,
     is_archived,
 )
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
+    StaleThreadError,
     StateError,
     TamperedDataError,
     ThreadNotFoundError,
@@ -92,7 +94,10 @@ def archive(
             state=ThreadStatus.ARCHIVED, waits_at=waits_at
         )
         fences = fence, EntryFence(entry.revision)
-        change = DropThread(thread, state.whole.deleted_at, rows.generation, fences, archived)
+        link = Link(Proof.of(rows))
+        change = DropThread(
+            thread, state.whole.deleted_at, rows.generation, fences, archived, link=link
+        )
         try:
             yield from on(store, commit(change))
         except OVERTAKEN:
@@ -130,8 +135,10 @@ def announce(
             archive = archive._replace(offloaded=-1)
         return entry if archive == known else with_archive(entry, archive)
 
-    entry = yield from on(store, registration.change(engine, thread, update))
-    return cast("ArchiveRecord", archive_of(entry))
+    record = archive_of((yield from on(store, registration.change(engine, thread, update))))
+    if record is None:  # (it was lost at once)
+        raise StaleThreadError(thread=thread)
+    return record
 
 
 def pack(
@@ -202,8 +209,8 @@ def opened(
 def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[None]:
     """Restore the rows of a thread, if `archive` still is its archive.
 
-    Segments come first; then one change adds all rows and the thread's former state. The entry
-    still names the archive.
+    Segments come first; then one change adds all rows and the thread's former state. Each builds on
+    the one before. The entry still names the archive.
     """
 
     def attempt() -> Operation[None]:
@@ -212,9 +219,9 @@ def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[No
             return  # (another process has restored it)
         state = yield from fetch_checkpoint(whole.thread, "", None)
         fences = (RowsFence(0, 0), EntryFence(entry.revision))
-        plain = Batch(whole.thread, now, state.generation, fences=fences)
+        plain, proof = Batch(whole.thread, now, state.generation, fences=fences), Proof.of(state)
         for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
-            yield from commit(plain._replace(segments=tuple(segments)))
+            yield from commit(plain._replace(segments=tuple(segments), link=Link(proof)))
         size = sum([len(segment.data) for segment in whole.segments])
         back = with_archive(entry, archive._replace(back_at=now))
         change = plain._replace(
@@ -223,6 +230,7 @@ def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[No
             bump_generation=True,
             entry=back._replace(state=archive.state),
             touch=thread_summary.of_rows(*stored_of(whole), size),
+            link=Link(proof),
         )
         yield from commit(change)
 

@@ -69,6 +69,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep.errors import (
@@ -340,6 +341,7 @@ def _exchange(
         segments=tuple(new),
         drop_segments=tuple(map(segment_key, old)),
         touch=EntryUpdate(size=_bytes_of(new) - _bytes_of(old)),
+        link=Link(Proof.of(rows)),
     )
 
 

@@ -51,6 +51,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._stores.records import with_writes
 from threadkeep.errors import CodecError, StaleThreadError, ThreadExistsError, ThreadkeepError
@@ -413,18 +414,21 @@ def _batches(
     """Yield the missing parts: segments before rows, older checkpoints before younger ones.
 
     A larger segment replaces small ones, as in sealing. The last batch of a new thread raises the
-    generation: a process may still know an expired thread of the same id.
+    generation: a process may still know an expired thread of the same id. Each builds on the one
+    before.
     """
+    proof = Proof.of(there.rows)
     plain = Batch(whole.thread, now, there.rows.generation, fences=(there.rows_fence,))
     for part in parts_of(_uncovered(whole.segments, there.rows.segments), lambda s: len(s.data)):
         drops = [span for one in part for span in _overlapping(one, there.rows.segments)]
         keys = tuple([(span.log, span.start, span.stop - span.start) for span in drops])
-        yield plain._replace(segments=tuple(part), drop_segments=keys)
+        yield plain._replace(segments=tuple(part), drop_segments=keys, link=Link(proof))
     done, batches = there.rows_fence, []
     for rows in parts_of(sorted(rows_of(whole) - stored, key=_age), thread_summary.row_size):
         checkpoints = tuple([row for row in rows if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in rows if isinstance(row, WriteRow)])
-        batches.append(plain._replace(fences=(done,), checkpoints=checkpoints, writes=writes))
+        own = plain._replace(fences=(done,), link=Link(proof))
+        batches.append(own._replace(checkpoints=checkpoints, writes=writes))
         done = RowsFence(done.checkpoints + len(checkpoints), done.writes + len(writes))
     yield from batches[:-1]
     for last in batches[-1:]:
