@@ -24,7 +24,7 @@ MOST = 40  # requests, of any one call
 
 
 def grow(saver: Any, number: int, who: str) -> None:
-    """Put checkpoint `number`: large values of the same size, whoever puts them."""
+    """Put checkpoint `number`: large values, of the same size by each saver."""
     text = f"{who} {random.Random(f'{who} {number}').randbytes(4000).hex()}"
     one = Chain(saver, start=number - 1).follow()
     one.put(said=[*one.values.get("said", []), text], page=text[::-1])

@@ -797,6 +797,28 @@ def test_a_thread_is_split(memory: Any, saver: Any) -> None:
         memory.split("absent")
 
 
+def test_a_deleted_thread_may_be_used_again(memory: Any) -> None:
+    for _ in range(2):
+        assert len(memory.view(at("t"), talk(24))) < 24
+        memory.save(at("before"), talk(24))
+        memory.split("before", "next")
+        for thread in ("t", "before", "next"):
+            memory.delete_thread(thread)
+
+
+def test_a_view_under_way_does_not_bring_a_deleted_thread_back(saver: Any) -> None:
+    def deleting(messages: Any, previous: Any) -> str:
+        saver.delete_thread("t")
+        return told(messages, previous)
+
+    memory = layered(saver, summarizer=deleting)
+    memory.view(at("t"), talk(24))
+    saver.delete_thread("t")
+    before = [*saver.list(None)]
+    memory.view(at("t"), talk(24))
+    assert [*saver.list(None)] == before == []
+
+
 def test_arguments_that_are_refused() -> None:
     inner = MemorySaver()
     for wrong in (

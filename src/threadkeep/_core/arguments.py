@@ -52,6 +52,11 @@ def head(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": validation.thread_id(thread), "checkpoint_ns": ""}}
 
 
+def saving_as(run: object, config: RunnableConfig) -> RunnableConfig:
+    """Return the config of a call that is not a graph's, and belongs to this run."""
+    return {**config, "configurable": {**config["configurable"], OWN_RUN: run}}
+
+
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
     configurable = config.get("configurable") if validation.is_mapping(config) else None
     if not validation.is_mapping(configurable):

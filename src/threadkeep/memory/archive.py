@@ -18,6 +18,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
+from threadkeep._core import arguments
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.lru import Lru
 from threadkeep._run import driver
@@ -121,11 +122,18 @@ class Archive(Delegate):
             self._records.put(thread, key, record)
         return record
 
-    def _add(self, thread: str, before: Record | None, record: Record) -> Operation[Record]:
-        """Store a record, and add its messages to the index."""
+    def _add(
+        self, thread: str, before: Record | None, record: Record, run: object = None
+    ) -> Operation[Record]:
+        """Store a record, and add its messages to the index.
+
+        `run` has read the thread, for a record whose checkpoint is not stored.
+        """
         version = self._inner.get_next_version(None if before is None else before.version, None)
         record = replace(record, version=version)
-        yield from self._call("put", *records.to_put(thread, record, self.channel))
+        config, *more = records.to_put(thread, record, self.channel)
+        config = config if run is None else arguments.saving_as(run, config)
+        yield from self._call("put", config, *more)
         self._records.put(thread, record.key, record)
         yield from self._index(thread, record)
         return record

@@ -47,6 +47,7 @@ class SeenCheckpoint:
     thread: str
     live: list[BaseMessage]
     record: Record | None
+    run: object = None  # of a call on a conversation that is not stored
 
     @property
     def key(self) -> str:
@@ -230,7 +231,7 @@ class Archiving(Archive):
         if found is not None:
             return found
         first = Record(key=seen.key, root=seen.key, created_at=seen.found.checkpoint["ts"])
-        return (yield from self._add(seen.thread, None, first))
+        return (yield from self._add(seen.thread, None, first, seen.run))
 
     def _claimed(
         self, thread: str, before: Record, newest: CheckpointTuple | None

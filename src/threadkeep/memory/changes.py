@@ -165,7 +165,8 @@ class LayeredChanges(LayeredView):
         seen = yield from self._found(config)
         name = str(uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
         new = arguments.head(name)
-        if (yield from self._look(new)) is not None:
+        run = object()
+        if (yield from self._look(arguments.saving_as(run, new))) is not None:
             raise StateError("The new thread already has checkpoints.", thread=name)
         if not seen.stop:
             raise StateError("The thread has no messages to summarize.", thread=seen.thread)
@@ -184,7 +185,7 @@ class LayeredChanges(LayeredView):
             origin=(seen.thread, seen.key),
             created_at=datetime.now(UTC).isoformat(),
         )
-        seed = yield from self._add(name, None, seed)
+        seed = yield from self._add(name, None, seed, run)
         yield from self._write(new, None, [], seed, key=root)
         yield from self._call_threads("update", name, metadata={"split_from": seen.thread})
         yield from self._call_threads("update", seen.thread, metadata={"split_into": name})

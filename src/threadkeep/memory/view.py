@@ -256,8 +256,9 @@ class LayeredView(Archiving):
         given = [window.with_id(one) for one in messages]
         checkpoint: Any = {**empty_checkpoint(), "id": at.id or str(uuid6())}
         found = CheckpointTuple(config, checkpoint, {})
-        record, live = yield from self._taken_apart(at, given)
-        seen = yield from self._advance(SeenCheckpoint(found, at.thread, live, record))
+        run = object() if at.id is None else None
+        record, live = yield from self._taken_apart(at, given, run)
+        seen = yield from self._advance(SeenCheckpoint(found, at.thread, live, record, run=run))
         view = yield from self._view(seen, record)
         present = {one.id: one for one in given}
         return self._messages(replace(view, carried={id: present.get(id) for id in view.carried}))
@@ -265,12 +266,12 @@ class LayeredView(Archiving):
     view, aview = sync_and_async(_view_for)
 
     def _taken_apart(
-        self, at: CheckpointRef, given: MessageList
+        self, at: CheckpointRef, given: MessageList, run: object
     ) -> Operation[tuple[Record | None, MessageList]]:
         """Return the record that messages begin with, and the messages in full after it."""
         names = [_name_of(one) for one in given if window.is_marker(one)]
         if not names:
-            record = yield from self._beginning(at.thread, given)
+            record = yield from self._beginning(at.thread, given, run)
             return record, given[0 if record is None else record.stop :]
         view = yield from self._view_named(at, given, names)
         live: MessageList = []
@@ -294,10 +295,11 @@ class LayeredView(Archiving):
             return View(record=record, carried={str(one.id): one for one in record.kept})
         return view
 
-    def _beginning(self, thread: str, given: MessageList) -> Operation[Record | None]:
+    def _beginning(self, thread: str, given: MessageList, run: object) -> Operation[Record | None]:
         """Return the record that archives the most of the messages that have left the window."""
-        before = given[: self._leaving(None, given)]
-        newest = yield from self._call("get_tuple", records.place(thread))
+        before, config = given[: self._leaving(None, given)], records.place(thread)
+        config = config if run is None else arguments.saving_as(run, config)
+        newest = yield from self._call("get_tuple", config)
         if newest is None:
             return None
         record = records.longest([records.from_tuple(newest)], before)

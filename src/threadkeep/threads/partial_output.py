@@ -421,9 +421,7 @@ class StreamRows(PartialRows):
             yield from self._call(self._saver, "get_tuple", self._config())
 
     def _config(self, parent: str | None = None) -> RunnableConfig:
-        config = super()._config(parent)
-        config["configurable"][arguments.OWN_RUN] = self._run
-        return config
+        return arguments.saving_as(self._run, super()._config(parent))
 
     def append(self, parts: Iterable[Part]) -> Operation[None]:
         """Save more parts, as durably as the saver does."""

@@ -4,7 +4,7 @@
 
 local life = take()
 if life ~= '' and redis.call('HGET', THREAD, 'life') == life then
-    -- A retry after a lost answer: what was saved since is not deleted.
+    -- A retry after a lost answer: later saves are not deleted.
     return done(news(state_now()))
 end
 local refusal = check_thread() or check_fences()

@@ -313,7 +313,7 @@ BEGIN
     thread := {schema}.lock_thread(the_thread);
     its_heap := coalesce(thread.its_heap, the_thread);
     IF end_tip = thread.its_life THEN
-        refusal := 'done';  -- a retry after a lost answer: what was saved since is not deleted
+        refusal := 'done';  -- a retry after a lost answer: later saves are not deleted
     ELSIF expected_life <> thread.its_life THEN
         refusal := 'deleted';
     ELSIF expected_generation <> thread.its_generation OR NOT expected_tips <@ thread.its_tips THEN
