@@ -860,6 +860,26 @@ def test_an_id_that_was_removed_comes_again(plain: Any) -> None:
     assert plain.search_messages("t", query="message 0") == []
 
 
+def removed(plain: Any) -> list[Any]:
+    """A conversation whose only archived message was removed, and that begins with its equal."""
+    plain.save("t", [HumanMessage("hi", id="a"), *talk(4)])
+    plain.remove("t", ["a"])
+    plain.resummarize("t")
+    assert plain.load(at("t")) == talk(4)
+    return [HumanMessage("hi", id="b"), *talk(4)]
+
+
+def test_a_message_that_equals_a_removed_one_is_saved(plain: Any) -> None:
+    said = removed(plain)
+    plain.save("t", said)
+    assert plain.full_messages("t") == said
+
+
+def test_a_message_that_equals_a_removed_one_is_in_the_view(plain: Any) -> None:
+    view = plain.view(at("t"), removed(plain))
+    assert view[0].content == f"{TITLE} 1 more after 0"
+
+
 def test_equal_messages_that_are_sent_again_are_no_edit(plain: Any) -> None:
     chat, said = Chat(plain), talk(12)
     chat.talk("t", said)

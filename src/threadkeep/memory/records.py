@@ -262,13 +262,16 @@ def archived(records: Sequence[Record]) -> Iterator[tuple[int, BaseMessage, Reco
 
 
 def longest(some: Iterable[Record], messages: Sequence[BaseMessage]) -> Record | None:
-    """Return the record that archives the most of the messages that a conversation begins with."""
+    """Return the record that archives the most of the messages that a conversation begins with.
+
+    A conversation from which messages were removed begins with others, even if they look the same.
+    """
     found, digest, stop = None, "", 0
     for record in sorted(some, key=lambda one: (one.stop, one.key)):
         if record.stop <= len(messages):
             digest = window.digest(digest, messages[stop : record.stop])
             stop = record.stop
-            found = record if record.digest == digest else found
+            found = record if record.digest == digest and not record.removed else found
     return found
 
 

@@ -130,10 +130,8 @@ class LayeredCheckpointSaver(LayeredChanges):
             view = yield from self._restored(at, view, _with_ids(given, ()))
             record, live = view.record, [*view.live]
         else:
-            if record is None or window.digest("", given[: record.stop]) != record.digest:
-                record = None  # (another conversation)
-            else:
-                given = given[record.stop :]
+            record = None if record is None else records.longest([record], given)
+            given = given if record is None else given[record.stop :]
             live = _with_ids(given, seen.live)
         stored = yield from self._write(head, seen, live, record)
         yield from self._get_tuple(head)  # (archives the messages that are due)
