@@ -20,7 +20,7 @@ from threadkeep._stores.options import Option, switch
 from threadkeep.errors import InvalidArgumentError, WrongKeyError
 
 if TYPE_CHECKING:
-    from threadkeep._core.eax import LangGraphCipher
+    from threadkeep._core.langgraph_cipher import LangGraphCipher
     from threadkeep._core.sealing import Sealer
 
 VARIABLE = "TK_KEYS"
@@ -218,8 +218,13 @@ class KeyRing:
         return Sealer(self._keys, next(iter(self._keys)), context, clues, padding=padding)
 
     def langgraph_cipher(self) -> LangGraphCipher:
-        """Return a cipher of LangGraph's `EncryptedSerializer`, which tries each key."""
-        from threadkeep._core.eax import LangGraphCipher  # noqa: PLC0415 - an extra
+        """Return a cipher of LangGraph's `EncryptedSerializer`, which tries each key.
+
+        Raises:
+            OpenError: pycryptodome is not installed.
+        """
+        with extra("LangGraph's EncryptedSerializer", "keys"):
+            from threadkeep._core.langgraph_cipher import LangGraphCipher  # noqa: PLC0415
 
         return LangGraphCipher([*self._keys.values()])
 

@@ -348,7 +348,7 @@ class Payloads:
 
     Raises:
         InvalidArgumentError: the key has an invalid length.
-        OpenError: a key is given, and cryptography is not installed.
+        OpenError: a key is given, and the extra `keys` is not installed.
 
     Attributes:
         plain: the number of values read that were not encrypted, though there are keys.
