@@ -35,62 +35,16 @@ if TYPE_CHECKING:
     from threadkeep.threads.retention import gc
     from threadkeep.threads.transfer import adopt, bundles, leave, mirror
 
-_PATHS = {
-    "accounts": "threads.accounts",
-    "adopt": "threads.transfer.adopt",
-    "answering": "threads.answering",
-    "archive": "threads.archives.archive",
-    "bundles": "threads.transfer.bundles",
-    "check": "threads.repair.check",
-    "checkpoints": "threads.diff.checkpoints",
-    "editing": "threads.editing",
-    "erasure": "threads.erasure",
-    "forks": "threads.forks",
-    "gc": "threads.retention.gc",
-    "growth": "threads.growth",
-    "heads": "threads.heads",
-    "last_statistics": "threads.last_statistics",
-    "leave": "threads.transfer.leave",
-    "merging": "threads.merging",
-    "mirror": "threads.transfer.mirror",
-    "offload": "threads.archives.offload",
-    "partial_output": "threads.partial_output",
-    "registry": "threads.registry",
-    "repair": "threads.repair.repair",
-    "rotation": "threads.rotation",
-    "shredding": "threads.shredding",
-    "statistics": "threads.statistics",
-    "tiering": "threads.archives.tiering",
-    "upgrading": "threads.upgrading",
+_HOMES = {  # names of modules, by package
+    "threads": "accounts answering editing erasure forks growth heads last_statistics merging"
+    " partial_output registry rotation shredding statistics upgrading",
+    "threads.archives": "archive offload tiering",
+    "threads.diff": "checkpoints",
+    "threads.repair": "check repair",
+    "threads.retention": "gc",
+    "threads.transfer": "adopt bundles leave mirror",
 }
-__all__ = [
-    "accounts",
-    "adopt",
-    "answering",
-    "archive",
-    "bundles",
-    "check",
-    "checkpoints",
-    "editing",
-    "erasure",
-    "forks",
-    "gc",
-    "growth",
-    "heads",
-    "last_statistics",
-    "leave",
-    "merging",
-    "mirror",
-    "offload",
-    "partial_output",
-    "registry",
-    "repair",
-    "rotation",
-    "shredding",
-    "statistics",
-    "tiering",
-    "upgrading",
-]
+_PATHS = {name: f"{home}.{name}" for home, names in _HOMES.items() for name in names.split()}
 
 
 class _NotImported:
