@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -26,12 +26,24 @@ if TYPE_CHECKING:
     from threadkeep.threads.transfer.leave import LeaveReport
     from threadkeep.threads.transfer.mirror import MirrorReport
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class ThreadEntries:
     """Entries of threads in the registry of a store, and their newest values."""
 
     _store: LayeredBackend
     _engine: Engine
+
+    def _on(
+        self,
+        operation: Callable[Concatenate[Engine, P], Operation[T]],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Operation[T]:
+        """Run an operation of the engine on the store."""
+        return on(self._store, operation(self._engine, *args, **options))
 
     def _create(
         self,
@@ -55,10 +67,7 @@ class ThreadEntries:
             ThreadExistsError: the thread exists.
             InvalidArgumentError: an argument is invalid.
         """
-        return on(
-            self._store,
-            lazy.registry.create(self._engine, thread_id, metadata, tags, ttl, exist_ok=exist_ok),
-        )
+        return self._on(lazy.registry.create, thread_id, metadata, tags, ttl, exist_ok=exist_ok)
 
     create, acreate = sync_and_async(_create)
 
@@ -84,7 +93,7 @@ class ThreadEntries:
             ThreadNotFoundError: the thread does not exist.
             InvalidArgumentError: an argument is invalid.
         """
-        return on(self._store, lazy.registry.update(self._engine, thread_id, metadata or {}, ttl))
+        return self._on(lazy.registry.update, thread_id, metadata or {}, ttl)
 
     update, aupdate = sync_and_async(_update)
 
@@ -105,12 +114,7 @@ class ThreadEntries:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
             InvalidArgumentError: a tag is not text or too long, or there are too many.
         """
-        return on(
-            self._store,
-            lazy.registry.tag(
-                self._engine, thread_id, tags, checkpoint_id, checkpoint_ns, add=True
-            ),
-        )
+        return self._on(lazy.registry.tag, thread_id, tags, checkpoint_id, checkpoint_ns, add=True)
 
     tag, atag = sync_and_async(_tag)
 
@@ -123,12 +127,7 @@ class ThreadEntries:
             ThreadNotFoundError: the thread does not exist.
             InvalidArgumentError: a tag is not text.
         """
-        return on(
-            self._store,
-            lazy.registry.tag(
-                self._engine, thread_id, tags, checkpoint_id, checkpoint_ns, add=False
-            ),
-        )
+        return self._on(lazy.registry.tag, thread_id, tags, checkpoint_id, checkpoint_ns, add=False)
 
     untag, auntag = sync_and_async(_untag)
 
@@ -140,10 +139,7 @@ class ThreadEntries:
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
         """
-        return on(
-            self._store,
-            lazy.registry.pin(self._engine, thread_id, checkpoint_id, checkpoint_ns, pinned=True),
-        )
+        return self._on(lazy.registry.pin, thread_id, checkpoint_id, checkpoint_ns, pinned=True)
 
     pin, apin = sync_and_async(_pin)
 
@@ -151,10 +147,7 @@ class ThreadEntries:
         self, thread_id: str, *, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
         """Undo `pin`, also for a checkpoint that no longer exists."""
-        return on(
-            self._store,
-            lazy.registry.pin(self._engine, thread_id, checkpoint_id, checkpoint_ns, pinned=False),
-        )
+        return self._on(lazy.registry.pin, thread_id, checkpoint_id, checkpoint_ns, pinned=False)
 
     unpin, aunpin = sync_and_async(_unpin)
 
@@ -191,10 +184,7 @@ class ThreadEntries:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
             ThreadArchivedError: the thread is archived, and this saver has no `cold=`.
         """
-        return on(
-            self._store,
-            lazy.editing.edit(self._engine, thread_id, values, checkpoint_id, if_head=if_head),
-        )
+        return self._on(lazy.editing.edit, thread_id, values, checkpoint_id, if_head=if_head)
 
     edit, aedit = sync_and_async(_edit)
 
@@ -218,7 +208,7 @@ class ThreadEntries:
         Raises:
             InvalidArgumentError: an argument is invalid.
         """
-        return on(self._store, lazy.registry.search(self._engine, order, limit, cursor, filters))
+        return self._on(lazy.registry.search, order, limit, cursor, filters)
 
     search, asearch = sync_and_async(_search)
 
@@ -233,7 +223,7 @@ class ThreadEntries:
 
         def page() -> Operation[Iterable[ThreadInfo]]:
             nonlocal cursor, is_last
-            found = yield from on(self._store, lazy.registry.by_name(self._engine, cursor, filters))
+            found = yield from self._on(lazy.registry.by_name, cursor, filters)
             cursor, is_last = found.cursor, found.cursor is None
             return found.threads
 
@@ -248,7 +238,7 @@ class ThreadEntries:
         Raises:
             InvalidArgumentError: a filter is invalid.
         """
-        return on(self._store, lazy.registry.count(self._engine, filters))
+        return self._on(lazy.registry.count, filters)
 
     count, acount = sync_and_async(_count)
 
@@ -288,7 +278,7 @@ class ThreadEntries:
         Reads only these questions and their answers, not the state. An interrupt stays in the list
         until its task has ended. Raises UnknownTypeError if a question cannot be read.
         """
-        return on(self._store, lazy.answering.interrupts(self._engine, thread_id))
+        return self._on(lazy.answering.interrupts, thread_id)
 
     interrupts, ainterrupts = sync_and_async(_interrupts)
 
@@ -318,10 +308,7 @@ class ThreadEntries:
             InvalidArgumentError: `answers` is no dict of values.
             UnserializableError, ConflictError: as for saves.
         """
-        return on(
-            self._store,
-            lazy.answering.answer(self._engine, thread_id, answers, checkpoint_id, replace=replace),
-        )
+        return self._on(lazy.answering.answer, thread_id, answers, checkpoint_id, replace=replace)
 
     answer, aanswer = sync_and_async(_answer)
 

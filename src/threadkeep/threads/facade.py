@@ -55,7 +55,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             InvalidArgumentError: a name is no text.
             CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
-        return on(self._store, lazy.forks.branches(self._engine, thread_id, checkpoint_ns))
+        return self._on(lazy.forks.branches, thread_id, checkpoint_ns)
 
     branches, abranches = sync_and_async(_branches)
 
@@ -66,7 +66,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             ThreadNotFoundError: the thread has no checkpoints.
             ThreadkeepError: as `branches`.
         """
-        return on(self._store, lazy.forks.all_branches(self._engine, thread_id))
+        return self._on(lazy.forks.all_branches, thread_id)
 
     branches_by_ns, abranches_by_ns = sync_and_async(_branches_by_ns)
 
@@ -144,11 +144,8 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             InvalidArgumentError: a name or the limit is invalid.
             CorruptionError: a checkpoint's manifest is damaged.
         """
-        return on(
-            self._store,
-            lazy.checkpoints.versions(
-                self._engine, thread_id, channel, checkpoint_ns, limit, checkpoint_id
-            ),
+        return self._on(
+            lazy.checkpoints.versions, thread_id, channel, checkpoint_ns, limit, checkpoint_id
         )
 
     versions, aversions = sync_and_async(_versions)
@@ -198,9 +195,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             CheckpointNotFoundError: it has no such checkpoint.
             ThreadExistsError: the thread `new_thread_id` has checkpoints.
         """
-        return on(
-            self._store, lazy.forks.fork(self._engine, thread_id, checkpoint_id, new_thread_id)
-        )
+        return self._on(lazy.forks.fork, thread_id, checkpoint_id, new_thread_id)
 
     fork, afork = sync_and_async(_fork)
 
@@ -239,10 +234,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
             ThreadNotFoundError: one of the threads has no checkpoints.
         """
-        return on(
-            self._store,
-            lazy.merging.merge(self._engine, fork_id, target_thread_id, strategy, dry_run=dry_run),
-        )
+        return self._on(lazy.merging.merge, fork_id, target_thread_id, strategy, dry_run=dry_run)
 
     merge_fork, amerge_fork = sync_and_async(_merge_fork)
 
@@ -330,7 +322,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             ThreadNotFoundError: the thread does not exist.
             InvalidArgumentError: it is no Retention, or has `max_count`, which is for stores.
         """
-        return on(self._store, lazy.registry.retain(self._engine, thread_id, policy))
+        return self._on(lazy.registry.retain, thread_id, policy)
 
     retain, aretain = sync_and_async(_retain)
 
@@ -365,7 +357,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             CorruptionError: the cold store lost or changed an object.
             OpenError, BackendError: the cold store refused or failed.
         """
-        return on(self._store, lazy.tiering.restore(self._engine, thread_id))
+        return self._on(lazy.tiering.restore, thread_id)
 
     restore, arestore = sync_and_async(_restore)
 
