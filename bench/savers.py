@@ -156,8 +156,6 @@ def langgraph_memory_async(_path: Path) -> OpenedAsync:
 FULL = partial(langgraph_sqlite, synchronous="full")
 NORMAL = partial(langgraph_sqlite, synchronous="normal")
 
-RELAXED = threadkeep.WriteBehind()
-
 KINDS = {
     kind.key: kind
     for kind in (
@@ -238,14 +236,6 @@ KINDS = {
             open_async=postgres.ours_pooled,
         ),
         Kind(
-            "pg-relaxed",
-            "threadkeep PostgreSQL, write-behind",
-            partial(postgres.ours, write_behind=RELAXED),
-            store=DATABASE,
-            quick=True,
-            open_async=partial(postgres.ours_async, write_behind=RELAXED),
-        ),
-        Kind(
             "redis",
             "threadkeep Redis",
             redis.ours,
@@ -264,8 +254,8 @@ KINDS = {
 }
 
 
-OURS = ("memory", "normal", "full", "pg", "pg-pool", "pg-relaxed", "redis")
+OURS = ("memory", "normal", "full", "pg", "pg-pool", "redis")
 ON_SQLITE = tuple(key for key, kind in KINDS.items() if kind.store in {None, FILE})
-ON_POSTGRES = ("floor", "pg", "pg-relaxed", "lg-pg")
+ON_POSTGRES = ("floor", "pg", "lg-pg")
 # LangGraph's saver for Redis needs modules; the comparison is with its own saver for many machines.
 ON_REDIS = ("floor", "redis", "lg-pg")

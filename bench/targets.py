@@ -70,7 +70,6 @@ TURNS: dict[str, float | None] = {
     "normal": 1.6,
     "full": 1.9,
     "pg": None,
-    "pg-relaxed": None,
     "redis": None,
     "lg-pg": None,
 }
@@ -138,7 +137,6 @@ def resident(results: Results) -> Iterator[Line]:
 
 SERVERS: tuple[tuple[str, int | None, float | None], ...] = (
     ("pg", 50, 3.0),
-    ("pg-relaxed", None, None),
     ("redis", None, None),
 )
 

@@ -4,7 +4,7 @@ Savers, each for sync and async programs: SqliteSaver, PostgresSaver, RedisSaver
 AsyncSqliteSaver, AsyncRedisSaver and InMemorySaver are other names of them; of AsyncPostgresSaver
 you await `setup`. `open_saver(url)` opens one by its URL, `open_all(url)` with a store and a cache
 on its connections. Options: Compression, GroupCommit, ReadCache, Retention, Tiering (with HotTier,
-WarmTier and ColdTier), WriteBehind.
+WarmTier and ColdTier).
 
 Long-term memory: `open_store(url)`, SqliteStore, PostgresStore, RedisStore and InMemoryStore
 (MemoryStore), all of the class Store, with LocalEmbeddings; AsyncSqliteStore, AsyncPostgresStore
@@ -48,7 +48,6 @@ from threadkeep._core.policies import (
     Retention,
     Tiering,
     WarmTier,
-    WriteBehind,
 )
 from threadkeep._core.versions import compare_versions
 from threadkeep._run.group_commit import GroupCommit
@@ -164,7 +163,6 @@ __all__ = [
     "Thresholds",
     "Tiering",
     "WarmTier",
-    "WriteBehind",
     "__version__",
     "aadvise",
     "advise",

@@ -131,10 +131,6 @@ class ThreadDeletedError(ThreadkeepError):
     """The thread was deleted during this run."""
 
 
-class LostSavesError(ThreadkeepError):
-    """Saves accepted by write-behind could not be stored, and are lost."""
-
-
 class StateError(ThreadkeepError):
     """The state of the thread does not allow this."""
 

@@ -92,7 +92,7 @@ def test_a_small_run_measures_everything_it_was_asked_for(data, tmp_path):
 @pytest.mark.parametrize(
     ("backend", "kinds", "servers", "unaimed"),
     [
-        ("postgres", ["floor", "pg", "pg-relaxed", "lg-pg"], ["PostgreSQL"], 7),
+        ("postgres", ["floor", "pg", "lg-pg"], ["PostgreSQL"], 4),
         ("redis", ["floor", "redis", "lg-pg"], ["Redis", "PostgreSQL"], 6),
     ],
 )

@@ -13,11 +13,7 @@ from kit.contract import Variant
 from kit.layers import Awaited, Layered, ThroughCache, acommit, awaiting, one, stack_of
 from kit.postgres import url_for
 
-from threadkeep import (
-    GroupCommit,
-    ReadCache,
-    WriteBehind,
-)
+from threadkeep import GroupCommit, ReadCache
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -40,7 +36,6 @@ from threadkeep._run.driver import CHANGES
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.segment_cache import CacheLayer
 from threadkeep._run.together import together
-from threadkeep._run.write_behind import WriteBehindLayer
 from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
 from threadkeep._stores.memory.backend import MemoryBackend
@@ -49,11 +44,7 @@ from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
 from threadkeep.savers.saver import Saver
 from threadkeep.testing import BackendContract
-from threadkeep.testing.groups import ConcurrencyContract
-from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.records import NOW, checkpoint, write
-from threadkeep.testing.registry import RegistryContract
-from threadkeep.testing.threads import ScanContract
 from threadkeep.threads.archives.layer import TierLayer
 
 # -- the contract ------------------------------------------------------------------------
@@ -64,10 +55,7 @@ def tiering(folder):
 
 
 def all_layers(backend, folder):
-    """Every layer, but that relaxed saves are stored at once."""
-    beneath = stack_of(backend, tiering(folder), CacheLayer(ReadCache()))
-    relaxed = WriteBehindLayer(beneath, WriteBehind())
-    return beneath.under(relaxed.durable())
+    return stack_of(backend, tiering(folder), CacheLayer(ReadCache()))
 
 
 class TestCache(ThroughCache, BackendContract):
@@ -85,39 +73,6 @@ class WithTiering(ThroughCache):
 class TestTiering(WithTiering, BackendContract):
     def new_backend(self, folder):
         return Layered(stack_of(MemoryBackend(), tiering(folder)))
-
-
-class WriteBehindStore(Layered):
-    """Blocking calls above the write-behind layer; what it acknowledged waits until it is read."""
-
-    def __init__(self, backend):
-        beneath = stack_of(backend)
-        self.layer = WriteBehindLayer(beneath, WriteBehind(flush_interval=60))
-        super().__init__(beneath.under(self.layer))
-
-    def close(self):
-        self.layer.queue.close()
-        super().close()
-
-
-class TestWriteBehind(ReadContract, ScanContract, RegistryContract, ConcurrencyContract):
-    """All that is not about refusals: those come when a batch is stored (test_relaxed)."""
-
-    # Above the layer generations have other names, and a position is found taken later.
-    test_thread_rows_are_all_rows = None
-    test_of_rivals_for_a_place_one_wins = None
-
-    def new_backend(self, folder):
-        return WriteBehindStore(MemoryBackend())
-
-
-class TestDurableBesideWriteBehind(BackendContract):
-    """Saves that must be durable on return bypass the same layer."""
-
-    def new_backend(self, folder):
-        beneath = stack_of(MemoryBackend())
-        relaxed = WriteBehindLayer(beneath, WriteBehind())
-        return Layered(beneath.under(relaxed.durable()))
 
 
 class TestAllLayers(WithTiering, Variant):
@@ -357,13 +312,9 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
         with Saver(MemoryBackend(), **options) as saver:
             return [type(layer).__name__ for layer in saver._store._layers]
 
-    relaxed = WriteBehind()
     assert layers() == ["TierLayer"]
     assert layers(group_commit=GroupCommit()) == ["TierLayer"]
     assert layers(cache=ReadCache()) == ["TierLayer", "CacheLayer"]
-    assert layers(cache=ReadCache(), write_behind=relaxed) == [
-        *("WriteBehindLayer", "TierLayer", "CacheLayer")
-    ]
 
 
 def test_a_batch_meets_no_layer_where_there_is_no_cache():

@@ -10,7 +10,7 @@ from kit.engine import Chain, everything
 from kit.forked import python
 from kit.remnants import remnants
 
-from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver, WriteBehind
+from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver
 from threadkeep._core.codec.frame import Compression
 from threadkeep.errors import LockedError, ThreadkeepError, UnfinishedErasureError
 
@@ -79,17 +79,12 @@ def test_nothing_is_left_of_what_was_removed_before(path):
         assert saver.check().ok
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"write_behind": WriteBehind(flush_interval=60)}, {"group_commit": GroupCommit()}],
-    ids=["relaxed", "grouped"],
-)
-async def test_in_front_of_it_nothing_is_held_back(path, options):
-    async with SqliteSaver(path, **OPTIONS, **options, cache=ReadCache()) as saver:
+async def test_in_front_of_it_nothing_is_held_back(path):
+    options = {**OPTIONS, "group_commit": GroupCommit(), "cache": ReadCache()}
+    async with SqliteSaver(path, **options) as saver:
         fill(saver)
         report = await saver.threads.aerase(metadata={"name": MARKER})
         assert report.threads[0].checkpoints == 40
-        await saver.aflush()
         assert remnants(path.parent, MARKER) == {}
 
 

@@ -23,11 +23,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
-from threadkeep import MemorySaver, Retention, WriteBehind, open_saver
+from threadkeep import MemorySaver, Retention, open_saver
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention import lease
 
-RELAXED = "--relaxed"  # saves return before they are durable
 COLLECTING = "--collecting"  # all but the newest checkpoints are removed meanwhile
 KEPT = 5
 CONVERSATIONS = ("first", "second", "third")
@@ -92,8 +91,6 @@ def graph(saver: Saver, chance: random.Random) -> Any:
 def converse(url: str, seed: int) -> None:
     """Talk in every conversation at once, for ever."""
     options: dict[str, Any] = {"synchronous": "normal"} if url.startswith("sqlite") else {}
-    if RELAXED in sys.argv:
-        options["write_behind"] = WriteBehind(flush_interval=0.01)
     if COLLECTING in sys.argv:
         lease.LIFETIME = 5_000  # (that of a killed child delays the next one's collections)
         limits = Retention(keep_last=KEPT, channels={"files": "latest"})

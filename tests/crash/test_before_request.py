@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from kit.engine import config, exactly, use_layers
+from kit.engine import config, exactly
 from kit.postgres import empty_schema, url
 from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
@@ -22,10 +22,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
+from threadkeep import ColdTier, Retention, Tiering, WarmTier
 from threadkeep._core.engine.cold_references import LEAST
-from threadkeep._core.engine.operation import Commit, Fetch
-from threadkeep._run.driver import CHANGES
 from threadkeep._stores.base import Backend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
@@ -33,7 +31,6 @@ from threadkeep.savers.saver import Saver
 
 LONG = "x" * 1200
 FIRST = "run 0"
-SELDOM = WriteBehind(flush_interval=60)
 
 
 class Before:
@@ -79,23 +76,6 @@ class Watched(Backend):
 
     def close(self) -> None:
         self.inner.close()
-
-
-class Announcing:
-    """A layer that does the same above all others."""
-
-    handles = CHANGES | {Fetch}
-
-    def __init__(self, before: Before) -> None:
-        self.before = before
-
-    def answer(self, request: Any) -> Any:
-        with self.before.lock:
-            self.before.request()
-            reply = yield request
-            if isinstance(request, Commit):
-                self.before.put += [row.id for row in getattr(request.change, "checkpoints", ())]
-        return reply
 
 
 # -- the run -----------------------------------------------------------------------------
@@ -155,11 +135,10 @@ def seen(graph: Any, thread: str) -> dict[str, str]:
 class Place:
     """A store with two savers that share nothing in the process."""
 
-    def __init__(self, backend: Callable[[], Backend], cold: str, saves: str) -> None:
+    def __init__(self, backend: Callable[[], Backend], cold: str) -> None:
         self.before = Before()
         watched: Any = Watched(backend(), self.before)
-        how = SELDOM if saves == "relaxed" else None
-        self.saver = Saver(watched, cold=cold, write_behind=how)
+        self.saver = Saver(watched, cold=cold)
         self.other = Saver(backend(), cold=cold)
         self.graph, self.reader = graph_on(self.saver), graph_on(self.other)
 
@@ -175,14 +154,9 @@ class Place:
 
     def run(self, thread: str, at: int | None = None, do: Callable[[], object] = int) -> list[str]:
         """Another run, something done before one of its requests; its checkpoints."""
-        layers = self.saver._store._layers
-        if self.saver._engine.holds_all:  # a save is a request then, and so is its being stored
-            use_layers(self.saver, [Announcing(self.before), *layers])
         self.before.put.clear()
         self.before.arm(at, do)
         turn(self.graph, thread, 2)
-        use_layers(self.saver, layers)
-        self.saver.flush()
         self.before.at = None
         return sorted({*self.before.put})
 
@@ -272,9 +246,9 @@ def backend(request: Any, tmp_path: Path) -> Callable[[], Backend]:
     return lambda: PostgresBackend(url(), schema=schema, max_size=2)
 
 
-@pytest.fixture(params=["durable", "relaxed"])
-def place(request: Any, backend: Any, tmp_path: Path) -> Iterator[Place]:
-    made = Place(backend, (tmp_path / "cold").as_uri(), request.param)
+@pytest.fixture
+def place(backend: Any, tmp_path: Path) -> Iterator[Place]:
+    made = Place(backend, (tmp_path / "cold").as_uri())
     yield made
     made.close()
 

@@ -25,7 +25,7 @@ from kit.redis import prefix_for
 from kit.redis import url as redis_url
 from kit.selection import drawn
 
-from threadkeep import MemorySaver, PostgresSaver, RedisSaver, SqliteSaver, WriteBehind
+from threadkeep import MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 
 IDS = itertools.count(1)
 SECONDS = 10  # more than any call takes
@@ -75,7 +75,6 @@ STORES = {
     "memory": lambda folder, stack: MemorySaver(),
     "sqlite": sqlite,
     "sqlite in memory": lambda folder, stack: SqliteSaver(":memory:"),
-    "write-behind": lambda folder, stack: sqlite(folder, stack, write_behind=WriteBehind()),
     "a connection to postgres": postgres_connection,
     "redis": lambda folder, stack: RedisSaver(redis_url(), prefix=prefix_for(folder)),
     "a client of redis": redis_client,

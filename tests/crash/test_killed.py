@@ -18,7 +18,7 @@ from kit.postgres import url_for
 from kit.selection import SEED, some
 from langgraph.checkpoint.base import CheckpointTuple
 
-from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
+from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, digest
 from threadkeep import Retention, open_saver
 from threadkeep.savers.saver import Saver
 
@@ -144,24 +144,6 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
     with open_saver(url) as saver:
         assert not missing(saver, nursery.told)
     assert len(nursery.told) > KILLS_A_STORE
-
-
-@pytest.mark.parametrize("nursery", [[RELAXED]], indirect=True)
-@pytest.mark.parametrize("store", KILLS)
-def test_relaxed_saves_lose_their_last_alone(nursery: Nursery, store: str, tmp_path: Path) -> None:
-    """All stored checkpoints are whole; only the newest of a thread may be missing."""
-    kept = 0
-    # Long enough that some of them have stored the saves that they named.
-    most, count = 60, some(5, KILLS[store] // 4)
-    for kill, saver in kills(nursery, store, tmp_path, SEED + 2, count, most):
-        told = sorted(nursery.told)
-        lost = missing(saver, nursery.told)
-        for thread in CONVERSATIONS:
-            mine = [place for place in told if place[0] == thread]
-            gone = sorted(place for place in lost if place[0] == thread)
-            assert gone == mine[len(mine) - len(gone) :], f"kill {kill}"
-        kept += len(told) - len(lost)
-    assert kept
 
 
 @pytest.mark.drawn(2)

@@ -85,7 +85,6 @@ async def call_savers(opened: Any) -> None:
     await saver.astats(exact=True)
     await saver.acheck()
     await saver.aclear_cache()
-    await saver.aflush()
     await saver.adelete_thread("a")
     await saver.aclose()
     assert saver.missing() == {"arotate_keys", "ashred", "ashred_tenant"}

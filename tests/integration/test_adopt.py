@@ -45,7 +45,6 @@ from threadkeep import (
     MemorySaver,
     ReadCache,
     StreamingCheckpointSaver,
-    WriteBehind,
 )
 from threadkeep._core.engine.logs import SEAL_BYTES
 from threadkeep._core.engine.model import ReadThread
@@ -355,12 +354,11 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     "options",
     [
-        {"write_behind": WriteBehind(flush_interval=60)},
         {"group_commit": GroupCommit()},
         {"cache": ReadCache()},
         {"working_set_bytes": 1},
     ],
-    ids=["relaxed", "grouped", "cached", "forgetful"],
+    ids=["grouped", "cached", "forgetful"],
 )
 def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_path: Path) -> None:
     with official("memory", tmp_path) as (inner, _):

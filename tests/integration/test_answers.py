@@ -25,7 +25,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from threadkeep import KeyRing, WriteBehind
+from threadkeep import KeyRing
 from threadkeep.errors import (
     InvalidArgumentError,
     StateError,
@@ -380,7 +380,6 @@ def test_the_registry_and_forks(saver: Any) -> None:
 @contextmanager
 def wrapped(kind: str, folder: Any) -> Iterator[Any]:
     options: dict[str, Any] = {
-        "write_behind": {"write_behind": WriteBehind()},
         "keys": {"keys": KeyRing.generate()},
         "conflicts": {"conflicts": "raise"},
         "cold": {"cold": (folder / "cold").as_uri()},
@@ -395,7 +394,7 @@ def wrapped(kind: str, folder: Any) -> Iterator[Any]:
             yield saver
 
 
-@pytest.mark.parametrize("kind", ["write_behind", "keys", "conflicts", "cold", "tenant", "layered"])
+@pytest.mark.parametrize("kind", ["keys", "conflicts", "cold", "tenant", "layered"])
 def test_with_other_parts(tmp_path: Any, kind: str) -> None:
     with wrapped(kind, tmp_path) as saver:
         graph = built(saver, a=built(None, b=asks("x", "y")), c=asks("z"))

@@ -17,7 +17,7 @@ from kit.rows import checkpoint, metadata
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import GroupCommit, MemorySaver, Retention, WriteBehind, open_saver
+from threadkeep import GroupCommit, MemorySaver, Retention, open_saver
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread
 from threadkeep._core.engine.operation import commit, fetch
@@ -262,28 +262,22 @@ def test_what_is_saved_meanwhile_goes_with_it(
     assert "two" in saver.get_tuple(T).checkpoint["channel_values"]["said"]
 
 
-def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    for number, options in enumerate(
-        (
-            {"group_commit": GroupCommit()},
-            {"write_behind": WriteBehind(flush_interval=60)},
+def test_grouped_commits_stand_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    with open_saver(url, cold=cold.as_uri(), group_commit=GroupCommit()) as saver:
+        say(saver, "one")
+        saver.threads.archive("t")
+        assert state_of(saver) == "archived"
+        say(saver, "two")
+        assert len(saver.get_tuple(T).checkpoint["channel_values"]["said"]) == 6
+        saver.threads.archive("t")
+        saver.put_writes(
+            {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "x"}},
+            [("said", ["stray"])],
+            "task",
         )
-    ):
-        url = f"sqlite:///{tmp_path / str(number)}.db"
-        with open_saver(url, cold=cold.as_uri(), **options) as saver:  # type: ignore[arg-type] # each is an option's
-            say(saver, "one")
-            saver.threads.archive("t")
-            assert state_of(saver) == "archived"
-            say(saver, "two")
-            assert len(saver.get_tuple(T).checkpoint["channel_values"]["said"]) == 6
-            saver.threads.archive("t")
-            saver.put_writes(
-                {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "x"}},
-                [("said", ["stray"])],
-                "task",
-            )
-            assert state_of(saver) == "active"
-            assert saver.check().ok
+        assert state_of(saver) == "active"
+        assert saver.check().ok
 
 
 # -- forks -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import MemorySaver, SqliteSaver, WriteBehind
+from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.cache import InMemoryCache
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
@@ -98,20 +98,6 @@ def test_values_of_before_are_read_and_built_on(tmp_path: Path) -> None:
         with pytest.raises(CorruptionError, match="not written by") as error:
             list(saver.list(None))
         assert "assign that serializer again" in (error.value.hint or "")
-
-
-def test_what_waits_is_stored_by_the_serializer_of_its_save(tmp_path: Path) -> None:
-    seldom = WriteBehind(flush_interval=60)
-    with SqliteSaver(tmp_path / "a.db", write_behind=seldom) as saver:
-        put(saver, "t", 1, a=["before"])
-        saver.serde = encrypted()
-        put(saver, "t", 2, a=["before", SECRET])
-        with SqliteSaver(tmp_path / "a.db") as other:  # so that the waiting save is built again
-            put(other, "u", 1, a=1)
-            other.copy_thread("u", "t")
-        saver.flush()
-        assert values(saver)["a"] == ["before", SECRET]
-    assert SECRET.encode() not in bytes_in(tmp_path)
 
 
 def test_what_is_no_serializer_is_refused() -> None:

@@ -17,7 +17,7 @@ from kit.places import at
 from kit.runs import Delta, story, told
 
 import threadkeep
-from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver, WriteBehind
+from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, InvalidArgumentError, StaleThreadError
@@ -162,7 +162,6 @@ def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path:
 
 FRONTS = {
     "group": {"group_commit": GroupCommit()},
-    "relaxed": {"write_behind": WriteBehind(flush_interval=0.01)},
     "cache": {"cache": ReadCache(threads=10)},
     "raise": {"conflicts": "raise"},
 }
@@ -178,7 +177,6 @@ def test_it_goes_with_whatever_stands_in_front(name: str, front: str, tmp_path: 
             graph.invoke({"log": [f"{turn}"]}, at())
             if turn % 2:
                 saver.threads.gc(Retention(keep="turn_ends", keep_last=1))
-        saver.flush()
         assert graph.get_state(at()).values["log"] == told(*map(str, range(6)))
         assert saver.check().ok
         found = saver.threads.gc(Retention(ttl=timedelta(microseconds=1)))

@@ -21,7 +21,6 @@ from threadkeep import (
     NodeCache,
     Saver,
     Store,
-    WriteBehind,
     open_all,
 )
 from threadkeep._core import tenants
@@ -78,7 +77,6 @@ def changes(saver: Any, config: Any) -> dict[str, Callable[[], Any]]:
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "grouped": {"group_commit": GroupCommit()},
-    "write-behind": {"write_behind": WriteBehind()},
 }
 _NO_GROUPS = ("redis", "grouped")
 
@@ -96,7 +94,6 @@ def test_changes_are_refused(store: str, options: str, tmp_path: Path) -> None:
                 change()
         assert "TK_KEYS" in refused.value.hint
         NodeCache(plain.backend).set({KEY: (1, None)})  # (a failure is logged, as all of a cache)
-        plain.flush()
         for file in ("all.tkb", "own.tkb"):
             source = plain if file == "all.tkb" else plain.for_tenant("acme")
             with pytest.raises(WrongKeyError, match=REFUSED):

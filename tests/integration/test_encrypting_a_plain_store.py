@@ -29,10 +29,10 @@ from threadkeep import (
     Compression,
     KeyRing,
     NodeCache,
+    ReadCache,
     Retention,
     Saver,
     Store,
-    WriteBehind,
     open_saver,
 )
 from threadkeep.memory import LayeredCheckpointSaver, Layers
@@ -125,7 +125,7 @@ def test_in_a_sqlite_file(index: str, compression: Any, mark: str, tmp_path: Pat
 async def test_awaited_with_other_layers(mark: str, tmp_path: Path) -> None:
     with open_backend("sqlite", tmp_path) as saver:
         fill(saver, mark)
-    options: Any = {"keys": RING, "allow_plaintext": "migrate", "write_behind": WriteBehind()}
+    options: Any = {"keys": RING, "allow_plaintext": "migrate", "cache": ReadCache()}
     async with open_backend("sqlite", tmp_path, **options) as saver:
         assert (await saver.arotate_keys()).cleared
     assert remnants(tmp_path, mark) == {}

@@ -12,7 +12,7 @@ from kit.engine import Chain, Passing, everything, fresh
 from kit.places import at
 from kit.runs import Gate, Run
 
-from threadkeep import ReadCache, SqliteSaver, WriteBehind
+from threadkeep import ReadCache, SqliteSaver
 from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine.model import Batch, ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
@@ -356,15 +356,11 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
 # -- caches --------------------------------------------------------------------------
 
 
-async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
-    relaxed = WriteBehind(flush_interval=60)
-    async with SqliteSaver(
-        tmp_path / "threads.db", write_behind=relaxed, cache=ReadCache()
-    ) as saver:
+async def test_a_cache_is_cleared(tmp_path: Path) -> None:
+    async with SqliteSaver(tmp_path / "threads.db", cache=ReadCache()) as saver:
         await asyncio.to_thread(_chat, saver, turns=3)
         report = await saver.threads.aerase("thread")
         assert report.threads[0].checkpoints == 9
-        await saver.aflush()
         assert not _holds(saver, "thread")
         assert _chat(saver, turns=1).get_state(at()).values["said"][0].startswith("0 ")
         assert saver.threads.erase("thread").threads[0].checkpoints == 3

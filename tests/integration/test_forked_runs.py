@@ -14,15 +14,9 @@ from kit.rows import checkpoint, metadata, place, put
 from kit.runs import Gate, HeldBack, Plain, Run, story, told
 from langgraph.graph import END, START, StateGraph
 
-from threadkeep import WriteBehind
 from threadkeep.errors import ConflictError
 
 LOSES = "Concurrent runs forked thread 'thread'"
-
-
-@pytest.fixture(params=({}, {"write_behind": WriteBehind()}), ids=("", "relaxed"))
-def saver_options(request: Any) -> Any:
-    return request.param
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ print(json.dumps(list(sys.modules)))
 """
 SELDOM = (
     *("cli", "testing", "monitor", "memory", "store", "cache", "sessions", "streaming"),
-    *("savers.backup", "_run.write_behind"),
+    "savers.backup",
     *(f"threads.{room}" for room in ("diff", "erasure", "forks", "registry", "repair", "streams")),
     *("threads.retention.gc", "threads.statistics", "threads.transfer", "_core.words"),
     *(f"threads.archives.{name}" for name in ("archive", "offload", "tiering")),

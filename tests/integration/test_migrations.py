@@ -22,7 +22,6 @@ from threadkeep import (
     ReadCache,
     Retention,
     StreamingCheckpointSaver,
-    WriteBehind,
     open_all,
     open_saver,
     open_store,
@@ -497,7 +496,6 @@ def test_a_channel_s_migration_that_fails_is_named(opened):
 @pytest.mark.parametrize(
     "options",
     [
-        {"write_behind": WriteBehind()},
         {"conflicts": "raise"},
         {"cache": ReadCache(threads=5)},
         {"validate": "strict"},

@@ -18,7 +18,7 @@ from kit.runs import extend
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import ColdTier, GroupCommit, ReadCache, Retention, Tiering, WriteBehind, open_saver
+from threadkeep import ColdTier, GroupCommit, ReadCache, Retention, Tiering, open_saver
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep._core.engine.operation import Commit
@@ -162,17 +162,15 @@ def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.M
     assert shown(ours) == before
 
 
-def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    kinds = ({"group_commit": GroupCommit()}, {"write_behind": WriteBehind(flush_interval=60)})
-    for number, options in enumerate(kinds):
-        url = f"sqlite:///{tmp_path / str(number)}.db"
-        with open_saver(url, cold=cold.as_uri(), **options) as saver:
-            say(saver, "one", "two")
-            before = shown(saver)
-            assert saver.threads.offload("t", over=OVER).segments > 0
-            say(saver, "three")
-            assert shown(saver)[-len(before) :] == before
-            assert saver.check().ok
+def test_grouped_commits_stand_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    with open_saver(url, cold=cold.as_uri(), group_commit=GroupCommit()) as saver:
+        say(saver, "one", "two")
+        before = shown(saver)
+        assert saver.threads.offload("t", over=OVER).segments > 0
+        say(saver, "three")
+        assert shown(saver)[-len(before) :] == before
+        assert saver.check().ok
 
 
 def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
@@ -192,24 +190,6 @@ def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
                 assert shown(reader) == before
             one.threads.restore("t")
             assert shown(other) == before
-
-
-def test_relaxed_saves_of_another_process_are_not_lost(tmp_path: Path, cold: Path) -> None:
-    relaxed = WriteBehind(flush_interval=60)
-    with (
-        open_backend("sqlite", tmp_path, cold=cold.as_uri(), write_behind=relaxed) as one,
-        open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
-    ):
-        say(one, "one", "two", "three")
-        one.flush()
-        say(one, "more")
-        assert other.threads.offload("t", over=OVER).segments > 0
-        one.flush()
-        say(one, "more")
-        other.threads.restore("t")
-        one.flush()
-        assert len(other.get_tuple(T).checkpoint["channel_values"]["said"]) == 10
-        assert other.check().ok
 
 
 def test_what_would_not_save_room_stays(ours: Any) -> None:

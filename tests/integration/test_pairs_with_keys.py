@@ -30,7 +30,6 @@ from threadkeep import (
     ReadCache,
     Retention,
     Store,
-    WriteBehind,
     open_saver,
 )
 from threadkeep._core.engine.operation import no_progress
@@ -261,7 +260,6 @@ CAPABILITIES: dict[str, Callable[[Any, Path], Any]] = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "cache": {"cache": ReadCache()},
     "groups": {"group_commit": GroupCommit()},
-    "behind": {"write_behind": WriteBehind()},
     "searchable": {"searchable": ["user"]},
     "padding": {"padding": 4096},
     "validated": {"validate": "strict"},
@@ -333,7 +331,6 @@ async def test_pair(capability: str, mode: str, store: str, tmp_path: Path) -> N
 def test_pair_with_an_option(capability: str, option: str, mode: str, tmp_path: Path) -> None:
     for whole, saver in opened("sqlite", mode, tmp_path, **OPTIONS[option]):
         CAPABILITIES[capability](saver, tmp_path)
-        whole.flush()
         assert whole.check().ok
     assert is_shown(tmp_path) == []
 

@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import ReadCache, WriteBehind
+from threadkeep import ReadCache
 from threadkeep._core.engine.snapshots import LOADS
 
 MODES = ["values", "updates", "checkpoints", "tasks", "debug", "messages"]
@@ -105,8 +105,8 @@ def remembered() -> int:
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"cache": ReadCache()}, {"write_behind": WriteBehind()}],
-    ids=("plain", "cached", "relaxed"),
+    [{}, {"cache": ReadCache()}],
+    ids=("plain", "cached"),
 )
 @pytest.mark.parametrize("store", BACKENDS)
 def test_nothing_of_ours_holds_an_id_after_the_run(

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from prometheus_client import CollectorRegistry
 
-from threadkeep import Retention, WriteBehind
+from threadkeep import Retention
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, NotFoundError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.monitor import observe
@@ -84,14 +84,6 @@ async def test_what_is_no_list_of_names_is_refused(ours: Any, channels: Any) -> 
             saver.get_tuple(at(), channels=channels)
         with pytest.raises(InvalidArgumentError, match="channels"):
             await saver.aget_tuple(at(), channels=channels)
-
-
-def test_what_waits_to_be_written_is_read(tmp_path: Any) -> None:
-    with open_backend("sqlite", tmp_path, write_behind=WriteBehind()) as saver:
-        fill(saver)
-        check_parts(saver)
-        saver.flush()
-        check_parts(saver)
 
 
 FRONTS: dict[str, Any] = {

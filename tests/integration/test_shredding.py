@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ from kit.backends import SHARED, open_backend
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep import KeyRing, Retention, Store, WriteBehind, open_saver
+from threadkeep import KeyRing, Retention, Store, open_saver
 from threadkeep._core.sealed_files import FileKind, opened_file
 from threadkeep._stores import resealing, store_keys
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     InvalidArgumentError,
-    LostSavesError,
     StateError,
     TamperedDataError,
     ThreadDeletedError,
@@ -306,30 +304,6 @@ def test_forks_of_copies_do_not_end_with_the_copied_thread(tmp_path: Path, optio
         saver.threads.archive("one")
         assert len(saver.shred("t").keys) == 1
         assert [text(saver, one) for one in ("copy", "one", "two")] == ["hello"] * 3
-
-
-@pytest.mark.parametrize("thread_keys", [False, True])
-@pytest.mark.parametrize("store", SHARED)
-def test_write_behind_drops_late_saves(
-    store: str, thread_keys: bool, tmp_path: Path, options: Any
-) -> None:
-    options |= {"thread_keys": thread_keys, "write_behind": WriteBehind()}
-    with open_backend(store, tmp_path, **options) as saver:
-        tenant = saver.for_tenant("acme")
-        config = put(tenant, "t")
-        saver.flush()
-        saver.shred_tenant("acme")
-        with suppress(WrongKeyError, ThreadDeletedError, LostSavesError):
-            tenant.put_writes(config, [("messages", ["late"])], "task")
-            tenant.flush()
-        with suppress(WrongKeyError, LostSavesError):
-            put(tenant, "u")
-            tenant.flush()
-        put(saver, "mine")
-        assert [one.id for one in saver.threads.search()] == ["mine"]
-        saver.rotate_keys()
-        saver.shred_tenant("acme")
-        saver.flush()
 
 
 def test_a_fork_that_is_made_during_the_call_keeps_the_key(

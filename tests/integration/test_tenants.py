@@ -24,7 +24,6 @@ from threadkeep import (
     ReadCache,
     Retention,
     Tiering,
-    WriteBehind,
     open_saver,
 )
 from threadkeep._core.engine.registration import read
@@ -34,9 +33,7 @@ from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import (
     DiskFullError,
     InvalidArgumentError,
-    LostSavesError,
     TamperedDataError,
-    ThreadDeletedError,
     ThreadExistsError,
     ThreadNotFoundError,
     WrongKeyError,
@@ -286,11 +283,11 @@ def test_views_are_kept_and_none_is_within_another() -> None:
 
 
 def test_closing_a_view_closes_nothing(tmp_path: Path) -> None:
-    saver = open_backend("sqlite", tmp_path, write_behind=WriteBehind(flush_interval=60))
+    saver = open_backend("sqlite", tmp_path)
     with saver.for_tenant("one") as one:
         say(one, "first")
     with open_backend("sqlite", tmp_path) as beside:
-        assert said(beside.for_tenant("one")) == ["first"]  # (closing has stored it)
+        assert said(beside.for_tenant("one")) == ["first"]
     say(one, "second")
     saver.close()
     with open_backend("sqlite", tmp_path) as beside:
@@ -328,41 +325,25 @@ class Store(MemoryBackend):
         return super().commit_many(changes)
 
 
-def test_a_queue_tells_each_tenant_of_its_own_failures() -> None:
+def test_a_failure_names_the_thread_as_its_tenant_does() -> None:
     store = Store()
-    saver = Saver(store, write_behind=WriteBehind(flush_interval=60))
-    one, other = saver.for_tenant("one"), saver.for_tenant("other")
-    say(one, "a")
-    say(other, "b")
-    store.bad = f"{prefix('one')}t"
-    for quiet in (other.flush, other.close, other.stats, lambda: [*other.list(None)]):
-        quiet()
-    assert other.threads.count() == 1
-    with pytest.raises(DiskFullError) as caught:
-        one.flush()
-    assert caught.value.thread == "t"
-    store.bad = ""
-    one.flush()
-    assert said(one) == ["a"]
-    say(other, "c")
-    say(one, "lost")
-    Saver(store).delete_thread(f"{prefix('one')}t")
-    other.flush()
-    with pytest.raises((LostSavesError, ThreadDeletedError)) as lost:
-        one.flush()
-    assert "threadkeep@" not in str(lost.value)
-    assert said(other) == ["b", "c"]
-    saver.close()
+    with Saver(store) as saver:
+        one, other = saver.for_tenant("one"), saver.for_tenant("other")
+        store.bad = f"{prefix('one')}t"
+        say(other, "b")
+        with pytest.raises(DiskFullError) as caught:
+            say(one, "a")
+        assert caught.value.thread == "t"
+        assert "threadkeep@" not in str(caught.value)
 
 
 def test_a_tenant_and_the_operator_go_on_from_each_other() -> None:
-    """Both use one working set and one queue, so the logs of a thread have one owner."""
-    with Saver(MemoryBackend(), write_behind=WriteBehind(flush_interval=60)) as saver:
+    """Both use one working set, so the logs of a thread have one owner."""
+    with Saver(MemoryBackend()) as saver:
         one, name = saver.for_tenant("one"), f"{prefix('one')}t"
         for number in range(6):
             say((one, saver)[number % 2], f"{number}", thread=("t", name)[number % 2])
         assert said(one) == said(saver, name) == [str(number) for number in range(6)]
-        saver.flush()
         saver.clear_cache()
         assert said(one) == [str(number) for number in range(6)]
         assert saver.check().ok

@@ -13,7 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.pregel import NodeBuilder, Pregel
 from langgraph.types import Command, Overwrite, interrupt
 
-from threadkeep import SqliteSaver, WriteBehind
+from threadkeep import SqliteSaver
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -207,11 +207,7 @@ def test_a_checkpoint_that_is_removed_meanwhile(
 
 
 def test_an_edit_is_stored_when_it_returns(tmp_path: Any) -> None:
-    queue = WriteBehind(flush_interval=60)
-    with (
-        SqliteSaver(tmp_path / "t.db", write_behind=queue) as saver,
-        SqliteSaver(tmp_path / "t.db") as other,
-    ):
+    with SqliteSaver(tmp_path / "t.db") as saver, SqliteSaver(tmp_path / "t.db") as other:
         _graph(saver).invoke({"notes": ["asked"]}, at("t"))
         for one in [*saver.list(at("t"))][:2]:
             own = one.config["configurable"]["checkpoint_id"]

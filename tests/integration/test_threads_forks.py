@@ -14,7 +14,6 @@ from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from threadkeep import WriteBehind
 from threadkeep._core.engine.model import ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
@@ -288,9 +287,9 @@ def test_two_processes_fork_and_run(another: Any) -> None:
     assert one.check().ok
 
 
-def test_forks_beside_relaxed_saves(another: Any) -> None:
+def test_pruning_beside_forks(another: Any) -> None:
     """Pruning one thread of a family loses no interrupt of another."""
-    saver = another(write_behind=WriteBehind(flush_interval=60))
+    saver = another()
     graph = _chat(saver)
     for turn in range(4):
         graph.invoke({"said": [f"turn {turn}"]}, at("one"))
@@ -303,6 +302,5 @@ def test_forks_beside_relaxed_saves(another: Any) -> None:
     for name in (fork, again):
         graph.invoke(HELLO, at(name))
     saver.delete_thread(again)
-    saver.flush()
     assert len(_chat(another()).get_state(at(fork)).values["said"]) == 12
     assert saver.check().ok

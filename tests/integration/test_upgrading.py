@@ -11,7 +11,7 @@ from kit.generations import release
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import Migrations, Retention, WriteBehind, open_saver
+from threadkeep import Migrations, Retention, open_saver
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.operation import fetch
 from threadkeep._core.engine.registration import read_snapshot
@@ -274,13 +274,12 @@ def test_a_thread_that_cannot_be_migrated_stays_as_it_is_and_is_named(opened, mo
         assert [one.thread for one in saver.threads.upgrade().upgraded] == ["bad"]
 
 
-@pytest.mark.parametrize("options", [{}, {"write_behind": WriteBehind()}], ids=["", "behind"])
-def test_a_run_goes_on_while_its_thread_is_upgraded(opened, monkeypatch, options):
+def test_a_run_goes_on_while_its_thread_is_upgraded(opened, monkeypatch):
     with opened() as saver:
         fill(saver, release(monkeypatch, OLD))
     shop = release(monkeypatch, NEW)
     config = {"configurable": {"thread_id": "1"}}
-    both = opened(migrations=changes(), **options), opened(migrations=changes())
+    both = opened(migrations=changes()), opened(migrations=changes())
     with both[0] as saver, both[1] as other:
 
         def add(state):

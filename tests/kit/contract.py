@@ -13,7 +13,6 @@ really differs:
     a Redis cluster, sync        tests/contract/test_redis_cluster.py
     the cache layer              tests/contract/test_layers.py
     the tiering layer            tests/contract/test_layers.py
-    the write-behind layer       tests/contract/test_layers.py
 """
 
 from __future__ import annotations

@@ -216,17 +216,12 @@ def run_on(operation: Operation[Any], backend: Any) -> Any:
 def use_backend(saver: Saver, backend: Any) -> Any:
     """Let an open saver use this backend from now on; returns it."""
     bare = LayeredBackend(backend)
-    levels = [saver._store, saver._store.beneath()]
+    levels = [saver._store]
     for level in levels:
         levels += [below for _, below in level._routes.values() if below not in levels]
         for name in ("backend", "_blocking", "_awaited", "_writer", "_loop_writers", "_home"):
             setattr(level, name, getattr(bare, name))
     return backend
-
-
-def use_layers(saver: Saver, layers: Sequence[Any]) -> None:
-    """Let an open saver have these layers from now on."""
-    saver._store._use(layers)
 
 
 def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:

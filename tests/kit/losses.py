@@ -83,7 +83,6 @@ class Workers:
         self.other = opened()
         self.told: dict[Any, Any] = {}
         self.kept: set[Any] = set()
-        self.waiting: set[Any] = set()
         for one in (saver, self.other):
             self._note_puts(one)
         self.graph = graph_on(self.face(saver), "A")
@@ -104,7 +103,7 @@ class Workers:
 
         def acknowledge(place: Any) -> None:
             if not place[1]:  # (not the layers' own)
-                (self.waiting if saver._engine.holds_all else self.kept).add(place)
+                self.kept.add(place)
 
         def noted(at: Any, made: Any, *more: Any) -> Any:
             place = note(at, made)
@@ -130,7 +129,6 @@ class Workers:
         """Go back; then the other worker runs the thread so many times."""
         self._put_back()
         self.kept = set(self._kept_then)
-        self.waiting.clear()
         for number in range(turns):
             self.turn_beside(f"B{number}")
 
@@ -142,9 +140,6 @@ class Workers:
             await self.graph.ainvoke(said(text), AT, durability="sync")
         else:
             self.graph.invoke(said(text), AT, durability="sync")
-        self.saver.flush()
-        self.kept |= self.waiting
-        self.waiting.clear()
 
     async def play(self, *, copied: int, back: int, turns: int, awaited: bool) -> None:
         """Play some turns; the third is copied before a request, and put back before another one.

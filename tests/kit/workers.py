@@ -19,13 +19,13 @@ from typing import Any, TypedDict
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 
-from threadkeep import MemorySaver, WriteBehind, open_all
+from threadkeep import open_all
 from threadkeep._core.engine.usage import Counters
 from threadkeep.monitor import observe, prometheus
 
-WORKERS = 5
+WORKERS = 4
 prometheus._EVERY = 0.1
 
 
@@ -91,9 +91,6 @@ def report(before: dict[str, Any]) -> None:
 
 def work(listening: socket.socket) -> None:
     before = asdict(counted())
-    queueing = observe(MemorySaver(write_behind=WriteBehind(60)), registry=REGISTRY)
-    waiting = builder.compile(checkpointer=queueing)
-    waiting.invoke({"count": 0}, {"configurable": {"thread_id": "waits"}})
     prometheus._update_all()
     say("ready")  # (prometheus_client cannot read files that are being made)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
@@ -118,22 +115,14 @@ def main() -> None:
     say(" ".join(map(str, [listening.getsockname()[1], *workers])))
     with suppress(SystemExit):
         while True:
-            reap(workers)
+            workers.remove(os.wait()[0])
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
-    while workers:
-        reap(workers)
+    for _ in workers:
+        os.wait()
     report(asdict(Counters()))
-    prometheus._update_all(is_end=True)
+    prometheus._update_all()
     say(json.dumps(metrics().decode()))
-
-
-def reap(workers: set[int]) -> None:
-    """Wait for the end of a worker. One that was killed has left its gauges."""
-    pid, status = os.wait()
-    workers.discard(pid)
-    if os.WIFSIGNALED(status):
-        mark_process_dead(pid)
 
 
 if __name__ == "__main__":

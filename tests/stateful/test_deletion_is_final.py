@@ -7,7 +7,6 @@ the program that deletes may be behind or ahead.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import operator
@@ -32,11 +31,11 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from threadkeep import WriteBehind, astream_saved, stream_saved
+from threadkeep import astream_saved, stream_saved
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.operation import fetch
 from threadkeep._core.langgraph_internals import RUNTIME
-from threadkeep.errors import LostSavesError, ThreadDeletedError, ThreadkeepError
+from threadkeep.errors import ThreadDeletedError, ThreadkeepError
 from threadkeep.memory import LayeredCheckpointSaver, Layers, add_messages
 from threadkeep.savers.saver import Saver
 from threadkeep.sessions import CheckpointManager
@@ -46,7 +45,6 @@ DURABILITIES = ("sync", "async", "exit")
 CLOCKS = (0, -50_000_000, 10_000_000_000, -10_000_000_000)
 """Nanoseconds by which the clock of the program that deletes is ahead."""
 
-REFUSED = (ThreadDeletedError, LostSavesError)
 BESIDE = ("layered", "streamed")
 
 
@@ -135,7 +133,6 @@ WAYS: dict[str, Callable[[Work], Any]] = {
     "sending": sending,
     "streamed": subgraph,
     "layered": plain,
-    "relaxed": subgraph,
     "rolling": plain,
     "fork": plain,
 }
@@ -156,8 +153,7 @@ class Scene:
             self.options["migrate_from"] = str(folder / "old.db")
             with LangGraphsSaver.from_conn_string(str(folder / "old.db")) as old:
                 plain(self.work).compile(checkpointer=old).invoke(self.said("SECRET"), AT)
-        more = {"write_behind": WriteBehind(flush_interval=60)} if way == "relaxed" else {}
-        self.one = stack.enter_context(open_backend(name, folder, **self.options, **more))
+        self.one = stack.enter_context(open_backend(name, folder, **self.options))
         self.unannounced = copy.copy(self.one.backend)
         self.two = self.opened()
         self.requests = Requests(self.one)
@@ -205,10 +201,7 @@ class Scene:
                 await self.graph.ainvoke(*given, durability=durability)
             else:
                 self.graph.invoke(*given, durability=durability)
-            self.one.flush()
         except ThreadkeepError as error:
-            with contextlib.suppress(*REFUSED):
-                self.one.flush()
             return error
         return self.graph.get_state(AT).values.get("log", [])
 
@@ -220,7 +213,6 @@ class Scene:
             self.one.threads.fork("origin", new_thread_id="t")
         elif self.way != "rolling":
             self.graph.invoke(self.said("SECRET"), AT)
-        self.one.flush()
 
     # -- what must hold -------------------------------------------------------------------
 
@@ -327,11 +319,11 @@ async def test_a_thread_deleted_before_any_request_of_a_run_stays_deleted(
         elif done[0]:
             saves = [one for one in names[done[1] - 1 :] if one != "fetch"]
             # (layers and streams save something of their own after a run)
-            assert isinstance(result, REFUSED) or not saves or way in BESIDE, result
+            assert isinstance(result, ThreadDeletedError) or not saves or way in BESIDE, result
             scene.check_nothing_is_left()
         else:  # before the run has loaded it, or while it does
             anew = isinstance(result, list) and "SECRET" not in f"{result}"
-            assert anew or isinstance(result, REFUSED), result
+            assert anew or isinstance(result, ThreadDeletedError), result
             scene.two.delete_thread("t")
         await scene.check_a_run_begins_anew(durability)
 
@@ -359,7 +351,7 @@ async def test_a_thread_deleted_by_a_node_stays_deleted(
 
         scene.work.deed = do
         result = await scene.run("more", durability, awaited=chance.random() < 0.5)
-        assert isinstance(result, REFUSED), (result, deed, ahead, by is scene.one)
+        assert isinstance(result, ThreadDeletedError), (result, deed, ahead, by is scene.one)
         scene.check_nothing_is_left()
         await scene.check_a_run_begins_anew(durability)
 

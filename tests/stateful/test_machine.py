@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,19 +35,14 @@ from kit.values import VALUES, Plain, changes
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
 
-from threadkeep import PostgresSaver, RedisSaver, Retention, SqliteSaver, WriteBehind, errors
+from threadkeep import PostgresSaver, RedisSaver, Retention, SqliteSaver, errors
 from threadkeep._core.engine.model import HIDDEN, ReadThread
 from threadkeep._core.engine.thread_sizes import usage
 from threadkeep._core.engine.usage import ReadUsage
-from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep._run import driver
-from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.write_behind import WriteBehindLayer
-from threadkeep._stores.cold_store import ColdStore
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives import offload
-from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.retention import choose
 
 from .model import EMPTY, Conflict, Model, load_of
@@ -480,7 +474,7 @@ class Machine(RuleBasedStateMachine):
         saver = self.saver(data)
         cold = driver.run(saver._store.own_cold())
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offload.move_out(saver._store.beneath(), cold, saver._engine, thread, 0, None)
+            plan = offload.move_out(saver._store, cold, saver._engine, thread, 0, None)
             self.offloaded += driver.run(plan).segments
 
     @rule(data=st.data(), thread=THREADS)
@@ -632,42 +626,6 @@ class OnMemory(Machine):
         """The rows stay."""
 
 
-class OnRelaxed(OnMemory):
-    """Two savers whose saves wait in one list, which is stored occasionally."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stored = LayeredBackend(self.backend, TierLayer(ColdStore(self.cold)))
-        self.waiting = WriteBehindLayer(self.stored, WriteBehind(flush_interval=60))
-
-    def open(self, number: int) -> Saver:
-        del number
-        saver = Saver(self.backend, cold=self.cold)
-        saver._store._durable = self.stored.under(self.waiting.durable())
-        saver._store._write_behind = self.waiting
-        saver._store._use([self.waiting, *self.stored._layers])
-        own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
-        saver._engine = saver._engine._replace(working_set=own)
-        return saver
-
-    @rule()
-    def store(self) -> None:
-        self.waiting.queue.flush()
-
-    @rule(data=st.data(), thread=THREADS)
-    def delete(self, data: Any, thread: str) -> None:
-        """Each saver then reads the thread before it saves, as a run does."""
-        super().delete(data, thread)
-        for saver in self.savers:
-            saver._engine.working_set.forget(thread)
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            self.waiting.queue.close()
-
-
 class OnSqlite(Machine):
     """Two savers on one file, like two processes."""
 
@@ -736,7 +694,7 @@ PROFILE = settings_of(
 
 
 MACHINES = (
-    *(OnMemory, OnMemoryFenced, OnRelaxed, OnSqlite, OnSqliteFenced, OnPostgres, OnPostgresFenced),
+    *(OnMemory, OnMemoryFenced, OnSqlite, OnSqliteFenced, OnPostgres, OnPostgresFenced),
     *(OnRedis, OnRedisFenced),
 )
 

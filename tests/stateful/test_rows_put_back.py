@@ -21,7 +21,7 @@ from kit.losses import Workers
 from kit.put_back import copy_rows
 from kit.selection import SEED, some
 
-from threadkeep import ReadCache, WriteBehind
+from threadkeep import ReadCache
 from threadkeep.savers.saver import Saver
 
 FRONTS: dict[str, dict[str, Any]] = {
@@ -29,7 +29,6 @@ FRONTS: dict[str, dict[str, Any]] = {
     "fenced": {"conflicts": "raise"},
     "cache": {"cache": ReadCache()},
     "cache alone": {"cache": ReadCache(), "working_set_bytes": 0},
-    "relaxed": {"write_behind": WriteBehind(flush_interval=60)},
     "layered": {},
 }
 CASES = [(name, front) for name in BACKENDS for front in FRONTS]

@@ -17,7 +17,7 @@ from kit.walking import walk
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from threadkeep import KeyRing, MemorySaver, SqliteSaver, Store, WriteBehind
+from threadkeep import KeyRing, MemorySaver, SqliteSaver, Store
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.monitor import observe
 from threadkeep.ui import app
@@ -153,19 +153,6 @@ def test_looking_restores_no_archive(saver):
     assert {*starts} <= {*found.answers}
     assert {one.status_code for one in found.answers.values()} <= {200, 303, 400, 404, 409}
     assert {one.id for one in saver.threads.search(state="archived")} == {"away", "waits"}
-
-
-def test_saves_that_wait_are_shown(tmp_path):
-    waits = WriteBehind(flush_interval=60)
-    with SqliteSaver(tmp_path / "threads.db", write_behind=waits) as saver:
-        service = mounted(tk=saver)
-        refund(saver).invoke(asks("Refund"), named("t"))
-        assert saver.counters().queued > 0
-        assert 'id="thread-t"' in text_of(service, "/tk/")
-        refund(saver).invoke(asks("Refund"), named("u"))
-        assert "Which account pays?" in text_of(service, "/tk/inbox")
-        desk(saver).invoke(asks("Hello there"), named("t"))
-        assert "Hello there" in text_of(service, "/tk/thread?id=t")
 
 
 @pytest.mark.parametrize("wrap", ["layered", "observed"])

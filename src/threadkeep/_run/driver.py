@@ -236,18 +236,11 @@ def through(layer: StoreLayer, operation: Operation[T]) -> Operation[T]:
 class Runner(Protocol):
     """The interface of `LayeredBackend` for layers and workflows."""
 
-    @property
-    def has_awaited(self) -> bool:
-        """True if awaiting callers use an async variant of the backend."""
-
     def run(self, operation: Operation[T]) -> T:
         """Run an operation."""
 
     async def arun(self, operation: Operation[T]) -> T:
         """Async variant of `run`."""
-
-    def commit(self, change: Change) -> None:
-        """Commit a change."""
 
     def external(self, method: str, *args: Any, **options: Any) -> External:
         """Return a request that calls a method of the backend."""

@@ -1,6 +1,6 @@
 """A backend for blocking and awaiting callers, with the layers for its options.
 
-The order from the outside in: write-behind, archives, cache, backend.
+The order from the outside in: archives, cache, backend.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.open import open_hot
 from threadkeep._stores.process_forks import PerLoop, running_loop
 from threadkeep._stores.records import confirm, tie
-from threadkeep.errors import ClosedError, InvalidArgumentError, ThreadkeepError
+from threadkeep.errors import ClosedError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from threadkeep._core.policies import ReadCache, Retention, Tiering, WriteBehind
+    from threadkeep._core.policies import ReadCache, Retention, Tiering
     from threadkeep._run.segment_cache import CacheLayer
-    from threadkeep._run.write_behind import WriteBehindLayer
     from threadkeep._stores.cold_store import ColdStore
 
 T = TypeVar("T")
@@ -87,7 +86,6 @@ class LayeredBackend:
         archives: ArchiveLayer | None = None,
         *,
         group_commit: GroupCommit | None = None,
-        write_behind: WriteBehind | None = None,
         cache: ReadCache | None = None,
         hot: str | None = None,
         tiering: Tiering | None = None,
@@ -109,7 +107,7 @@ class LayeredBackend:
         self._home = _Home()
         if self._blocking is None:
             self._home.loop = running_loop()
-        self._check(group_commit, write_behind, hot)
+        self._check(group_commit, hot)
         self._writer: Writer | None = None
         self._loop_writers: PerLoop[LoopWriter] | None = None
         how = group_commit or AT_ONCE
@@ -118,18 +116,11 @@ class LayeredBackend:
                 self._writer = Writer(self._blocking, how)
             if self._awaited is not None and self._awaited.commits_groups:
                 self._loop_writers = PerLoop(partial(LoopWriter, self._awaited, how))
-        self.working_set = WorkingSet(
-            working_set_bytes,
-            threading.Lock,
-            RANDOM.getrandbits,
-            exclusive=write_behind is not None,
-        )
+        self.working_set = WorkingSet(working_set_bytes, threading.Lock, RANDOM.getrandbits)
         process_forks.watch(self.working_set)
-        self._add_layers(archives, how, write_behind, cache, hot)
+        self._add_layers(archives, cache, hot)
 
-    def _check(
-        self, group_commit: GroupCommit | None, write_behind: WriteBehind | None, hot: str | None
-    ) -> None:
+    def _check(self, group_commit: GroupCommit | None, hot: str | None) -> None:
         """Refuse options that the backend does not support."""
         backend, name, hint = self.backend, type(self.backend).__name__, ""
         if hot is not None and not backend.counts_for_all:
@@ -138,9 +129,6 @@ class LayeredBackend:
         elif self.cold is not None and not backend.has_identity:
             refused = f"cold= requires a backend with an identity, which {name} does not have."
             hint = "Override `identity` in the backend, and set `has_identity`."
-        elif write_behind is not None and self._blocking is None:
-            refused = "write_behind= requires connections that threadkeep opens itself."
-            hint = "Use a URL instead of an async pool, connection or client."
         elif group_commit is not None and not backend.commits_groups:
             refused = f"{name} cannot commit in groups."
             hint = "Leave group_commit out, or override `commit_many` and set `commits_groups`."
@@ -148,17 +136,11 @@ class LayeredBackend:
             raise InvalidArgumentError(refused, hint=hint)
 
     def _add_layers(
-        self,
-        archives: ArchiveLayer | None,
-        how: GroupCommit,
-        write_behind: WriteBehind | None,
-        cache: ReadCache | None,
-        hot: str | None,
+        self, archives: ArchiveLayer | None, cache: ReadCache | None, hot: str | None
     ) -> None:
         # Import rarely used modules here.
         self._hot = None if hot is None else LayeredBackend(open_hot(hot))
         self._cache: CacheLayer | None = None
-        self._write_behind: WriteBehindLayer | None = None
         layers: list[StoreLayer] = [] if archives is None else [archives]
         if cache is not None or self._hot is not None:
             from threadkeep._run.segment_cache import CacheLayer, Hot  # noqa: PLC0415
@@ -169,14 +151,6 @@ class LayeredBackend:
             self._cache = CacheLayer(cache, shared, hot_tier)
             layers.append(self._cache)
         self._use(layers)
-        self._durable: LayeredBackend | None = None
-        if write_behind is not None:
-            from threadkeep._run.write_behind import WriteBehindLayer  # noqa: PLC0415
-
-            beneath = copy.copy(self)
-            self._write_behind = WriteBehindLayer(beneath, write_behind, how)
-            self._durable = beneath.under(self._write_behind.durable())
-            self._use([self._write_behind, *layers])
 
     def _use(self, layers: Sequence[StoreLayer]) -> None:
         """Put layers in front of the backend, listed from the outside in."""
@@ -205,10 +179,6 @@ class LayeredBackend:
         """Return this store of other rows, whose first change looks at these threads."""
         self._first = FirstChange(threads)
         return self
-
-    def beneath(self) -> LayeredBackend:
-        """Return the view of this backend for operations that must be durable on return."""
-        return self._durable or self
 
     # -- operations ----------------------------------------------------------------------
 
@@ -264,7 +234,7 @@ class LayeredBackend:
         return await adrive(completing.complete(request, replies), below.aanswer)
 
     def commit(self, change: Change) -> None:
-        """Commit a change; durable on return, unless `write_behind` is used."""
+        """Commit a change; durable on return."""
         if self._first.is_due or type(change) in self._routes:
             self.answer(Commit(change))
         elif self._writer is not None:
@@ -311,11 +281,6 @@ class LayeredBackend:
         if self._blocking is None:
             raise self._refusal()
         return self._blocking
-
-    @property
-    def has_awaited(self) -> bool:
-        """True if awaiting callers use an async variant of the backend."""
-        return self._awaited is not None
 
     def _refusal(self) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -425,8 +390,6 @@ class LayeredBackend:
     def counters(self, forked_runs: int) -> Counters:
         """Return the counters of a saver on this backend. See `Saver.counters`."""
         counts, cache = self.working_set.counts, self._cache
-        behind = self._write_behind
-        queued, size, used = (0, 0, 0.0) if behind is None else behind.queue.queued
         return Counters(
             written_bytes=counts.written,
             saved_bytes=counts.saved,
@@ -436,9 +399,6 @@ class LayeredBackend:
             cache_misses=0 if cache is None else cache.misses,
             conflicts=forked_runs + counts.conflicts,
             retries=counts.retries + self.backend.retries,
-            queued=queued,
-            queued_bytes=size,
-            queue_used=used,
         )
 
     # -- life ----------------------------------------------------------------------------
@@ -448,30 +408,11 @@ class LayeredBackend:
         if self._blocking is not None and self._awaited is None and not self.backend.instant:
             yield from external(self._blocking.open)
 
-    def flush(self, prefix: str = "") -> Operation[None]:
-        """Store all queued saves of threads that begin with `prefix`. See `Saver.flush`."""
-        if self._write_behind is not None:
-            queue = self._write_behind.queue
-            threads = queue.under(prefix) if prefix else None
-            if not queue.is_settled(threads):
-                flush = partial(queue.flush, threads)
-                yield from sync_or_async(flush, partial(queue.in_turn, flush))
-
     def closing(self) -> Operation[None]:
-        """Store all queued saves, and close the backend and the hot store."""
-        failure = None
-        if self._write_behind is not None:
-            queue = self._write_behind.queue
-            try:
-                yield from sync_or_async(queue.close, partial(queue.in_turn, queue.close))
-            except ThreadkeepError as error:
-                failure = error
-            # An interrupt closes nothing: queued saves are stored when the program ends.
+        """Close the backend and the hot store."""
         yield from sync_or_async(self.close, self.aclose)
         if self._hot is not None:
             yield from self._hot.closing()
-        if failure is not None:
-            raise failure
 
     def close(self) -> None:
         """Close only the backend. Idempotent.

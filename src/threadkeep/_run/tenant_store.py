@@ -1,7 +1,7 @@
 """The threads of one tenant in a layered backend (design note 0028).
 
-Names are mapped above all layers: queues, caches, archives and groups of commits belong to the
-whole store, and know threads by their stored names.
+Names are mapped above all layers: caches, archives and groups of commits belong to the whole
+store, and know threads by their stored names.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class TenantStore(LayeredBackend):
         )
         self._home = whole._home  # noqa: SLF001 - the same backend's
         self.cold, self.tiering, self.retention = whole.cold, whole.tiering, whole.retention
-        self._archives = self._writer = self._loop_writers = self._durable = None
-        self._hot = self._cache = self._write_behind = None
+        self._archives = self._writer = self._loop_writers = self._hot = self._cache = None
         self.working_set = PrefixedSet(whole.working_set, names.prefix)
         self._use(())
 
@@ -55,11 +54,6 @@ class TenantStore(LayeredBackend):
     def whole(self) -> LayeredBackend:
         """See `LayeredBackend.whole`."""
         return self._whole
-
-    def beneath(self) -> LayeredBackend:
-        """See `LayeredBackend.beneath`."""
-        beneath = self._whole.beneath()
-        return self if beneath is self._whole else TenantStore(beneath, self.names)
 
     # -- requests ------------------------------------------------------------------------
 
@@ -161,17 +155,9 @@ class TenantStore(LayeredBackend):
         """See `LayeredBackend.opening`."""
         return self._whole.opening()
 
-    def flush(self, prefix: str = "") -> Operation[None]:
-        """Store the queued saves of this tenant."""
-        try:
-            yield from self._whole.flush(self.names.stored(prefix))
-        except ThreadkeepError as error:
-            self.names.named(error)
-            raise
-
     def closing(self) -> Operation[None]:
-        """Store the queued saves; the whole store stays open."""
-        return self.flush()
+        """Close nothing."""
+        yield from ()
 
     def close(self) -> None:
         """Close nothing."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _MAX_BATCH = 100  # batches in one transaction, and threads at the same time
 
-OF_THE_STORE = (UnreachableError, ClosedError)
+_OF_THE_STORE = (UnreachableError, ClosedError)
 """Failures of the store, not of one change."""
 
 
@@ -54,7 +54,7 @@ async def commit_together(
         return errors
     if len(changes) == 1:
         errors.append(failure)
-    elif isinstance(failure, OF_THE_STORE if patient else (*OF_THE_STORE, StatementTimeoutError)):
+    elif isinstance(failure, _OF_THE_STORE if patient else (*_OF_THE_STORE, StatementTimeoutError)):
         errors += [failure.fresh() for _ in changes]
     elif isinstance(failure, StatementTimeoutError):
         await _commit_late(changes, commit_many, errors)

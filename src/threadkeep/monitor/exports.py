@@ -6,9 +6,8 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.texts import shown
@@ -181,8 +180,6 @@ class Metric(NamedTuple):
     help: str
     attributes: Mapping[tuple[str, ...], str]
     labels: tuple[str, ...] = ()
-    gauge: Literal["", "sum", "max"] = ""
-    """For a value that also falls: how the values of several processes become one."""
 
 
 def _cache_metric(name: str, help: str, counter: str) -> Metric:
@@ -216,14 +213,6 @@ METRICS = (
     ),
     Metric("conflicts", "Runs that met another run of their thread.", {(): "conflicts"}),
     Metric("retries", "Repeated calls of the store.", {(): "retries"}),
-    Metric("queued_saves", "Saves in the write-behind queue.", {(): "queued"}, gauge="sum"),
-    Metric("queued_bytes", "Bytes in the write-behind queue.", {(): "queued_bytes"}, gauge="sum"),
-    Metric(
-        "queue_used_ratio",
-        "Part of max_pending_bytes that the fullest queue takes.",
-        {(): "queue_used"},
-        gauge="max",
-    ),
 )
 
 
@@ -270,7 +259,6 @@ class Totals(ResetInChild):
                 if saver is not None:
                     last = self._see(ref, saver)
                 else:
-                    last = replace(last, queued=0, queued_bytes=0, queue_used=0.0)
                     self._gone[backend] = self._gone.get(backend, Counters()) + last
                     del self._last[ref]
                 totals[backend] = totals.get(backend, Counters()) + last

@@ -63,13 +63,9 @@ class OpenTelemetryMetrics:
         )
         self.totals = Totals()
         for metric in METRICS:
-            create = {
-                "": meter.create_observable_counter,
-                "sum": meter.create_observable_up_down_counter,
-                "max": meter.create_observable_gauge,
-            }[metric.gauge]
+            name, callbacks = f"threadkeep.{metric.name}", [partial(self._observe, metric)]
             unit = "By" if metric.name.endswith("_bytes") else "1"
-            create(f"threadkeep.{metric.name}", [partial(self._observe, metric)], unit, metric.help)
+            meter.create_observable_counter(name, callbacks, unit, metric.help)
 
     def sink(self, backend: str) -> DurationSink:
         """Return the sink of one observed saver, store or cache."""

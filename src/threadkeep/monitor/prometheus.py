@@ -11,10 +11,9 @@ import os
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from multiprocessing.util import Finalize
-from typing import Literal
 
 from threadkeep._stores.external import extra
 from threadkeep.errors import invalid
@@ -22,14 +21,13 @@ from threadkeep.monitor import exports
 from threadkeep.monitor.exports import METRICS, Totals, made_once
 
 with extra("Prometheus", "monitor"):
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
+    from prometheus_client import CollectorRegistry, Counter, Histogram, values
     from prometheus_client.metrics_core import Metric
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """Upper bounds of durations, in seconds."""
 
 _EVERY = 1.0  # seconds between two updates of the files
-_MODES: Mapping[str, Literal["livesum", "livemax"]] = {"sum": "livesum", "max": "livemax"}
 _IS_SHARED = values.ValueClass is not values.MutexValue  # (with PROMETHEUS_MULTIPROC_DIR)
 
 
@@ -82,26 +80,19 @@ class PrometheusMetrics:
         for _, exported in self._exported:
             yield from exported.collect()
 
-    def update(self, *, is_end: bool = False) -> None:
-        """Add the counts since the last update. The caller holds the lock.
-
-        Args:
-            is_end: the process ends, so its queues count as empty.
-        """
+    def update(self) -> None:
+        """Add the counts since the last update. The caller holds the lock."""
         for exported, backend, labels, attribute, value in self._values():
             child = exported.labels(backend, *labels)
-            if isinstance(child, Gauge):
-                child.set(0 if is_end else value)
-            else:
-                child.inc(max(value - self._added[backend, attribute], 0))
-                self._added[backend, attribute] = value
+            child.inc(max(value - self._added[backend, attribute], 0))
+            self._added[backend, attribute] = value
 
     def begin_in_child(self) -> None:
         """Leave out what the parent of a fork has counted: the parent exports that itself."""
         for _, backend, _, attribute, value in self._values():
             self._added[backend, attribute] = value
 
-    def _values(self) -> Iterator[tuple[Counter | Gauge, str, tuple[str, ...], str, float]]:
+    def _values(self) -> Iterator[tuple[Counter, str, tuple[str, ...], str, float]]:
         totals = self.totals.read()
         for metric, exported in self._exported:
             for backend, found in totals.items():
@@ -109,11 +100,8 @@ class PrometheusMetrics:
                     yield exported, backend, labels, attribute, getattr(found, attribute)
 
 
-def _exported(metric: exports.Metric) -> Counter | Gauge:
+def _exported(metric: exports.Metric) -> Counter:
     name, labels = f"threadkeep_{metric.name}", ("backend", *metric.labels)
-    if metric.gauge:
-        mode = _MODES[metric.gauge]
-        return Gauge(name, metric.help, labels, registry=None, multiprocess_mode=mode)
     return Counter(name, metric.help, labels, registry=None)
 
 
@@ -160,7 +148,7 @@ def _start_updater() -> None:
         _updater = threading.Thread(target=_run, name="threadkeep-metrics", daemon=True)
         _updater.start()
         # (unlike atexit's functions, this also runs in processes of multiprocessing)
-        Finalize(None, _update_all, kwargs={"is_end": True}, exitpriority=0)
+        Finalize(None, _update_all, exitpriority=0)
 
 
 def _run() -> None:
@@ -169,10 +157,10 @@ def _run() -> None:
         _update_all()
 
 
-def _update_all(*, is_end: bool = False) -> None:
+def _update_all() -> None:
     with _updating:
         for metrics in tuple(_known):
-            metrics.update(is_end=is_end)
+            metrics.update()
 
 
 def _after_in_child() -> None:

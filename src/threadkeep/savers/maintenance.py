@@ -322,17 +322,6 @@ class Maintenance(ForTenants, Closing):
         """Async variant of `setup`."""
         await self._store.arun(call("migrate"))
 
-    def _flush(self) -> Operation[None]:
-        """Store the saves that `write_behind` has not stored yet; durable on return.
-
-        Raises:
-            LostSavesError: the store refused some saves, which are lost; the error lists them.
-            BackendError: the store failed; saves that it did not store are kept and retried.
-        """
-        return self._store.flush()
-
-    flush, aflush = sync_and_async(_flush)
-
     def _opening(self) -> Operation[None]:
         yield from self._store.opening()
         if self._rolling is not None:

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Compression, Migrations, SerdeCodec, check_migrations
-from threadkeep._core.policies import ReadCache, Retention, Tiering, WriteBehind
+from threadkeep._core.policies import ReadCache, Retention, Tiering
 from threadkeep._core.validation import duration, is_count
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.open import DatabaseOptions
@@ -20,7 +20,7 @@ from threadkeep._stores.options import Option, check, described, optional, switc
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisThreadOptions
 from threadkeep._stores.sqlite import SqliteOptions
-from threadkeep.errors import InvalidArgumentError, invalid
+from threadkeep.errors import invalid
 from threadkeep.keys import SaverKeyOptions
 
 
@@ -116,15 +116,6 @@ class CommonOptions(SaverKeyOptions, total=False):
             "GroupCommit()",
             "Limits for several saves in one transaction. None: up to 100 saves that are queued"
             " share a transaction, and none waits for more.",
-        ),
-    ]
-    write_behind: Annotated[
-        WriteBehind | None,
-        _record(
-            WriteBehind,
-            "WriteBehind()",
-            "Saves return before they are durable, and are stored soon after. Not with"
-            ' `conflicts="raise"`, nor with an async pool or client.',
         ),
     ]
     migrate_from: Annotated[
@@ -274,12 +265,6 @@ def check_options(given: Mapping[str, Any]) -> None:
     """Check options of a saver."""
     check("A saver", given, described(SaverOptions))
     check_migrations(given)
-    if given.get("write_behind") is not None and given.get("conflicts") == "raise":
-        raise InvalidArgumentError(
-            'write_behind= cannot be combined with conflicts="raise": a save that has returned'
-            " cannot raise a conflict.",
-            hint="Remove one of the two.",
-        )
     for name in ("mirror_back", "migrate_deletions"):
         if given.get(name) and given.get("migrate_from") is None:
             raise invalid(name, given[name], "Name LangGraph's database: migrate_from=.")

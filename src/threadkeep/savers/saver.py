@@ -27,7 +27,7 @@ from threadkeep._core.codec import Compression, Migrations, check_migrations, co
 from threadkeep._core.codec.codecs import PlainCodec
 from threadkeep._core.engine import listing, load, put
 from threadkeep._core.engine.calls import SaveCall
-from threadkeep._core.engine.context import Engine, remember, to_commit
+from threadkeep._core.engine.context import Engine, remember
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.shapes import AS_STORED, ChannelShapes
 from threadkeep._core.langgraph_internals import NO_VERSION
@@ -153,7 +153,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             backend,
             _tier(given["cold"], getattr(backend, "keys", None)),
             group_commit=given["group_commit"],
-            write_behind=given["write_behind"],
             cache=given["cache"],
             hot=given["hot"],
             tiering=given["tiering"],
@@ -170,7 +169,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             now=_now,
             forked=self._forked.note,
             strict=given["validate"] == "strict",
-            holds_all=given["write_behind"] is not None,
             shapes=ChannelShapes.of(given["migrations"]),
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
@@ -404,7 +402,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             self._store.run(put.save(self._engine, call))
             return
         try:
-            self._store.commit(to_commit(self._engine, place, built))
+            self._store.commit(built.batch)
         except ThreadkeepError as error:
             self._store.run(put.save(self._engine, call, (built, error)))
         except BaseException:
@@ -420,7 +418,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             await self._store.arun_here(put.save(self._engine, call))
             return
         try:
-            waiting = self._store.submit(to_commit(self._engine, place, built))
+            waiting = self._store.submit(built.batch)
             if waiting is not None:
                 await waiting
         except ThreadkeepError as error:

@@ -63,11 +63,10 @@ class ForTenants:
     def for_tenant(self, tenant: str) -> Self:
         """Return a saver that shows, writes and removes only the threads of one tenant.
 
-        It shares connections, options, caches and their limits, and the queue of `write_behind`
-        with this saver. Tenants may have threads of the same id. A call for the same tenant returns
-        the same saver (of the last 1,000), so you can call it for each request. Its `close` stores
-        its queued saves and leaves the store open. Its `counters` are its own, without those of the
-        shared parts.
+        It shares connections, options, caches and their limits with this saver. Tenants may have
+        threads of the same id. A call for the same tenant returns the same saver (of the last
+        1,000), so you can call it for each request. Its `close` leaves the store open. Its
+        `counters` are its own, without those of the shared parts.
 
         This saver, without a tenant, is the operator's: it shows the threads of all tenants by
         their stored names (`threadkeep@tenant NAME ID`), and `gc`, `check`, `tier`, `stats` and

@@ -19,7 +19,7 @@ from threadkeep._core.engine import load, put
 from threadkeep._core.engine.calls import Put
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS
-from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch_checkpoint
+from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, JOIN, is_internal
 from threadkeep._core.versions import compare_versions, next_version
@@ -65,7 +65,6 @@ def edit(
         call = child(state, new, {})
         # (with any option of the saver: no run may have continued meanwhile)
         yield from put.save(engine._replace(conflicts="raise"), call)
-        yield from fetch_checkpoint(*call.place)  # (stores what `write_behind` may have queued)
         return arguments.stored(call)
 
     return attempt() if if_head else retry(at.thread, attempt, ConflictError)

@@ -151,12 +151,12 @@ def erase_all(
     plan: ErasurePlan | None = None,
 ) -> Operation[EraseReport]:
     """Erase these threads, and those of the plan; see `Threads.erase`."""
-    beneath, progress = store.beneath(), progress or no_progress
+    progress = progress or no_progress
     if plan is not None:
         found = [*names, *(yield from plan.recorded()), *(yield from plan.found())]
         names = list(dict.fromkeys(found))
     cold = yield from store.own_cold()
-    run = _Erasing(beneath, engine, cold, progress, dry_run=dry_run)
+    run = _Erasing(store, engine, cold, progress, dry_run=dry_run)
     yield from run.look(names, forks=forks)
     if plan is not None and run.names and not dry_run:
         yield from plan.record(run.names)
@@ -247,7 +247,7 @@ def named(store: LayeredBackend, thread: str) -> Operation[list[str]]:
 
 def is_known(store: LayeredBackend, thread: str) -> Operation[bool]:
     """Return True if a thread exists, also in LangGraph's tables, or anything is left of one."""
-    entry, rows = yield from on(store.beneath(), _look_at(thread))
+    entry, rows = yield from on(store, _look_at(thread))
     # (a tombstone or rows without an entry may be left of an interrupted erasure)
     if entry or rows.generation or rows.deleted_at or _holds_rows(rows):
         return True
@@ -278,7 +278,7 @@ def _elsewhere(
 def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Operation[ScrubReport]:
     for name in threads:
         yield from on(store, store.clear_cache(name))
-    yield from on(store.beneath(), last_statistics.forget())
+    yield from on(store, last_statistics.forget())
     here = ScrubReport(("this program's memory and cache",))
     return here + (yield from on(store, store.scrub_hot()))
 

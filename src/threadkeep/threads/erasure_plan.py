@@ -47,13 +47,11 @@ class ErasurePlan(NamedTuple):
         if not self.labels:
             return []
         query = ThreadQuery(labels=self.labels)
-        return (yield from on(self.store.beneath(), registration.all_names(query)))
+        return (yield from on(self.store, registration.all_names(query)))
 
     def recorded(self) -> Operation[list[str]]:
         """Return the names that an interrupted call of the same arguments has recorded."""
-        names, _ = yield from on(
-            self.store.whole.beneath(), documents.read(self.engine, self._document)
-        )
+        names, _ = yield from on(self.store.whole, documents.read(self.engine, self._document))
         return [one for one in names or () if isinstance(one, str)]
 
     def record(self, names: Sequence[str]) -> Operation[None]:
@@ -61,9 +59,9 @@ class ErasurePlan(NamedTuple):
         change = documents.replaced(self.engine, self._document, list(names), None)
         # (a tenant's role of PostgreSQL may store no rows of the whole store)
         with suppress(ReadOnlyError):
-            yield from on(self.store.whole.beneath(), commit(change))
+            yield from on(self.store.whole, commit(change))
 
     def end(self) -> Operation[None]:
         """Remove the record: all places are cleared."""
         with suppress(ReadOnlyError):
-            yield from on(self.store.whole.beneath(), commit(documents.removed(self._document)))
+            yield from on(self.store.whole, commit(documents.removed(self._document)))

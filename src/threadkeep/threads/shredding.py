@@ -82,7 +82,7 @@ def shred_tenant(
     name = tenants.checked(tenant)
     if store.backend.keys is None:
         raise InvalidArgumentError("The saver has no keys.", hint=WITH_KEYS)
-    threads = yield from on(store.beneath(), all_threads(tenants.prefix(name)))
+    threads = yield from on(store, all_threads(tenants.prefix(name)))
     erased = yield from erase_all(
         store, engine, threads, progress, forks=False, rewrite=False, dry_run=False
     )

@@ -137,7 +137,7 @@ def rewrite(
     names, cold = names if named is None else list(named), (yield from store.own_cold())
     done, failed = list[UpgradedThread](), list[ThreadkeepError]()
     for number, thread in enumerate(names, 1):
-        work = _Upgrade(store.beneath(), cold, engine, codec, thread, dry_run)
+        work = _Upgrade(store, cold, engine, codec, thread, dry_run)
         try:
             found = yield from work.run()
         except ClosedError:

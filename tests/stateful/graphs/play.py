@@ -27,7 +27,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, Send
 
-from threadkeep import ReadCache, WriteBehind
+from threadkeep import ReadCache
 
 from .build import built
 from .disturb import disturbed
@@ -40,7 +40,6 @@ OPTIONS: dict[str, Any] = {
     "default": dict,
     "forgetful": lambda: {"conflicts": "raise", "working_set_bytes": 1},
     "cached": lambda: {"cache": ReadCache()},
-    "relaxed": lambda: {"write_behind": WriteBehind()},
 }
 LOOSE = "<edited meanwhile>"
 

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter
 
-from threadkeep import MemorySaver, PostgresSaver, ReadCache, RedisSaver, WriteBehind
+from threadkeep import MemorySaver, PostgresSaver, ReadCache, RedisSaver
 from threadkeep import SqliteSaver as OwnSqliteSaver
 from threadkeep.errors import ClosedError, ConflictError, InvalidArgumentError
 from threadkeep.memory import LayeredCheckpointSaver
@@ -251,16 +251,6 @@ def test_a_registry_with_other_metrics_of_these_names_is_refused() -> None:
     Counter("threadkeep_operation_errors", "Not ours.", registry=registry)
     with pytest.raises(InvalidArgumentError, match="without other metrics of these names"):
         observe(MemorySaver(), registry=registry)
-
-
-def test_queued_saves_are_counted() -> None:
-    saver = MemorySaver(write_behind=WriteBehind(flush_interval=60))
-    with saver:
-        saver.put(config("1"), checkpoint("a", {}, {}), {}, {})
-        assert saver.counters().queued == 1
-        assert saver.counters().queued_bytes > 0
-        saver.flush()
-        assert saver.counters().queued == 0
 
 
 def test_refused_conflicts_are_counted() -> None:

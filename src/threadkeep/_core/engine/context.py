@@ -80,7 +80,6 @@ class Engine(NamedTuple):
     now: Callable[[], int]  # microseconds since 1970
     forked: Callable[[str, str, str], None]  # (thread, old head, checkpoint), once per forking run
     strict: bool = False  # `check` notes the fields that `validate="strict"` refuses
-    holds_all: bool = False  # saves return before they are stored, and may be built again
     shapes: ChannelShapes | None = None  # of a program that has changed channels
 
     def shapes_in(self, ns: str) -> ChannelShapes | None:
@@ -274,8 +273,6 @@ class Built(NamedTuple):
     appender: Appender
     state: CheckpointSnapshot | None = None
     reported: Reported | None = None
-    beside: str | None = None  # the checkpoint that its values were compared with
-    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()  # with their indexes
     fence: HeadFence | None = None  # the head that the run expects
     begins: bool = False  # the first checkpoint of its run
     by: RunEntry | None = None  # the run of the graph
@@ -283,29 +280,6 @@ class Built(NamedTuple):
 
 Failed: TypeAlias = tuple[Built, ThreadkeepError]
 """A batch whose commit failed, and the failure."""
-
-
-class BatchSource(NamedTuple):
-    """The values of a batch, to build it again later; see `_run.write_behind.rebase`."""
-
-    engine: Engine
-    ns: str
-    beside: str | None
-    state: CheckpointSnapshot | None
-    writes: tuple[tuple[int, str, Ref, ChannelValue], ...]
-
-    @property
-    def size(self) -> int:
-        """Estimated encoded bytes of the values that nothing else holds."""
-        return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
-
-
-def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
-    """Return the batch to commit, with its source if it may have to be built again."""
-    if not engine.holds_all:
-        return built.batch
-    made = BatchSource(engine, place.ns, built.beside, built.state, built.writes)
-    return built.batch._replace(made=made)
 
 
 def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:

@@ -412,7 +412,6 @@ class Batch(NamedTuple):
     bump_generation: bool = False
     entry: ThreadEntry | None = None
     touch: EntryUpdate | None = None
-    made: object = None
     link: Link | None = None
 
     @property

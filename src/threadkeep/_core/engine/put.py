@@ -27,7 +27,6 @@ from threadkeep._core.engine.context import (
     read_elements,
     remember,
     resume_logs,
-    to_commit,
     to_store,
     unless_hidden,
     watched_value,
@@ -83,7 +82,7 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
         return None
     parent, values = _known_parent(engine, memory, call), _NO_VALUES
     if parent is not None:
-        if _lost(engine, parent, call):
+        if _lost(parent, call):
             return None
         values = parent.values
     elif call.parent is not None:
@@ -115,7 +114,7 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
         try:
             if failure is not None:
                 raise failure
-            yield from commit(to_commit(engine, place, built))
+            yield from commit(built.batch)
             done = True
         except SegmentTakenError:
             counts.retries += 1
@@ -247,7 +246,7 @@ def _recall(
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
     """Return the parent's values of the changed channels, reading those that are unknown."""
-    lost = _lost(engine, parent, call)
+    lost = _lost(parent, call)
     if not lost:
         return parent.values
     held = dict(parent.values)
@@ -263,7 +262,7 @@ def _recall(
     return held
 
 
-def _lost(engine: Engine, parent: CheckpointSnapshot, call: Put) -> dict[str, Ref]:
+def _lost(parent: CheckpointSnapshot, call: Put) -> dict[str, Ref]:
     """Return the channels whose value at the parent is needed and unknown."""
     held, values = parent.values, call.checkpoint["channel_values"]
     versions = call.checkpoint["channel_versions"]
@@ -273,7 +272,7 @@ def _lost(engine: Engine, parent: CheckpointSnapshot, call: Put) -> dict[str, Re
         if ref is None or channel in held or not ref.needs:
             continue
         is_kept = channel not in values or _is_kept(call, entry, channel, versions.get(channel))
-        if engine.holds_all or not (is_kept or isinstance(ref, Inline)):
+        if not (is_kept or isinstance(ref, Inline)):
             lost[channel] = ref
     return lost
 
@@ -338,9 +337,7 @@ def _put_batch(
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     fence = fence if call.run or begins else None
-    return Built(
-        memory, proof, batch, appender, state, reported, row.parent, (), fence, begins, call.by
-    )
+    return Built(memory, proof, batch, appender, state, reported, fence, begins, call.by)
 
 
 def _row(
@@ -438,9 +435,9 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
             # value that cannot be stored does not mask the node's own error.
             failed = channel == ERROR and isinstance(value, BaseException)
             stored = repr(value) if failed else value
-            ref, seen = draft.value(channel, stored, held.get(channel))
+            ref, _ = draft.value(channel, stored, held.get(channel))
             own = WRITES_IDX_MAP.get(channel, number) if indexes is None else indexes[number]
-            made.append((own, channel, ref, seen))
+            made.append((own, channel, ref))
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
@@ -451,7 +448,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
     # (the columns of the row that the checksum covers, in order)
     fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
     shapes = engine.shapes and engine.shapes_in(ns)
-    body = pack_writes([one[:3] for one in made], 1 if shapes is None else shapes.shape)
+    body = pack_writes(made, 1 if shapes is None else shapes.shape)
     row = model.WriteRow(*fields, seal(body, fields))
     waits = False  # a task of the thread's head
     if asks and not ns:
@@ -477,5 +474,4 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         touch=touch._replace(at=now) if call.fences else touch,
         link=Link(proof),
     )
-    kept = tuple(made)
-    return Built(memory, proof, batch, appender, beside=state and state.id, writes=kept, by=call.by)
+    return Built(memory, proof, batch, appender, by=call.by)

@@ -24,7 +24,6 @@ from threadkeep._core.engine.rows import counting, of_the_graph, time_of
 from threadkeep._core.engine.thread_entry import (
     Cause,
     EntryUpdate,
-    StateTransition,
     ThreadEntry,
     ThreadStatus,
     transition,
@@ -211,30 +210,6 @@ def row_size(row: CheckpointRow | WriteRow) -> int:
 
 def bytes_of(segments: Iterable[SegmentInfo]) -> int:
     return sum([segment.size for segment in segments])
-
-
-def merged(touches: tuple[EntryUpdate, ...]) -> EntryUpdate:
-    """Return one update with the effect of these, one after the other."""
-    last_whole = max((i for i, one in enumerate(touches) if one.whole), default=0)
-    times = [one.at for one in touches if one.at is not None]
-    said: dict[str, str] = {}
-    transitions: list[StateTransition] = []
-    for one in touches:
-        said |= {thread_entry.label_prefix(label): label for label in one.labels}
-        for step in one.transitions:
-            last = transitions[-1] if transitions else step
-            if last.checkpoint <= step.checkpoint and step == last._replace(
-                checkpoint=step.checkpoint
-            ):
-                del transitions[-1:]  # this one has the same effect
-            transitions.append(step)
-    return EntryUpdate(
-        sum([one.size for one in touches[last_whole:]]),
-        whole=touches[last_whole].whole if touches else False,
-        at=max(times, default=None),
-        labels=tuple(said.values()),
-        transitions=tuple(transitions),
-    )
 
 
 _CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})

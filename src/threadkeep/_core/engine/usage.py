@@ -150,10 +150,6 @@ class Counters:
         conflicts: runs that forked a thread (`Saver.forked_runs`), and saves refused for that.
         retries: calls of the store repeated after a temporary failure, and saves built again
             because another process had saved in between.
-        queued: saves that were acknowledged and are not stored yet (`write_behind=`).
-        queued_bytes: bytes of the queued saves.
-        queue_used: the part of `max_pending_bytes` in use, 0 to 1, or more while saves wait; of
-            several savers, the largest.
         result_hits: keys whose value a `NodeCache` of node results had.
         result_misses: keys whose value it did not have.
         result_evictions: values that a `NodeCache` removed to stay within its limits, without
@@ -172,9 +168,6 @@ class Counters:
     cache_misses: int = 0
     conflicts: int = 0
     retries: int = 0
-    queued: int = 0
-    queued_bytes: int = 0
-    queue_used: float = 0.0
     result_hits: int = 0
     result_misses: int = 0
     result_evictions: int = 0
@@ -184,7 +177,6 @@ class Counters:
     embedding_failures: int = 0
 
     def __add__(self, other: Self) -> Self:
-        """Return the sums, and the larger `queue_used`."""
+        """Return the sums."""
         names = [one.name for one in fields(self)]
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return type(self)(**{**sums, "queue_used": max(self.queue_used, other.queue_used)})
+        return type(self)(*[getattr(self, name) + getattr(other, name) for name in names])

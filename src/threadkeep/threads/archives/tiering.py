@@ -93,7 +93,7 @@ def tier(
     if tiering is not None and not isinstance(tiering, Tiering):
         raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
     cold = None if dry_run else (yield from _cold(store, "move threads"))
-    run = _Round(store.beneath(), cold, engine, tiering or store.tiering or Tiering())
+    run = _Round(store, cold, engine, tiering or store.tiering or Tiering())
     examined = yield from registration.for_each(
         names, run.visit, "threads tiered", progress, partial(on, run.store)
     )
@@ -168,7 +168,7 @@ def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
 def archive(store: LayeredBackend, engine: Engine, thread: str) -> Operation[ThreadInfo]:
     """See `Threads.archive`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
-    return info((yield from archiving.archive(store.beneath(), cold, engine, name)))
+    return info((yield from archiving.archive(store, cold, engine, name)))
 
 
 def restore(engine: Engine, thread: str) -> Operation[ThreadInfo]:
@@ -183,7 +183,7 @@ def write_again(store: LayeredBackend, engine: Engine, entry: ThreadEntry) -> Op
         yield from archive(store, engine, entry.thread)
     else:
         cold = yield from _cold(store, "rotate keys")
-        yield from offloading.write_again(store.beneath(), cold, engine, entry.thread)
+        yield from offloading.write_again(store, cold, engine, entry.thread)
 
 
 def offload(
@@ -198,9 +198,9 @@ def offload(
     before = None
     if older_than is not None:
         before = engine.now() - duration("older_than", older_than) // MICROSECOND
-    limit, beneath = check_over("over", over), store.beneath()
-    yield from tidy(beneath, cold, engine, name)
-    return (yield from move_out(beneath, cold, engine, name, limit, before))
+    limit = check_over("over", over)
+    yield from tidy(store, cold, engine, name)
+    return (yield from move_out(store, cold, engine, name, limit, before))
 
 
 def discard_fork(

@@ -165,13 +165,13 @@ def repair(
     dry_run: bool,
 ) -> Operation[RepairReport]:
     """See `Threads.repair`."""
-    named, beneath = validation.thread_ids(threads), store.beneath()
+    named = validation.thread_ids(threads)
     if file is None and not dry_run:
         raise InvalidArgumentError(
             "A quarantine file is needed.",
             hint='Use file="quarantine.tkq", or dry_run=True for a report only.',
         )
-    names, unlisted = yield from on(beneath, threads_to_check())
+    names, unlisted = yield from on(store, threads_to_check())
     for name in named or ():
         if name not in names:
             raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
@@ -181,14 +181,14 @@ def repair(
         quarantine = yield from external(partial(QuarantineFile, Path(file), sealer))
     names = names if named is None else named
     try:
-        done, unrepaired = yield from _repair_all(beneath, engine, names, quarantine, progress)
+        done, unrepaired = yield from _repair_all(store, engine, names, quarantine, progress)
         if quarantine is not None:
             yield from external(quarantine.end)
     finally:
         if quarantine is not None:
             quarantine.close()
     if named is None:
-        unrepaired += unlisted + (yield from on(beneath, damage()))
+        unrepaired += unlisted + (yield from on(store, damage()))
     path = quarantine.path if quarantine is not None and quarantine.is_used else None
     return RepairReport(len(names), tuple(done), tuple(unrepaired), path)
 

@@ -50,7 +50,7 @@ class JobLease:
 
     def begin(self) -> float:
         """Take the lease; return 0, or the seconds until the job is due or the lease may end."""
-        return self._store.beneath().run(self._begin())
+        return self._store.run(self._begin())
 
     def renew(self) -> None:
         """Prolong the lease, if that is due.
@@ -59,13 +59,13 @@ class JobLease:
             LeaseLostError: another worker has it.
         """
         if self._is_held and self._author.now() - self._renewed_at >= _RENEWED:
-            self._store.beneath().run(self._renew())
+            self._store.run(self._renew())
 
     def end(self, *, is_done: bool) -> None:
         """Give the lease up; if the job is not done, any worker may begin it again at once."""
         if self._is_held:
             self._is_held = False
-            self._store.beneath().run(self._end(is_done=is_done))
+            self._store.run(self._end(is_done=is_done))
 
     def _begin(self) -> Operation[float]:
         while True:

@@ -141,7 +141,6 @@ def adopt(
                 if names is not None or run.is_verifying:
                     raise
                 run.result.skipped[name] = str(error.at(thread=name)).partition("\n")[0]
-    yield from store.flush()
     return run.result
 
 
@@ -176,7 +175,6 @@ def take(
             yield from run.thread(thread, existing)
         except ThreadDeletedError:
             continue  # (it was deleted here meanwhile)
-        yield from store.flush()
         return run.result.conflicts.get(thread), run.heads
 
 

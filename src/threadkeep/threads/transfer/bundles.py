@@ -176,12 +176,11 @@ def export_bundle(
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
     yield from external(partial(check_may_be_replaced, path))
-    source = store.beneath()
     archived, skipped = list[str](), dict[str, str]()
-    add = partial(_add_digested, source, archived=None if names is not None else archived)
+    add = partial(_add_digested, store, archived=None if names is not None else archived)
     may_skip = skipped if names is None else None
     if names is None:
-        names = yield from on(source, whole_thread.all_threads())
+        names = yield from on(store, whole_thread.all_threads())
     sealer = yield from file_sealer(store, plain=plain)
     kind = yield from _kind_of(store)
     counts = yield from _write(path, names, add, progress, may_skip, sealer, kind, check=True)
@@ -312,7 +311,7 @@ def import_bundle(
             hint="Leave the new id out, or export that thread alone.",
         )
     options = ImportOptions(replace, new, digests=True, dry_run=dry_run, sealer=sealer)
-    return (yield from fill(store.beneath(), path, names, options, progress))
+    return (yield from fill(store, path, names, options, progress))
 
 
 def verify(

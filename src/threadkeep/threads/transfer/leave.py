@@ -141,7 +141,6 @@ def leave(
 ) -> Operation[LeaveReport]:
     """Copy threads into LangGraph's tables; see `Threads.leave`."""
     names = validation.thread_ids(threads)
-    yield from store.flush()
     known = yield from on(store, whole_thread.all_threads())
     for name in set(names or ()).difference(known):
         raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)

@@ -93,7 +93,7 @@ def mirror(
     one, other_keys = store.backend.keys, there.backend.keys
     is_named = names is not None
     yield from check_is_plain(store)
-    run = _Mirror(store.beneath(), there.beneath(), one, other_keys, is_named=is_named, **flags)
+    run = _Mirror(store, there, one, other_keys, is_named=is_named, **flags)
     return (yield from run.threads(names, progress or no_progress))
 
 
