@@ -208,7 +208,6 @@ def test_a_thread_whose_newest_checkpoint_is_hidden_is_read(anywhere):
     anywhere.commit(Batch("t", NOW, checkpoints=(row,), hide_checkpoints=(("", uid(3)),)))
     assert flags_of(anywhere) == [0, 0, FREE | HIDDEN]
     assert head(anywhere, "t").row.id == uid(2)
-    assert anywhere.at_hand(ReadCheckpoint("t", "")) is None
 
 
 @pytest.mark.parametrize("field", ["run", "seen"])
@@ -303,17 +302,6 @@ def test_older_keys_open_what_they_sealed(tmp_path):
     backend = SealedBackend(SqliteBackend(path), StoreKeys(new.without(old.current)))
     with pytest.raises(WrongKeyError, match=old.current):
         backend.fetch([ReadSegments("t", (Span(1, 0, 9),))])
-    backend.close()
-
-
-def test_a_head_in_memory_opens_without_a_read(tmp_path):
-    backend = SealedBackend(SqliteBackend(tmp_path / "threads.db"), keys())
-    turn(backend, "t", 1)
-    turn(backend, "t", 2)
-    head = ReadCheckpoint("t", "")
-    found = backend.at_hand(head)
-    assert found is not None
-    assert [found] == backend.fetch([head])
     backend.close()
 
 

@@ -70,7 +70,7 @@ def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
     touch = EntryUpdate(9, at=5, transitions=(transition(Cause.SAVE, uid(1)),))
     backend.commit(batch(1, life=0, generation=0, segments=segments, writes=writes, touch=touch))
     assert kinds(statements) == [
-        *("BEGIN", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
+        *("BEGIN", "SELECT", "INSERT tk_threads", "INSERT tk_heap_segments"),
         *("INSERT tk_checkpoints", "INSERT tk_writes", "COMMIT"),
     ]
     statements.clear()
@@ -78,8 +78,8 @@ def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
     assert kinds(statements) == ["BEGIN", "UPDATE", "INSERT tk_writes", "COMMIT"]
 
 
-def test_a_group_that_only_adds_rows_takes_no_more(backend, statements):
-    """Of many threads, new and known."""
+def test_a_group_inserts_the_rows_of_all_threads_together(backend, statements):
+    """Of many threads, new and known. Each head is a statement of its own."""
     backend.commit(Batch("t0", 1, segments=(segment(0),)))
     statements.clear()
     group = [
@@ -88,9 +88,13 @@ def test_a_group_that_only_adds_rows_takes_no_more(backend, statements):
     ]
     assert backend.commit_many(group) == [None] * 16
     assert kinds(statements) == [
-        *("BEGIN", "SELECT", "INSERT tk_heap_segments", "UPDATE", "INSERT tk_threads"),
-        *("INSERT tk_checkpoints", "COMMIT"),
+        *("BEGIN", *["SELECT"] * 15, "UPDATE", *["INSERT tk_threads"] * 15),
+        *("INSERT tk_heap_segments", "INSERT tk_checkpoints", "COMMIT"),
     ]
+    statements.clear()
+    group = [one._replace(segments=(), checkpoints=(), writes=(write(1),)) for one in group]
+    assert backend.commit_many(group) == [None] * 16
+    assert kinds(statements) == ["BEGIN", *["UPDATE"] * 16, "INSERT tk_writes", "COMMIT"]
 
 
 def test_a_seal_in_a_group_is_checked_by_itself(backend, statements):
@@ -195,15 +199,17 @@ def test_closing_fails_all(backend):
     assert [type(result) for result in results] == [ClosedError] * 3
 
 
-# -- interruptions -------------------------------------------------------------------
-
-
-def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend):
+@pytest.mark.parametrize(
+    "damage", ["updated_at = 'late'", "seq = 'x'", "logs = x'00'", "heap = 1.5"]
+)
+def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend, damage):
+    """Of a thread that this connection has not written."""
     told = EntryUpdate(1, at=7, transitions=(transition(Cause.SAVE, uid(1)),))
     for thread in ("t", "damaged"):
         backend.commit(Batch(thread, 1, touch=told))
     writer = backend._connections.writer()
-    writer.execute("UPDATE tk_threads SET updated_at = 'late' WHERE thread = 'damaged'")
+    writer.execute(f"UPDATE tk_threads SET {damage} WHERE thread = 'damaged'")
+    backend._connections.heads.clear()
     change = Batch("damaged", 1, touch=told)
     results = backend.commit_many([batch(1), change, batch(2)])
     assert [type(result) for result in results] == [type(None), CorruptionError, type(None)]
@@ -211,13 +217,16 @@ def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend):
     assert backend.fetch([ReadEntry("t")])[0].state == "active"
 
 
+# -- interruptions -------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("change", [DropThread("t", 2), batch(2), batch(2, bump_generation=True)])
 def test_an_interruption_leaves_no_transaction_open(backend, monkeypatch, change):
-    def interrupted(db, *changes):
+    def interrupted(db, moves):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(changes, "_carry_out", interrupted)
+        patched.setattr(changes, "make", interrupted)
         with pytest.raises(KeyboardInterrupt):
             backend.commit(change)
     assert not backend._connections._writer.in_transaction

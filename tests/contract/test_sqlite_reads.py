@@ -44,8 +44,8 @@ def fill(backend):
 @pytest.mark.parametrize(
     ("id", "found", "writes", "child", "statements"),
     [
-        (None, uid(2), [(1, b"c")], Child(uid(3), 0, 0), 2),
-        (uid(2), uid(2), [(1, b"c")], Child(uid(3), 0, 0), 1),
+        (None, uid(2), [(3, b"c")], Child(uid(3), 0, 0), 2),
+        (uid(2), uid(2), [(3, b"c")], Child(uid(3), 0, 0), 1),
         (uid(1), uid(1), [(1, b"a"), (2, b"b")], Child(uid(2), 7, 2), 1),
     ],
 )

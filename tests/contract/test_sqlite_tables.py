@@ -212,7 +212,7 @@ def test_hot_statements_search_by_key(work):
     backend = SqliteBackend(":memory:")
     rows = tuple(checkpoint(n, n - 1) for n in range(1, 50))
     backend.commit(Batch("t", 1, checkpoints=rows, segments=tuple(segment(n) for n in range(50))))
-    backend._connections.known.forget()
+    backend._connections.heads.clear()
     db = backend._connections.writer()
     with sqlite.statements(backend) as told:
         backend.commit(work) if isinstance(work, Batch) else backend.fetch([work])

@@ -14,6 +14,7 @@ from kit.runs import Delta, Plain, story, told
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver
+from threadkeep._core.engine.lineage import write_key
 from threadkeep._core.engine.model import Batch, ReadThread
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend
@@ -254,8 +255,9 @@ def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
                 saver.put_writes(chain.at, [("n", LONG)], task)
         saver.threads.mirror(other)
         for store in (saver, other):  # the first of three writes is dropped in both
-            drop = ("", chain.at["configurable"]["checkpoint_id"], 1)
-            store._store.backend.commit(Batch("t", 1, drop_writes=(drop,)))
+            (rows,) = store._store.backend.fetch([ReadThread("t")])
+            first = rows.checkpoints[-1].writes[0]
+            store._store.backend.commit(Batch("t", 1, drop_writes=(write_key(first),)))
         assert saver.threads.mirror(other).unchanged == 1
         # A run that has seen both others continues: it counts seen versions by number.
         chain.at = fresh(saver).get_tuple(config()).config

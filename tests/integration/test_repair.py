@@ -20,7 +20,6 @@ from typing_extensions import TypedDict
 
 from threadkeep._core.engine.context import read_manifest
 from threadkeep._stores.redis.rows import keys_of
-from threadkeep._stores.sqlite.records import unpack_id
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import RepairReport
 from threadkeep.threads.repair import read_quarantine
@@ -301,14 +300,12 @@ def torn_members(harm: Any, thread: str, _: list[str]) -> None:
 
 def wrong_types(harm: Any, thread: str, _: list[str]) -> None:
     db = sqlite3.connect(harm._path)
-    (key,) = db.execute("SELECT checkpoint FROM tk_writes WHERE thread = 1 LIMIT 1").fetchone()
+    (seq,) = db.execute("SELECT min(seq) FROM tk_writes WHERE thread = 1").fetchone()
     places = db.execute(
         "SELECT log, start FROM tk_heap_segments WHERE thread = 1 LIMIT 3"
     ).fetchall()
     db.close()
-    harm.execute(
-        "UPDATE {w} SET body = 'x' WHERE {t} AND {j} = ? AND seq = 1", thread, unpack_id(key)
-    )
+    harm.execute(f"UPDATE {{w}} SET body = 'x' WHERE {{t}} AND seq = {seq}", thread)
     for change, (log, start) in zip(("data", "log", "count"), places, strict=True):
         where = f"{{h}} AND log = {log} AND start = {start}"
         harm.execute(f"UPDATE {{s}} SET {change} = 'x' WHERE {where}", thread)

@@ -55,11 +55,11 @@ class InMemory:
         writes[0] = writes[0]._replace(body=flipped(writes[0].body))
 
     def segment(self, thread: str, log: int, start: int) -> None:
-        segments = self._threads[thread].heap.logs[log].segments
+        segments = self._threads[thread].heap[log].segments
         segments[start] = segments[start]._replace(data=flipped(segments[start].data))
 
     def no_segment(self, thread: str, log: int, start: int) -> None:
-        found = self._threads[thread].heap.logs[log]
+        found = self._threads[thread].heap[log]
         found.drop(start, found.segments[start].count)
 
 
@@ -73,9 +73,9 @@ class _InSql:
         self.execute("UPDATE {c} SET manifest = flip(manifest) WHERE {t} AND {i} = ?", thread, id)
 
     def write(self, thread: str, id: str) -> None:
-        self.execute(
-            "UPDATE {w} SET body = flip(body) WHERE {t} AND {j} = ? AND seq = 1", thread, id
-        )
+        first = "SELECT min(o.seq) FROM {w} o WHERE o.thread = {w}.thread AND o.{j} = {w}.{j}"
+        statement = "UPDATE {w} SET body = flip(body) WHERE {t} AND {j} = ?"
+        self.execute(f"{statement} AND seq = ({first})", thread, id)
 
     def segment(self, thread: str, log: int, start: int) -> None:
         self.execute(

@@ -419,7 +419,7 @@ def bytes_held(saver: Saver, thread: str) -> int:
 def rows_in_memory(saver: Saver) -> Any:
     """All threads of a saver in memory, as they are stored, also below keys."""
     backend: Any = saver._store.backend
-    return getattr(backend, "below", backend)._threads
+    return getattr(backend, "below", backend)._rows.threads
 
 
 def fresh(saver: Saver) -> Saver:

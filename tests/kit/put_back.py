@@ -17,7 +17,6 @@ import psycopg
 import redis
 
 from kit import redis as redis_kit
-from kit.engine import rows_in_memory
 from kit.postgres import TABLES, url, url_for
 
 PutBack = Callable[[], None]
@@ -35,11 +34,11 @@ def copy_rows(name: str, folder: Path, saver: Any) -> PutBack:
 
 
 def _in_memory(_folder: Path, saver: Any) -> PutBack:
-    rows = rows_in_memory(saver)
+    backend: Any = saver._store.backend
+    rows = vars(getattr(backend, "below", backend)._rows)
     kept = copy.deepcopy(rows)
 
     def put_back() -> None:
-        rows.clear()
         rows.update(copy.deepcopy(kept))
 
     return put_back

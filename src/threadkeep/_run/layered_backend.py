@@ -324,10 +324,6 @@ class LayeredBackend:
             return await self._awaited.fetch(request.reads)
         if self.backend.instant:
             return self.blocking.fetch(request.reads)
-        if request.hot:
-            replies = [self.blocking.at_hand(read) for read in request.reads]
-            if None not in replies:
-                return replies
         return await in_thread(partial(self.blocking.fetch, request.reads), READERS)
 
     def _in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:

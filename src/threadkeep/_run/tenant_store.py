@@ -81,7 +81,7 @@ class TenantStore(LayeredBackend):
 
     def _mapped(self, request: Request) -> Request:
         if type(request) is Fetch:
-            return Fetch([*map(self.names.asked, request.reads)], request.hot)
+            return Fetch([*map(self.names.asked, request.reads)])
         if type(request) is Commit:
             return Commit(self.names.change(request.change))
         assert type(request) is CommitMany  # noqa: S101 - the last kind

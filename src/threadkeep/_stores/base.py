@@ -151,15 +151,6 @@ class Backend(_Supports, ABC):
             confirm([change], refusals[-1:])
         return refusals
 
-    def at_hand(self, read: Read) -> Any:
-        """Return the reply of `fetch` to a read if it is in memory, else None.
-
-        Event loops call it for heads that this process has just used, so it must not wait: no
-        statement, no file, no lock. Override it if you can rule out other writers.
-        """
-        del read
-        return None
-
     def open(self) -> None:
         """Open the store if it is not open, as `with` and `async with` do. Idempotent.
 

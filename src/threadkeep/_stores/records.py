@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 from itertools import groupby, pairwise
 from operator import attrgetter, gt, lt
@@ -13,17 +13,14 @@ from typing import TypeGuard
 from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
-    StateTransition,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
 )
-from threadkeep._core.engine.tips import names
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
     StaleThreadError,
-    ThreadDeletedError,
     ThreadExistsError,
 )
 
@@ -59,16 +56,6 @@ _LAST, _FIRST_SURROGATE, _AFTER_SURROGATES = 0x10FFFF, 0xD800, 0xE000
 # -- refusals ------------------------------------------------------------------------
 
 
-def check_state(batch: model.Batch, generation: int, named: Collection[int], life: int) -> None:
-    """Refuse a batch whose thread was deleted since, has another generation, or went back."""
-    if batch.life is not None and batch.life != life:
-        raise ThreadDeletedError(thread=batch.thread)
-    if batch.generation is not None and batch.generation != generation:
-        raise StaleThreadError(thread=batch.thread)
-    if batch.link is not None and not names(named, batch.link.base):
-        raise StaleThreadError(thread=batch.thread)
-
-
 def tie(changes: Iterable[model.Change]) -> None:
     """Prepare changes that one transaction commits; see `Link`."""
     tip = new_tip()
@@ -89,10 +76,11 @@ def confirm(changes: Iterable[model.Change], refusals: Iterable[object]) -> None
 def tip_of(change: model.Change) -> int:
     """Return the tip of a change; a new one if it has none."""
     link = getattr(change, "link", None)
-    return new_tip() if link is None or not link.tip else link.tip
+    return new_tip() if link is None or not link.tip else int(link.tip)
 
 
 def new_tip() -> int:
+    """Return a random tip."""
     # (not of `random`, which forked processes and seeds repeat)
     return int.from_bytes(urandom(8), "big") >> 2 or 1
 
@@ -162,6 +150,11 @@ class Log:
             return None
         del self.starts[bisect_left(self.starts, start)], self.segments[start]
         return segment
+
+    def has(self, start: int, count: int) -> bool:
+        """Return True if this segment exists."""
+        segment = self.segments.get(start)
+        return segment is not None and segment.count == count
 
     def between(self, start: int, stop: int) -> Iterator[model.Segment]:
         """Yield the segments that overlap the positions `start <= p < stop`."""
@@ -251,17 +244,6 @@ def first_entries(read: SearchThreads, entries: Iterable[ThreadEntry]) -> list[T
     if after is not None:
         entries = [entry for entry in entries if is_after(place(entry), after)]
     return first(read.limit, entries, key=place)
-
-
-def allows(transition: StateTransition, state: str | None, waits_at: str | None) -> bool:
-    """Return True if an entry in this state makes the transition: no later interrupt waits."""
-    if (state or "") not in transition.sources:
-        return False
-    return (
-        waits_at is None
-        or waits_at < transition.checkpoint
-        or (transition.same and waits_at == transition.checkpoint)
-    )
 
 
 def run_id(row: model.CheckpointRow) -> object:

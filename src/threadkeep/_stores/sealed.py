@@ -395,10 +395,6 @@ class SealedBackend(BlockingFace[SealedFace]):
     def open(self) -> None:
         self.below.open()
 
-    def at_hand(self, read: model.Read) -> Any:
-        reply = self.below.at_hand(read) if isinstance(read, model.ReadCheckpoint) else None
-        return reply and self.face.at_hand(cast("model.ReadCheckpoint", read), reply)
-
     # The three hot calls skip the coroutines of the face if all that they need is in memory.
 
     def fetch(self, reads: Sequence[model.Read]) -> list[Any]:

@@ -325,12 +325,6 @@ class TenantBackend(BlockingFace[TenantFace]):
         """Return 0: the store counts the retries of all tenants together."""
         return 0
 
-    def at_hand(self, read: model.Read) -> Any:
-        """See `Backend.at_hand`."""
-        names = self.face.names
-        reply = self.below.at_hand(names.asked(read))
-        return None if reply is None else names.told(read, reply)
-
     def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
         """See `SealedFace.destroy_key`."""
         return finish(self.face.destroy_key(kind, name))

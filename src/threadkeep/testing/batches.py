@@ -67,6 +67,16 @@ class BatchContract(Contract):
         assert numbers[0] > 0
         assert 99 not in numbers
 
+    def test_writes_of_another_copy_keep_their_numbers(self) -> None:
+        """In a `numbered` batch. The numbers of later writes are greater."""
+        rows = (write(1, seq=1), write(1, seq=2), write(2, seq=1))
+        self.put(checkpoints=(checkpoint(1), checkpoint(2, 1)), writes=rows, numbered=True)
+        assert [w.seq for w in self.stored(1).writes] == [1, 2]
+        assert [w.seq for w in self.stored(2).writes] == [1]
+        self.put(writes=(write(1), write(2)))
+        assert [w.seq for w in self.stored(1).writes][:2] == [1, 2]
+        assert all(len({w.seq for w in self.stored(n).writes}) == 4 - n for n in (1, 2))
+
     def test_a_dropped_checkpoint_leaves_its_writes(self) -> None:
         """`drop_checkpoints` drops only the named checkpoints, and keeps their writes."""
         self.put(
@@ -160,7 +170,7 @@ class BatchContract(Contract):
         assert self.state().tips == tuple([link.tip for link in reversed(links)][:MOST])
         end = linked()
         self.drop(link=end)
-        assert self.state()[3:] == self.rows()[-2:] == ((end.tip,), end.tip)
+        assert self.state()[3:5] == self.rows()[-2:] == ((end.tip,), end.tip)
 
     def test_a_batch_builds_on_tips(self) -> None:
         """A batch or drop whose base the row does not name raises `StaleThreadError`."""

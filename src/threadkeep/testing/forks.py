@@ -52,13 +52,15 @@ class ForkContract(Contract):
 
     def fork(self, *, target: str = FORK, source: str = THREAD, **fields: Any) -> ForkThread:
         """A fork of the first two checkpoints, with one of the writes on the second."""
+        rows = [w for stored in self.rows(source).checkpoints for w in stored.writes]
+        writes = [w for w in rows if w.checkpoint_id == uid(1) or w.run == 7]
         change = ForkThread(
             source,
             target,
             NOW + 9,
             generation=self.state(thread=source).generation,
             checkpoints=(("", uid(1)), ("", uid(2)), ("child", uid(2)), ("", uid(99))),
-            writes=(("", uid(1), 1), ("", uid(2), 2), ("", uid(2), 9)),
+            writes=(*[(w.ns, w.checkpoint_id, w.seq) for w in writes], ("", uid(2), 99)),
             entry=ThreadEntry(target, "active", NOW + 9, NOW + 9, 5, origin=(source, uid(2))),
         )
         return change._replace(**fields)
@@ -76,10 +78,8 @@ class ForkContract(Contract):
         assert [s.row for s in rows.checkpoints] == [
             s.row for s in source.checkpoints if s.row.id != uid(3)
         ]
-        assert [(w.checkpoint_id, w.seq, w.run) for s in rows.checkpoints for w in s.writes] == [
-            (uid(1), 1, 0),
-            (uid(2), 2, 7),
-        ]
+        first, second = (source.checkpoints[n].writes for n in (0, 1))
+        assert [w for s in rows.checkpoints for w in s.writes] == [first[0], second[1]]
         assert rows.orphans == ()
         assert self.head(thread=FORK) == uid(2)
         found = self.stored(2, thread=FORK)
@@ -98,6 +98,16 @@ class ForkContract(Contract):
         assert self.everything() == []
         assert self.threads() == [FORK]
         assert self.one(ReadDamage()) == []
+
+    def test_an_origin_that_is_dropped_again_leaves_its_fork_alone(self) -> None:
+        """An origin that is stored and dropped after its first drop has segments of its own."""
+        self.origin_and_fork()
+        before = self.everything(FORK)
+        for at in (20, 30):
+            self.drop(THREAD, NOW + at)
+            self.put(segments=(segment(0, data=b"another"),), checkpoints=(checkpoint(at),))
+            assert self.everything() == [segment(0, data=b"another")]
+            assert self.everything(FORK) == before
 
     def test_rows_that_take_a_fork_s_place_leave_its_origin_alone(self) -> None:
         """`DropThread(rows=...)` on a fork leaves the segments of its origin unchanged."""
@@ -123,6 +133,22 @@ class ForkContract(Contract):
         self.refuses(taken, SegmentTakenError, thread=FORK)
         self.put(thread=FORK, segments=(segment(2),))
         assert len(self.segments((1, 0, 9), thread=FORK)) == 2
+
+    def test_either_replaces_shared_segments(self) -> None:
+        """A fork and its origin can put others in place of shared ones, and append as before.
+
+        Those hold the same elements, so caches may still return the former ones.
+        """
+        shared = self.origin_and_fork()
+        for thread in (FORK, THREAD):
+            self.put(thread=thread, drop_segments=((1, 0, 2),), segments=(segment(0, 2),))
+            for name in (FORK, THREAD):
+                assert self.segments((1, 0, 2), thread=name) == [segment(0, 2)]
+        self.put(segments=(segment(3),))
+        taken = Batch(FORK, NOW, segments=(segment(3, data=b"other"),))
+        if shared:
+            self.refuses(taken, SegmentTakenError, thread=FORK)
+        assert self.segments((1, 3, 4)) == [segment(3)]
 
     def test_a_family_that_shares_is_told_of(self) -> None:
         """`family` names the threads that share segments, and is empty if none do."""

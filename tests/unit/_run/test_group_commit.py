@@ -163,8 +163,8 @@ def test_awaiting_callers_share_a_group(make):
 @pytest.mark.parametrize("run", [together, awaited_together])
 def test_each_caller_hears_of_its_own_change(run):
     store = Gate()
-    for number in (1, 4):
-        store.commit(Batch(f"t{number}", 1, checkpoints=(checkpoint(9),)))
+    earlier = [Batch(f"t{number}", 1, checkpoints=(checkpoint(9),)) for number in (1, 4)]
+    MemoryBackend.commit_many(store, earlier)
     if run is awaited_together:
         store.opened.set()
     found = run(store, [batch(n, EMPTY) for n in range(6)])

@@ -175,9 +175,7 @@ def named(stored: StoredCheckpoint) -> Iterator[None]:
         raise
 
 
-def look(
-    engine: Engine, place: CheckpointRef, *, hot: bool = False
-) -> Operation[tuple[ThreadState, Proof]]:
+def look(engine: Engine, place: CheckpointRef) -> Operation[tuple[ThreadState, Proof]]:
     """Fetch a checkpoint; forget the thread's values if they are no longer stored.
 
     Returns also the proof of the thread's values, as long as the working set has it.
@@ -186,7 +184,7 @@ def look(
         memory = engine.memory(place.thread)
         before = memory.proof
         tips = () if before is None else frozenset(before.tips)
-        (state,) = yield Fetch((ReadCheckpoint(*place),), hot)
+        (state,) = yield Fetch((ReadCheckpoint(*place),))
         is_new = state.found is None and not place.ns and place.id is None
         proof = memory.meet(state, before, tips, is_new=is_new)
         if proof is not None:
@@ -235,8 +233,9 @@ def resume_logs(
         if ref is None or isinstance(ref, Inline):
             continue
         for log, _, _ in ref.spans[-1:] if isinstance(ref, Run) else ref.needs[:1]:
-            if log in ends:
-                memory.logs.resume(ns, channel, log, ends[log])
+            stop = max(ends.get(log, 0), memory.logs.end_of(log))
+            if stop:
+                memory.logs.resume(ns, channel, log, stop)
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
     tails = []
     for segment in segments:

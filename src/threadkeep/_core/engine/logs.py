@@ -7,7 +7,7 @@ borrows from other batches until those are committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -91,6 +91,7 @@ class OpenLogs:
         self.tails = 0  # bytes of all tails
         self._next_log = 1
         self._counts = False
+        self._ends: Mapping[int, int] = {}  # of logs, as the store knows them
 
     def clear(self) -> None:
         """Forget all logs. The caller holds the lock."""
@@ -108,6 +109,16 @@ class OpenLogs:
         """Continue in logs with other numbers, as these were taken. The caller holds the lock."""
         self.clear()
         self._next_log = self._token(NEW_LOG_BITS)
+
+    def follow(self, ends: Mapping[int, int]) -> None:
+        """Continue open logs where others have ended them. The caller holds the lock."""
+        self._ends = ends
+        for number, log in self._by_number.items():
+            log.next = max(log.next, ends.get(number, 0))
+
+    def end_of(self, log: int) -> int:
+        """Return the end of a log as the store knows it, or 0."""
+        return self._ends.get(log, 0)
 
     def reserve(self, ns: str, channel: str, count: int) -> tuple[int, int]:
         """Reserve positions of the channel's log; return its number and the first position."""
@@ -171,8 +182,12 @@ class OpenLogs:
         for number, start, part in tails:
             log = self._by_number.get(number)
             count = len(part.elements)
-            if log is None or (log.tail and _overlaps(log.tail, start, start + count)):
+            if log is None:
                 continue
+            if log.tail and _overlaps(log.tail, start, start + count):
+                if not _covers(log.tail, start, start + count):
+                    continue
+                self._forget_tail(log)  # (another process has joined segments of it)
             is_old = not log.tail and (count >= SEAL_EARLY // 4 or part.size >= SEAL_BYTES)
             log.tail[start] = part
             if is_old:
@@ -184,6 +199,17 @@ class OpenLogs:
             self.tails += part.size
             if log.is_ripe:
                 self._ripe[number] = log
+
+    def forget_tails(self) -> None:
+        """Forget all small segments. The caller holds the lock."""
+        for log in self._by_number.values():
+            self._forget_tail(log)
+        self._ripe.clear()
+
+    def _forget_tail(self, log: OpenLog) -> None:
+        self.tails -= log.new_bytes + log.old_bytes
+        log.tail.clear()
+        log.new_count = log.new_bytes = log.old_count = log.old_bytes = 0
 
     def begin_seals(self) -> list[tuple[OpenLog, Tail]]:
         """Return the ripe logs, each with a copy of its tail; `end_seal` must follow."""
@@ -220,6 +246,16 @@ def _overlaps(tail: Tail, start: int, stop: int) -> bool:
         return last >= 0 and start < last + len(tail[last].elements)
     return start in tail or any(
         at < stop and start < at + len(part.elements) for at, part in tail.items()
+    )
+
+
+def _covers(tail: Tail, start: int, stop: int) -> bool:
+    """Return True if a segment is longer than each part of a tail that it overlaps, and has it."""
+    parts = [(at, at + len(part.elements)) for at, part in tail.items()]
+    return all(
+        start <= at and end <= stop and (at, end) != (start, stop)
+        for at, end in parts
+        if at < stop and start < end
     )
 
 

@@ -5,6 +5,7 @@ point. Numbers are signed and fit in 64 bits.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.engine.records import quick
@@ -88,8 +89,9 @@ class CheckpointRow(NamedTuple):
 class WriteRow(NamedTuple):
     """The writes of one `put_writes` call, by one task, in one row.
 
-    The backend assigns `seq` at commit (any given value is ignored): it grows with every row of the
-    same checkpoint. Rows are only ever added; the engine decides which of them count.
+    The backend assigns `seq` at commit (any given value is ignored, except in a `numbered` batch):
+    it grows with every row of the same checkpoint. Rows are only ever added; the engine decides
+    which of them count.
     """
 
     ns: str
@@ -131,7 +133,8 @@ class ThreadState(NamedTuple):
     the backend object that returned it. `deleted_at` is the tombstone: microseconds since 1970, or
     0 if the thread was never deleted. `tips` are those of its last commits, newest first (see
     `tips`); only what the row still names may be used of what a process remembers. `life` is the
-    tip of its last deletion, 0 if there was none.
+    tip of its last deletion, 0 if there was none. `logs` are the ends of its logs, as far as the
+    store knows them.
     """
 
     generation: int
@@ -139,6 +142,7 @@ class ThreadState(NamedTuple):
     found: StoredCheckpoint | None = None
     tips: tuple[int, ...] = ()
     life: int = 0
+    logs: Mapping[int, int] = MappingProxyType({})
 
 
 # -- reads: a closed set -------------------------------------------------------------
@@ -388,6 +392,9 @@ class Batch(NamedTuple):
     `ConflictError`. `now` is the time in microseconds since 1970. `made` is not stored: it is the
     source that the engine built the batch from.
 
+    With `numbered`, writes keep their `seq`, as those of another copy of the thread. For each
+    checkpoint, these numbers follow those of its stored writes.
+
     The row then names `tip` first; a change without one gets a random tip from the store.
 
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
@@ -413,6 +420,7 @@ class Batch(NamedTuple):
     entry: ThreadEntry | None = None
     touch: EntryUpdate | None = None
     link: Link | None = None
+    numbered: bool = False
 
     @property
     def base(self) -> tuple[int, ...]:

@@ -34,7 +34,6 @@ class Fetch(NamedTuple):
     """Answer these reads in one round trip. Reply: a list, in order."""
 
     reads: Sequence[Read]
-    hot: bool = False  # this process has just used the rows: a local disk has them in memory
 
 
 @final
@@ -69,17 +68,15 @@ Request: TypeAlias = Fetch | Commit | CommitMany | Call | External
 Operation: TypeAlias = Generator[Request, Any, T]
 
 
-def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
+def fetch(read: Read) -> Operation[Any]:
     """Return the reply to one read."""
-    replies = yield Fetch((read,), hot)
+    replies = yield Fetch((read,))
     return replies[0]
 
 
-def fetch_checkpoint(
-    thread: str, ns: str, checkpoint_id: str | None, *, hot: bool = False
-) -> Operation[ThreadState]:
+def fetch_checkpoint(thread: str, ns: str, checkpoint_id: str | None) -> Operation[ThreadState]:
     """Return the thread's generation and one of its checkpoints, or its head."""
-    reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id), hot=hot)
+    reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id))
     return cast("ThreadState", reply)
 
 

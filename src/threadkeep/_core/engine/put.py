@@ -118,7 +118,7 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
             done = True
         except SegmentTakenError:
             counts.retries += 1
-            engine.memory(place.thread).abandon()
+            engine.memory(place.thread).taken(built.batch)
         except StaleThreadError:
             counts.retries += 1
             engine.working_set.forget(place.thread)

@@ -214,6 +214,20 @@ def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
     return found
 
 
+def after(old: Sequence[Span], new: Sequence[Span]) -> tuple[Span, ...]:
+    """Return the elements of `new` after those of `old`; none if it does not begin with them."""
+    if not old:
+        return tuple(new)
+    last = len(old) - 1
+    if len(new) <= last or tuple(old[:last]) != tuple(new[:last]):
+        return ()
+    (log, start, stop), (new_log, new_start, end) = old[last], new[last]
+    if (log, start) != (new_log, new_start) or end < stop:
+        return ()
+    rest = (Span(log, stop, end),) if end > stop else ()
+    return (*rest, *new[last + 1 :])
+
+
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Return the same elements in as few spans as possible."""
     out: list[Span] = []

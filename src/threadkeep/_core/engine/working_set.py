@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep._core.engine.logs import Lock, OpenLogs, TailSegment
-from threadkeep._core.engine.model import NESTED, HeadFence, ThreadState
+from threadkeep._core.engine.model import NESTED, Batch, HeadFence, ThreadState
 from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
     StoredObject,
@@ -93,7 +93,9 @@ class ThreadMemory:
             if now is not None:
                 tips = now.tips
                 if now.holds(state.generation, named):
-                    if named and named[0] not in tips:
+                    if named and named[0] not in tips:  # (others have committed)
+                        self.logs.follow(state.logs)
+                        self.recent.forget_reserved()
                         old = tuple(tips)
                         tips.add(named[0])
                         tips.difference_update(old)
@@ -107,15 +109,22 @@ class ThreadMemory:
             self._head = None
             self.reported = NOTHING_REPORTED
             self.proof = Proof.of(state)
+            self.logs.follow(state.logs)
             if is_new:
                 self.logs.count_up()
             return self.proof
 
-    def abandon(self) -> None:
-        """Forget uncommitted values: other bytes took their place."""
+    def taken(self, batch: Batch) -> None:
+        """Note that others took the positions of a batch's segments, or joined those that it drops.
+
+        The next attempt joins none. Values that were not committed are forgotten.
+        """
         with self._lock:
-            self.logs.abandon()
-            self.recent.clear()
+            if batch.drop_segments:
+                self.logs.forget_tails()
+            else:
+                self.logs.abandon()
+                self.recent.clear()
 
     def remember(
         self,
@@ -427,6 +436,10 @@ class RecentValues:
     def known_part(self, channel: str, item: Any) -> tuple[StoredValue, int] | None:
         """Return a stored value of the channel that holds `item`, and its index in it."""
         return self._parts.get((channel, id(item)))
+
+    def forget_reserved(self) -> None:
+        """Forget reserved positions: others may have taken them. The caller holds the lock."""
+        self._reserved.clear()
 
     def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
         """Remember the last few values. The caller holds the lock."""

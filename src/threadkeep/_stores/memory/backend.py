@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
+from bisect import bisect_right
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine import model, rule_reads, thread_entry
+from threadkeep._core.engine.tips import names
 from threadkeep._core.engine.usage import (
     DAY,
     ItemUsage,
@@ -21,14 +23,12 @@ from threadkeep._core.engine.usage import (
 from threadkeep._core.texts import shown_url
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import Backend, ScrubReport
+from threadkeep._stores.committing import Ask, Heads, MakeMoves, carried_out, committing
 from threadkeep._stores.memory.rows import (
-    EMPTY,
     EMPTY_NAMESPACE,
     MemoryNamespace,
+    MemoryRows,
     MemoryThread,
-    MemoryThreads,
-    carry_out,
-    entry_of,
 )
 from threadkeep._stores.records import between, first_entries, matches, run_id
 from threadkeep.errors import ClosedError, OpenError, ThreadkeepError
@@ -36,6 +36,7 @@ from threadkeep.errors import ClosedError, OpenError, ThreadkeepError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from threadkeep._core.engine.heads import Head
     from threadkeep._core.engine.model import Change
     from threadkeep._stores.items.records import SearchOptions
     from threadkeep._stores.memory.cache import MemoryEntries
@@ -52,7 +53,8 @@ class MemoryBackend(Backend):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._threads: MemoryThreads = {}
+        self._rows = MemoryRows()
+        self._heads = Heads()
         self._closed = False
         self._identity = secrets.token_hex(16)
         self.beside: weakref.WeakSet[MemoryEntries | MemoryItems] = weakref.WeakSet()
@@ -76,24 +78,27 @@ class MemoryBackend(Backend):
     def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         with self._lock:
             self._check_open()
-            return [_REPLIES[type(read)](self._threads, read) for read in reads]
+            return self._answered(reads)
 
     def commit(self, change: Change) -> None:
-        with self._lock:
-            self._check_open()
-            carry_out(self._threads, change)
+        (error,) = self.commit_many([change])
+        if error is not None:
+            raise error
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         with self._lock:
             self._check_open()
-            return [self._attempt(change) for change in changes]
+            refusals, heads = carried_out(committing(self._heads, changes), self._answer)
+            self._heads.keep(heads)
+            return refusals
 
-    def _attempt(self, change: Change) -> ThreadkeepError | None:
-        try:
-            carry_out(self._threads, change)
-        except ThreadkeepError as error:
-            return error
-        return None
+    def _answer(self, request: Ask | MakeMoves) -> list[Any]:
+        if isinstance(request, Ask):
+            return self._answered(request.reads)
+        return [self._rows.make(move) for move in request.moves]
+
+    def _answered(self, reads: Sequence[Any]) -> list[Any]:
+        return [_REPLIES[type(read)](self._rows, read) for read in reads]
 
     def identity(self) -> str:
         """Different in each process. See `Backend.identity`."""
@@ -111,7 +116,8 @@ class MemoryBackend(Backend):
         """Discard every row. Idempotent."""
         with self._lock:
             self._closed = True
-            self._threads.clear()
+            self._rows.clear()
+            self._heads.clear()
 
     def before_fork(self) -> None:
         """See `WatchedMethods.before_fork`: no other thread is in the middle of a change."""
@@ -128,30 +134,31 @@ class MemoryBackend(Backend):
             raise ClosedError(hint="Open a new one. The rows of this one, in memory, are gone.")
 
 
-def _checkpoint(threads: MemoryThreads, read: model.ReadCheckpoint) -> model.ThreadState:
-    thread = threads.get(read.thread, EMPTY)
+def _checkpoint(store: MemoryRows, read: model.ReadCheckpoint) -> model.ThreadState:
+    thread = store.of(read.thread)
     namespace = thread.namespaces.get(read.ns, EMPTY_NAMESPACE)
     row = namespace.head() if read.id is None else namespace.rows.get(read.id)
-    found = thread.stored(read.thread, row) if row else None
-    return model.ThreadState(thread.generation, thread.deleted_at, found, thread.tips, thread.life)
+    found = thread.stored(row) if row else None
+    head = thread.head
+    state = (head.generation, head.deleted_at, found, head.tips, head.life, head.logs)
+    return model.ThreadState(*state)
 
 
-def _segments(threads: MemoryThreads, read: model.ReadSegments) -> list[model.Segment]:
-    thread = threads.get(read.thread, EMPTY)
-    if read.generation not in (None, thread.generation):
+def _segments(store: MemoryRows, read: model.ReadSegments) -> list[model.Segment]:
+    thread = store.of(read.thread)
+    head = thread.head
+    if read.generation not in (None, head.generation) or not names(head.tips, read.base):
         return []
-    if not all(tip in thread.tips for tip in read.base):
-        return []
-    return between(thread.heap.logs, read.spans)
+    return between(thread.heap, read.spans)
 
 
-def _path(threads: MemoryThreads, read: model.ReadPath) -> list[model.StoredCheckpoint]:
-    thread = threads.get(read.thread, EMPTY)
+def _path(store: MemoryRows, read: model.ReadPath) -> list[model.StoredCheckpoint]:
+    thread = store.of(read.thread)
     rows = thread.namespaces.get(read.ns, EMPTY_NAMESPACE).rows
     path: list[model.StoredCheckpoint] = []
     row = rows.get(read.id)
     while row is not None and len(path) < read.limit:
-        path.append(thread.stored(read.thread, row))
+        path.append(thread.stored(row))
         row = None if row.parent is None else rows.get(row.parent)
     return path
 
@@ -159,15 +166,15 @@ def _path(threads: MemoryThreads, read: model.ReadPath) -> list[model.StoredChec
 # -- scans ---------------------------------------------------------------------------
 
 
-def _scan(threads: MemoryThreads, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
+def _scan(store: MemoryRows, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
     # Equal ids keep the order of the iterators merged: thread, then namespace.
     found: list[Iterator[tuple[str, model.CheckpointRow]]] = []
-    for name in _names(threads, read.prefix) if read.thread is None else [read.thread]:
-        spaces = threads.get(name, EMPTY).namespaces
+    for name in _names(store, read.prefix) if read.thread is None else [read.thread]:
+        spaces = store.of(name).namespaces
         names = sorted(spaces) if read.ns is None else [read.ns]
         found += [_visible(name, spaces.get(ns, EMPTY_NAMESPACE), read) for ns in names]
     page = islice(merge(*found, key=lambda at: at[1].id, reverse=True), read.limit)
-    return [threads[name].stored(name, row) for name, row in page]
+    return [store.of(name).stored(row) for name, row in page]
 
 
 def _visible(
@@ -186,46 +193,56 @@ def _visible(
 # -- housekeeping --------------------------------------------------------------------
 
 
-def _thread(threads: MemoryThreads, read: model.ReadThread) -> model.ThreadRows:
-    thread = threads.get(read.thread, EMPTY)
+def _thread(store: MemoryRows, read: model.ReadThread) -> model.ThreadRows:
+    thread = store.of(read.thread)
     checkpoints: list[model.StoredCheckpoint] = []
     orphans: list[model.WriteRow] = []
     for _, namespace in sorted(thread.namespaces.items()):
-        checkpoints += (thread.stored(read.thread, namespace.rows[key]) for key in namespace.ids)
+        checkpoints += (thread.stored(namespace.rows[key]) for key in namespace.ids)
         for key in sorted(namespace.writes.keys() - namespace.rows.keys()):
             orphans += namespace.writes[key]
-    places = (model.SegmentInfo(s.log, s.start, s.count, len(s.data)) for s in thread.segments())
-    family = tuple(sorted(thread.heap.members - {read.thread}))
-    state = (thread.generation, thread.deleted_at)
+    places = (model.SegmentInfo(s.log, s.start, s.count, len(s.data)) for s in thread.heap.all())
+    head = thread.head
+    family = tuple([name for name in _family(store, thread) if name != read.thread])
+    state = (head.generation, head.deleted_at)
     rows = (*state, tuple(checkpoints), tuple(orphans), tuple(places), family)
-    return model.ThreadRows(*rows)._replace(tips=thread.tips, life=thread.life)
+    return model.ThreadRows(*rows)._replace(tips=head.tips, life=head.life)
 
 
-def _find(threads: MemoryThreads, read: model.FindThreads) -> list[str]:
+def _family(store: MemoryRows, thread: MemoryThread) -> list[str]:
+    """Return the names of all threads that share a thread's heap, in order."""
+    if not thread.head.heap:
+        return [thread.head.thread] if thread.head.tips else []
+    return sorted([name for name, one in store.threads.items() if one.heap is thread.heap])
+
+
+def _find(store: MemoryRows, read: model.FindThreads) -> list[str]:
     def is_wanted(thread: MemoryThread) -> bool:
         if not read.run_ids:
             return read.empty or any(thread.rows())
         return any(run_id(row) in read.run_ids for row in thread.rows())
 
-    names = _names(threads, read.prefix, read.after)
-    return list(islice((name for name in names if is_wanted(threads[name])), read.limit))
+    names = _names(store, read.prefix, read.after)
+    return list(islice((name for name in names if is_wanted(store.of(name))), read.limit))
 
 
-def _names(threads: MemoryThreads, prefix: str, after: str | None = None) -> list[str]:
-    found = [name for name in threads if name.startswith(prefix)] if prefix else threads
+def _names(store: MemoryRows, prefix: str, after: str | None = None) -> list[str]:
+    found = [name for name in store.threads if name.startswith(prefix)] if prefix else store.threads
     return sorted(name for name in found if after is None or name > after)
 
 
-def _sizes(threads: MemoryThreads, read: model.ReadSizes) -> model.Sizes:
-    sizes = {name: _size(name, thread) for name, thread in threads.items() if thread.holds_rows()}
+def _sizes(store: MemoryRows, read: model.ReadSizes) -> model.Sizes:
+    sizes = {
+        name: _size(store, thread) for name, thread in store.threads.items() if thread.holds_rows()
+    }
     total = sum(size.row_bytes + size.segment_bytes for size in sizes.values())
-    page = [sizes[name] for name in _names(threads, read.prefix, read.after) if name in sizes]
+    page = [sizes[name] for name in _names(store, read.prefix, read.after) if name in sizes]
     return model.Sizes(total, tuple(page[: read.limit]))
 
 
-def _size(name: str, thread: MemoryThread) -> model.StoredThreadSize:
-    rows, writes = list(thread.rows()), list(thread.writes())
-    segments = list(thread.segments()) if name == min(thread.heap.members) else []
+def _size(store: MemoryRows, thread: MemoryThread) -> model.StoredThreadSize:
+    rows, writes, name = list(thread.rows()), list(thread.writes()), thread.head.thread
+    segments = list(thread.heap.all()) if name == _family(store, thread)[0] else []
     row_bytes = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
     row_bytes += sum(len(write.body) for write in writes)
     segment_bytes = sum(len(segment.data) for segment in segments)
@@ -234,11 +251,11 @@ def _size(name: str, thread: MemoryThread) -> model.StoredThreadSize:
     )
 
 
-def _usage(threads: MemoryThreads, read: ReadUsage) -> StoreUsage:
+def _usage(store: MemoryRows, read: ReadUsage) -> StoreUsage:
     found: list[ThreadUsage] = []
     recent: list[tuple[str, int]] = []
     since = read.now - DAY
-    for name, thread in threads.items():
+    for name, thread in store.threads.items():
         entry = thread.entry
         if (
             entry is not None
@@ -250,45 +267,92 @@ def _usage(threads: MemoryThreads, read: ReadUsage) -> StoreUsage:
             writes = sum(
                 [len(rows) for n in thread.namespaces.values() for rows in n.writes.values()]
             )
-            counts = (thread.size, len(times), writes, len(new), entry.updated_at)
+            counts = (entry.size, len(times), writes, len(new), entry.updated_at)
             found.append(ThreadUsage(name, *counts))
             recent += new
-    return usage_of(read, sum([thread.size for thread in threads.values()]), found, recent)
+    return usage_of(
+        read, sum([thread.head.size for thread in store.threads.values()]), found, recent
+    )
 
 
 # -- the registry --------------------------------------------------------------------
 
 
-def _entry(threads: MemoryThreads, read: thread_entry.ReadEntry) -> thread_entry.ThreadEntry | None:
-    return entry_of(threads.get(read.thread, EMPTY))
+def _entry(store: MemoryRows, read: thread_entry.ReadEntry) -> thread_entry.ThreadEntry | None:
+    return store.of(read.thread).entry
 
 
-def _search(
-    threads: MemoryThreads, read: thread_entry.SearchThreads
-) -> list[thread_entry.ThreadEntry]:
-    return first_entries(read, _matching(threads, read.query))
+def _search(store: MemoryRows, read: thread_entry.SearchThreads) -> list[thread_entry.ThreadEntry]:
+    return first_entries(read, _matching(store, read.query))
 
 
-def _count(threads: MemoryThreads, read: thread_entry.CountThreads) -> int:
+def _count(store: MemoryRows, read: thread_entry.CountThreads) -> int:
     states = read.query.states_alone
     if states is None:
-        return len(_matching(threads, read.query))
-    entries = [thread.entry for thread in threads.values()]
-    return sum([entry is not None and entry.state in states for entry in entries])
+        return len(_matching(store, read.query))
+    return sum([thread.head.state in states for thread in store.threads.values()])
 
 
-def _matching(
-    threads: MemoryThreads, query: thread_entry.ThreadQuery
-) -> list[thread_entry.ThreadEntry]:
-    entries = map(entry_of, threads.values())
+def _matching(store: MemoryRows, query: thread_entry.ThreadQuery) -> list[thread_entry.ThreadEntry]:
+    entries = [thread.entry for thread in store.threads.values()]
     return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
-def _damage(_threads: MemoryThreads, _read: model.ReadDamage) -> list[str]:
+def _damage(_store: MemoryRows, _read: model.ReadDamage) -> list[str]:
     return []
 
 
-_REPLIES: dict[type[model.Read], Callable[[MemoryThreads, Any], Any]] = {
+# -- reads of the rules --------------------------------------------------------------
+
+
+def _head(store: MemoryRows, read: rule_reads.ReadHead | rule_reads.ReadDamaged) -> Head:
+    return store.head(read.thread)
+
+
+def _heads_of(store: MemoryRows, read: rule_reads.ReadFamily) -> list[Head]:
+    return [one.head for one in store.threads.values() if one.head.heap == read.heap]
+
+
+def _newer(store: MemoryRows, read: rule_reads.ReadNewer) -> list[str]:
+    namespace = store.of(read.head.thread).namespaces.get(read.ns, EMPTY_NAMESPACE)
+    first = 0 if read.id is None else bisect_right(namespace.ids, read.id)
+    return [id for id in namespace.ids[first:] if not namespace.rows[id].flags & model.NESTED][
+        : read.limit
+    ]
+
+
+def _has_others(store: MemoryRows, read: rule_reads.HasOthers) -> bool:
+    namespace = store.of(read.head.thread).namespaces.get(read.ns, EMPTY_NAMESPACE)
+    rows = namespace.writes.get(read.checkpoint_id, ())
+    return any(row.run != read.run and row.seq > read.seen for row in rows)
+
+
+def _counts(store: MemoryRows, read: rule_reads.CountRows) -> tuple[int, int]:
+    threads = [store.of(head.thread) for head in read.heads]
+    return sum(len([*one.rows()]) for one in threads), sum(len([*one.writes()]) for one in threads)
+
+
+def _holds(store: MemoryRows, read: rule_reads.HoldsCheckpoints) -> bool:
+    thread = store.of(read.head.thread)
+    return thread.holds_rows() if read.any_row else any(True for _ in thread.rows())
+
+
+def _ends(store: MemoryRows, read: rule_reads.ReadEnds) -> dict[int, int]:
+    heap = store.of(read.head.thread).heap
+    logs = [heap[log] for log in read.logs if log in heap and heap[log].starts]
+    last = [log.segments[log.starts[-1]] for log in logs]
+    return {segment.log: segment.stop for segment in last}
+
+
+_REPLIES: dict[Any, Callable[[MemoryRows, Any], Any]] = {
+    rule_reads.ReadHead: _head,
+    rule_reads.ReadDamaged: _head,
+    rule_reads.ReadFamily: _heads_of,
+    rule_reads.ReadNewer: _newer,
+    rule_reads.HasOthers: _has_others,
+    rule_reads.CountRows: _counts,
+    rule_reads.HoldsCheckpoints: _holds,
+    rule_reads.ReadEnds: _ends,
     model.ReadCheckpoint: _checkpoint,
     model.ReadSegments: _segments,
     model.ReadPath: _path,

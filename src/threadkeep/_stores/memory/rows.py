@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from threadkeep._core.engine import model, thread_entry, tips
-from threadkeep._stores.records import Log, allows, check_ends, check_state, tip_of
-from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
+from threadkeep._core.engine import model
+from threadkeep._core.engine.heads import Copying, Head, Move
+from threadkeep._core.engine.thread_entry import ThreadEntry, label_prefix
+from threadkeep._stores.records import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
 
 class MemoryNamespace:
@@ -55,9 +55,8 @@ class MemoryNamespace:
             self.rows[key] = row._replace(flags=row.flags | model.HIDDEN)
 
     def add_write(self, row: model.WriteRow) -> None:
-        """Add the row with the next `seq` of its checkpoint."""
-        rows = self.writes.setdefault(row.checkpoint_id, [])
-        rows.append(model.WriteRow(*row[:-1], seq=rows[-1].seq + 1 if rows else 1))
+        """Add the row."""
+        self.writes.setdefault(row.checkpoint_id, []).append(row)
 
     def replace_write(self, row: model.WriteRow) -> None:
         """Put a row in place of the one with its `seq`, if it exists."""
@@ -96,34 +95,29 @@ class MemoryNamespace:
                 yield row
 
 
-class MemoryHeap:
-    """The logs that its `members`, the names of one or several threads, share."""
+class MemoryHeap(dict[int, Log]):
+    """The logs that one thread or several share."""
 
-    __slots__ = ("logs", "members")
+    def __missing__(self, number: int) -> Log:
+        log = self[number] = Log()
+        return log
 
-    def __init__(self) -> None:
-        self.logs: defaultdict[int, Log] = defaultdict(Log)
-        self.members: set[str] = set()
+    def all(self) -> Iterator[model.Segment]:
+        """All segments by (log, start)."""
+        for number in sorted(self):
+            yield from (self[number].segments[start] for start in self[number].starts)
 
 
 class MemoryThread:
     """All rows of one thread."""
 
-    __slots__ = (
-        *("deleted_at", "entry", "generation", "heap", "life", "namespaces", "revision", "size"),
-        "tips",
-    )
+    __slots__ = ("head", "heap", "labels", "namespaces")
 
-    def __init__(self) -> None:
-        self.generation = 0
-        self.tips: tuple[int, ...] = ()
-        self.life = 0
-        self.deleted_at = 0
+    def __init__(self, head: Head, heap: MemoryHeap) -> None:
+        self.head = head
+        self.heap = heap
+        self.labels: dict[str, str] = {}  # by prefix
         self.namespaces: defaultdict[str, MemoryNamespace] = defaultdict(MemoryNamespace)
-        self.heap = MemoryHeap()
-        self.entry: thread_entry.ThreadEntry | None = None
-        self.size = 0
-        self.revision = 0
 
     def rows(self) -> Iterator[model.CheckpointRow]:
         """All checkpoints, hidden ones too."""
@@ -136,292 +130,132 @@ class MemoryThread:
             for rows in namespace.writes.values():
                 yield from rows
 
-    def add_rows(
-        self, rows: Iterable[model.CheckpointRow], writes: Iterable[model.WriteRow]
-    ) -> None:
-        """Add rows of another thread."""
-        for row in rows:
-            self.namespaces[row.ns].put(row)
-        for write in writes:
-            self.namespaces[write.ns].writes.setdefault(write.checkpoint_id, []).append(write)
-
-    def segments(self) -> Iterator[model.Segment]:
-        """All segments by (log, start)."""
-        for number in sorted(self.heap.logs):
-            log = self.heap.logs[number]
-            yield from (log.segments[start] for start in log.starts)
-
     @property
-    def entry_revision(self) -> int:
-        """The revision of its entry; 0 without one."""
-        return self.revision if self.entry is not None else 0
+    def entry(self) -> ThreadEntry | None:
+        """Its entry in the registry."""
+        head = self.head
+        if head.state is None:
+            return None
+        return ThreadEntry(
+            head.thread,
+            head.state,
+            head.created_at or 0,
+            head.updated_at or 0,
+            head.size,
+            tuple(sorted(self.labels.values())),
+            head.pinned,
+            head.ttl,
+            head.origin,
+            head.waits_at,
+            head.deleted_at,
+            head.revision,
+        )
 
     def holds_rows(self) -> bool:
         """True if there is any row: checkpoint, write or segment."""
-        return any(self.rows()) or any(self.writes()) or any(self.segments())
+        return any(self.rows()) or any(self.writes()) or any(self.heap.all())
 
-    def stored(self, name: str, row: model.CheckpointRow) -> model.StoredCheckpoint:
+    def stored(self, row: model.CheckpointRow) -> model.StoredCheckpoint:
         """Return the row with its keyframe, writes and child."""
         namespace = self.namespaces[row.ns]
         writes = tuple(namespace.writes.get(row.id, ()))
-        return model.StoredCheckpoint(
-            name, row, self._keyframe(row), writes, namespace.child(row.id)
-        )
-
-    def _keyframe(self, row: model.CheckpointRow) -> model.Segment | None:
-        log = self.heap.logs.get(row.key_log)
-        return next(log.between(row.key_pos, row.key_pos + 1), None) if log else None
+        child = namespace.child(row.id)
+        log = self.heap.get(row.key_log)
+        keyframe = next(log.between(row.key_pos, row.key_pos + 1), None) if log else None
+        return model.StoredCheckpoint(self.head.thread, row, keyframe, writes, child)
 
 
-MemoryThreads: TypeAlias = dict[str, MemoryThread]
-
-# Stand for an unknown thread and namespace; never changed.
-EMPTY = MemoryThread()
+EMPTY = MemoryThread(Head(""), MemoryHeap())
 EMPTY_NAMESPACE = MemoryNamespace()
+"""These stand for an unknown thread and namespace, and are never changed."""
 
 
-def entry_of(thread: MemoryThread) -> thread_entry.ThreadEntry | None:
-    """Return the thread's entry."""
-    if thread.entry is None:
-        return None
-    return thread.entry._replace(
-        size=thread.size, deleted_at=thread.deleted_at, revision=thread.revision
-    )
+class MemoryRows:
+    """The threads of a store."""
 
+    def __init__(self) -> None:
+        self.threads: dict[str, MemoryThread] = {}
+        self._heaps: defaultdict[int, MemoryHeap] = defaultdict(MemoryHeap)
+        self._last_number = 0
 
-def _replace_entry(thread: MemoryThread, entry: thread_entry.ThreadEntry) -> None:
-    """Set the thread's entry; see `Batch.entry`."""
-    known = thread.entry
-    if thread_entry.is_there(known):
-        times = (known.created_at, known.updated_at)
-        entry = entry._replace(created_at=times[0], updated_at=times[1], waits_at=known.waits_at)
-    thread.entry = entry._replace(labels=_joined(entry.labels))
-    thread.revision += 1
+    def of(self, name: str) -> MemoryThread:
+        """Return a thread, or an empty one."""
+        return self.threads.get(name, EMPTY)
 
+    def head(self, name: str) -> Head:
+        thread = self.threads.get(name)
+        return Head(name) if thread is None else thread.head
 
-def _touch(thread: MemoryThread, name: str, touched: thread_entry.EntryUpdate, now: int) -> None:
-    """Update the thread's entry; see `EntryUpdate`."""
-    thread.size = touched.size if touched.whole else thread.size + touched.size
-    for transition in touched.transitions:
-        _make_transition(thread, name, transition, now if touched.at is None else touched.at)
-    entry = thread.entry
-    if not thread_entry.is_there(entry):
-        return
-    if touched.at is not None:
-        entry = entry._replace(updated_at=max(entry.updated_at, touched.at))
-    if touched.labels:
-        thread.revision += 1
-        entry = entry._replace(labels=_joined((*entry.labels, *touched.labels)))
-    thread.entry = entry
+    def clear(self) -> None:
+        self.threads.clear()
+        self._heaps.clear()
 
+    def make(self, move: Move) -> Head | None:
+        """Make a move; return its new head, or None if it was refused."""
+        old, new = move.old, move.new
+        for was, _ in ((old, new), *move.beside):
+            if self.head(was.thread).tips != was.tips:
+                return None
+        thread = self.threads.get(old.thread)
+        logs = None if thread is None or move.clears else thread.heap
+        drops = move.drop_segments if move.segments else ()
+        if any(logs is None or not logs[log].has(*at) for log, *at in drops):
+            return None
+        if thread is None:
+            self._last_number += 1
+            new = new._replace(number=self._last_number)
+            thread = self.threads[old.thread] = MemoryThread(new, MemoryHeap())
+        self._clear(thread, move)
+        thread.head = new
+        thread.heap = self._heaps[new.heap or new.number]
+        if move.copies is not None:
+            self._copy(thread, move.copies)
+        _change(thread, move)
+        for _, other in move.beside:
+            self.threads[other.thread].head = other
+            self.threads[other.thread].heap = self._heaps[other.heap or other.number]
+        return new
 
-def _make_transition(
-    thread: MemoryThread, name: str, transition: thread_entry.StateTransition, at: int
-) -> None:
-    entry = thread.entry
-    if not allows(transition, entry and entry.state, entry and entry.waits_at):
-        return
-    if not thread_entry.is_there(entry):
-        entry = thread_entry.ThreadEntry(name, transition.target, at, at)
-    waits = transition.checkpoint if transition.waits else None
-    thread.entry = entry._replace(state=transition.target, waits_at=waits)
-    thread.revision += 1
+    def _clear(self, thread: MemoryThread, move: Move) -> None:
+        if move.clears:
+            thread.namespaces.clear()
+        if move.clears_heap:
+            self._heaps.pop(move.old.heap or thread.head.number, None)
+        if move.clears or move.clears_labels:
+            thread.labels.clear()
 
-
-def _copy_entry(
-    copy: MemoryThread, name: str, source: MemoryThread, target: MemoryThread, now: int
-) -> None:
-    """Register a copy; see `CopyThread`."""
-    copy.size, copy.revision = source.size, target.revision + 1
-    if source.entry is None:
-        return
-    own = target.entry or thread_entry.ThreadEntry(name, "", now, now)
-    copy.entry = source.entry._replace(
-        thread=name,
-        created_at=now,
-        updated_at=now,
-        labels=_joined((*source.entry.labels, *own.labels)),
-        pinned=own.pinned,
-        ttl=source.entry.ttl if own.ttl is None else own.ttl,
-        origin=own.origin,
-    )
-
-
-def _joined(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the labels in order; of labels with one prefix only the last."""
-    return tuple(sorted({thread_entry.label_prefix(label): label for label in labels}.values()))
-
-
-# -- changes -------------------------------------------------------------------------
-
-
-def carry_out(threads: MemoryThreads, change: model.Change) -> None:
-    """Make one change as its docstring says, all or nothing.
-
-    Everything is checked before any row is changed.
-    """
-    _CHANGES[type(change)](threads, change)
-
-
-def _apply(threads: MemoryThreads, batch: model.Batch) -> None:
-    known = threads.get(batch.thread)
-    thread = known or MemoryThread()
-    _check(batch, thread, threads)
-    _move_segments(batch, thread)
-    _move_rows(batch, thread)
-    thread.revision += batch.removes
-    thread.tips = tips.after(thread.tips, tip_of(batch))
-    if known is None:
-        threads[batch.thread] = thread
-        thread.heap.members.add(batch.thread)
-    if batch.bump_generation:
-        _bump(threads, thread)
-    if batch.entry is not None:
-        _replace_entry(thread, batch.entry._replace(thread=batch.thread))
-    if batch.touch is not None:
-        _touch(thread, batch.thread, batch.touch, batch.now)
-
-
-def _bump(threads: MemoryThreads, thread: MemoryThread) -> None:
-    for name in thread.heap.members:
-        threads[name].generation += 1
-
-
-def _drop(threads: MemoryThreads, change: model.DropThread) -> None:
-    gone, before = MemoryThread(), threads.get(change.thread, EMPTY)
-    _check(change.expected, before, threads)
-    gone.generation = before.generation + 1
-    gone.tips = (tip_of(change),)
-    gone.life = gone.tips[0] if change.ends else before.life
-    gone.deleted_at = change.now
-    before.heap.members.discard(change.thread)
-    _bump(threads, before)
-    gone.heap.members.add(change.thread)
-    gone.revision = before.revision + 1
-    if change.now:
-        gone.entry = thread_entry.ThreadEntry(
-            change.thread, thread_entry.ThreadStatus.DELETED, change.now, change.now
+    def _copy(self, thread: MemoryThread, copies: Copying) -> None:
+        source, checkpoints, writes = (
+            self.of(copies.source.thread),
+            copies.checkpoints,
+            copies.writes,
         )
-    if change.entry is not None:
-        _replace_entry(gone, change.entry)
-    threads[change.thread] = gone
-    if change.rows is not None:
-        _apply(threads, change.rows)
+        for row in [*source.rows()]:
+            if checkpoints is None or (row.ns, row.id) in checkpoints:
+                thread.namespaces[row.ns].put(row)
+        for write in [*source.writes()]:
+            if writes is None or (write.ns, write.checkpoint_id, write.seq) in writes:
+                thread.namespaces[write.ns].add_write(write)
+        for segment in source.heap.all() if copies.segments else ():
+            thread.heap[segment.log].put(segment)
 
 
-def _copy(threads: MemoryThreads, change: model.CopyThread) -> None:
-    source = threads.get(change.source, EMPTY)
-    target = threads.get(change.target, EMPTY)
-    if not source.holds_rows():
-        return
-    check_ends(change, source.generation, source.entry_revision, target_holds=any(target.rows()))
-    copy = threads[change.target] = MemoryThread()
-    copy.generation, copy.life = target.generation + 1, target.life
-    copy.tips = (tip_of(change),)
-    copy.add_rows(source.rows(), source.writes())
-    for segment in source.segments():
-        copy.heap.logs[segment.log].put(segment)
-    target.heap.members.discard(change.target)
-    copy.heap.members.add(change.target)
-    _copy_entry(copy, change.target, source, target, change.now)
-
-
-def _fork(threads: MemoryThreads, change: model.ForkThread) -> None:
-    source = threads.get(change.source, EMPTY)
-    target = threads.get(change.target, EMPTY)
-    if source is EMPTY:
-        raise StaleThreadError(thread=change.source)
-    check_ends(change, source.generation, source.entry_revision, target_holds=any(target.rows()))
-    fork = threads[change.target] = MemoryThread()
-    target.heap.members.discard(change.target)
-    fork.heap = source.heap
-    fork.heap.members.add(change.target)
-    fork.generation, fork.revision = target.generation + 1, target.revision
-    fork.tips, fork.life = (tip_of(change),), target.life
-    _bump(threads, source)
-    checkpoints, writes = set(change.checkpoints), set(change.writes)
-    fork.add_rows(
-        (row for row in source.rows() if (row.ns, row.id) in checkpoints),
-        (row for row in source.writes() if (row.ns, row.checkpoint_id, row.seq) in writes),
-    )
-    _replace_entry(fork, change.entry)
-    fork.size = change.entry.size
-
-
-# -- steps of a batch ----------------------------------------------------------------
-
-
-def _check(batch: model.Batch, thread: MemoryThread, threads: MemoryThreads) -> None:
-    check_state(batch, thread.generation, thread.tips, thread.life)
-    for fence in batch.fences:
-        _check_fence(fence, batch, thread, threads)
-
-
-def _check_fence(
-    fence: model.Fence, batch: model.Batch, thread: MemoryThread, threads: MemoryThreads
-) -> None:
-    at: dict[str, str] = {}
-    match fence:
-        case model.HeadFence(ns, expected):
-            namespace = thread.namespaces.get(ns, EMPTY_NAMESPACE)
-            first = 0 if expected is None else bisect_right(namespace.ids, expected)
-            own = {row.id for row in batch.checkpoints if row.ns == ns}
-            newer = (key for key in islice(namespace.ids, first, None) if key not in own)
-            found = next(
-                (key for key in newer if not namespace.rows[key].flags & model.NESTED), None
-            )
-            holds = found is None
-            at = {} if found is None else {"namespace": ns, "checkpoint": found}
-        case model.WritesFence(ns, key, run, seen):
-            rows = thread.namespaces.get(ns, EMPTY_NAMESPACE).writes.get(key, ())
-            holds = all(row.run == run or row.seq <= seen for row in rows)
-            at = {"namespace": ns, "checkpoint": key}
-        case model.RowsFence(checkpoints, writes):
-            family = [threads[name] for name in thread.heap.members]
-            holds = checkpoints == sum(len([*one.rows()]) for one in family)
-            holds = holds and writes == sum(len([*one.writes()]) for one in family)
-        case thread_entry.EntryFence(revision):
-            holds = thread.entry_revision == revision
-    if not holds:
-        raise ConflictError(thread=batch.thread, **at)
-
-
-def _move_segments(batch: model.Batch, thread: MemoryThread) -> None:
-    """Drop and add segments; if one overlaps another, undo all of it."""
-    if not (batch.segments or batch.drop_segments):
-        return
-    logs = thread.heap.logs
-    dropped = [logs[n].drop(start, count) for n, start, count in batch.drop_segments if n in logs]
-    added: list[model.Segment] = []
-    try:
-        added.extend(s for s in batch.segments if thread.heap.logs[s.log].put(s))
-    except SegmentTakenError as error:
-        for segment in added:
-            logs[segment.log].drop(segment.start, segment.count)
-        for gone in filter(None, dropped):
-            logs[gone.log].put(gone)
-        error.at(thread=batch.thread)
-        raise
-
-
-def _move_rows(batch: model.Batch, thread: MemoryThread) -> None:
-    for row in batch.checkpoints:
-        thread.namespaces[row.ns].put(row)
-    for write in batch.writes:
-        thread.namespaces[write.ns].add_write(write)
-    for ns, key in batch.drop_checkpoints:
+def _change(thread: MemoryThread, move: Move) -> None:
+    for number, start, count in move.drop_segments:
+        thread.heap[number].drop(start, count)
+    for ns, key in move.drop_checkpoints:
         thread.namespaces[ns].drop(key)
-    for ns, key, seq in batch.drop_writes:
+    for ns, key, seq in move.drop_writes:
         thread.namespaces[ns].drop_write(key, seq)
-    for write in batch.replace_writes:
+    for write in move.replace_writes:
         thread.namespaces[write.ns].replace_write(write)
-    for ns, key in batch.hide_checkpoints:
+    for ns, key in move.hide_checkpoints:
         thread.namespaces[ns].hide(key)
-
-
-_CHANGES: dict[type[model.Change], Callable[[MemoryThreads, Any], None]] = {
-    model.Batch: _apply,
-    model.DropThread: _drop,
-    model.CopyThread: _copy,
-    model.ForkThread: _fork,
-}
+    for segment in move.segments:
+        thread.heap[segment.log].put(segment)
+    for row in move.checkpoints:
+        thread.namespaces[row.ns].put(row)
+    for write in move.writes:
+        thread.namespaces[write.ns].add_write(write)
+    for label in move.labels:
+        thread.labels[label_prefix(label)] = label

@@ -68,11 +68,6 @@ class SqliteBackend(Backend):
                 return [state]
         return self._connections.answered(reads, reply, begin=needs_transaction(reads))
 
-    def at_hand(self, read: Read) -> ThreadState | None:
-        """See `Backend`: the head of a thread that this process has recently written."""
-        known = self._connections.known
-        return known.at_hand(read) if isinstance(read, ReadCheckpoint) else None
-
     def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
         """Read a checkpoint of a recently written thread; None while another thread writes.
 
@@ -80,18 +75,17 @@ class SqliteBackend(Backend):
         again after each commit.
         """
         connections = self._connections
-        if read.thread not in connections.known.threads:
+        known = connections.heads.get(read.thread)
+        if known is None:
             return None
         held: list[bool] = []
         try:
             held.extend(map(connections.write_lock.acquire, (False,)))  # one step for an interrupt
             if not held[0]:
                 return None
-            db, known = connections.writer(), connections.known
-            state = known.head(read) if known.holds(db) else None
-            if state is None:
-                state = checkpoint(db, read)
-                known.remember(read, state)
+            state = checkpoint(connections.writer(), read)
+            if state.tips != known.tips:  # (another process has committed)
+                connections.heads.forget(read.thread)
         except DRIVER_ERRORS as error:
             raise mapped(error, connections.location.path) from error
         else:

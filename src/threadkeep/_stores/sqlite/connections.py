@@ -20,6 +20,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep._stores import process_forks
+from threadkeep._stores.committing import Heads
 from threadkeep._stores.process_forks import FirstUse
 from threadkeep._stores.sqlite.failures import (
     DRIVER_ERRORS,
@@ -29,12 +30,10 @@ from threadkeep._stores.sqlite.failures import (
     mapped,
     named,
 )
-from threadkeep._stores.sqlite.known import Known
 from threadkeep._stores.sqlite.opening import (
     DatabaseLocation,
     open_first,
     set_timeout,
-    sweep,
     transaction,
 )
 from threadkeep.errors import ClosedError, LockedError, NotSetUpError, OpenError
@@ -46,6 +45,7 @@ Reply: TypeAlias = "Callable[[sqlite3.Connection, Any], Any]"
 
 _IDLE_READERS = 8  # more may be open, but only so many stay open after use
 TURN = 0.008  # seconds; SQLite looks at a lock again after 1, 3 and 8 ms
+_AT_ONCE = 0.0005  # seconds; a lock that took longer was another process's
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
 _LOOK_SECONDS = 0.001  # between its looks
 
@@ -61,9 +61,9 @@ def _at_rest(db: sqlite3.Connection) -> bool:
 class Connections:
     """Connections of one backend.
 
-    Hold `write_lock` while you use `writer()` or `known`, the cache of that connection. Reads use
-    an idle reader; if there is none and no writer is active, the writing connection, so a
-    single-threaded program needs one connection. A database in memory has only that one.
+    Hold `write_lock` while you use `writer()` or `heads`. Reads use an idle reader; if there is
+    none and no writer is active, the writing connection, so a single-threaded program needs one
+    connection. A database in memory has only that one.
 
     `find` names the database when it is opened: see `FirstUse`.
     """
@@ -76,7 +76,8 @@ class Connections:
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
         self._closed: ClosedError | None = None
-        self.known = Known()
+        self.heads = Heads()
+        self._is_contended = False  # another process held the write lock a moment ago
         self._make_locks()
         self.open = FirstUse(self._open_first)
         process_forks.watch(self)
@@ -92,7 +93,7 @@ class Connections:
             self._check_open()
             location, self._writer = open_first(self._find())
             self._timeout = location.busy_timeout
-            self._location, self.known = location, Known(location.path)
+            self._location = location
 
     @property
     def location(self) -> DatabaseLocation:
@@ -102,10 +103,11 @@ class Connections:
             assert self._location is not None  # noqa: S101 - it was set
         return self._location
 
-    def writer(self, *, in_turns: bool = False) -> sqlite3.Connection:
+    def writer(self, *, commits: bool = False) -> sqlite3.Connection:
         """Return the writing connection of an open database, outside any transaction.
 
-        Its statements wait for a lock for `patience`; with `in_turns`, for `TURN` at most.
+        Its statements wait for a lock for `patience`; with `commits`, beside other processes, for
+        `TURN` at most.
         """
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
@@ -117,7 +119,7 @@ class Connections:
             self._writer = self._open(location.connect_writer)
             self._timeout = location.busy_timeout
         seconds = location.busy_timeout if location.given is None else location.patience
-        if in_turns:
+        if commits and self._is_contended:
             seconds = min(TURN, seconds)
         if seconds != self._timeout:  # (each PRAGMA costs as much as a small SELECT)
             set_timeout(self._writer, seconds)
@@ -128,8 +130,7 @@ class Connections:
         """Take the write lock. Raises the driver's errors, also if it stays taken.
 
         SQLite sleeps for up to 100 ms before it looks at the lock again, and those that have just
-        come are served first. After `writer(in_turns=True)`, beside other processes, the sleeps
-        stay short.
+        come are served first. Beside other processes, the sleeps stay short.
         """
         begun = monotonic()
         while True:
@@ -140,6 +141,7 @@ class Connections:
                 if not is_busy(error) or waited + TURN >= self.location.patience:
                     raise
             else:
+                self._is_contended = monotonic() - begun > _AT_ONCE
                 return
 
     def rest_writer(self) -> None:
@@ -150,7 +152,6 @@ class Connections:
 
     def _forget_writer(self) -> None:
         self._writer = None
-        self.known = Known() if self._location is None else Known(self._location.path)
 
     def _take(self, held: list[bool], lent: object) -> sqlite3.Connection:
         """Return a connection for reading.
@@ -283,7 +284,6 @@ class Connections:
             if self._writer is not None:
                 self._writer.close()
             self._forget_writer()
-        sweep()
 
     # -- forks -----------------------------------------------------------------------
 

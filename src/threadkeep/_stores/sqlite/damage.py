@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep._core.engine.model import THREADS, UnreadableRow
-from threadkeep._core.engine.thread_entry import LARGEST, LATEST, ReadEntry
+from threadkeep._core.engine.thread_entry import ReadEntry
 from threadkeep._stores.sqlite import threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, lenient, tells_of_damage
+from threadkeep._stores.sqlite.heads import read_head
 from threadkeep._stores.sqlite.records import TABLES, pack_id, unpack_id
-from threadkeep.errors import ConflictError, CorruptionError
+from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from threadkeep._core.engine.model import Batch, ReadDamage
+    from threadkeep._core.engine.model import ReadDamage
 
 T = TypeVar("T")
 
@@ -84,8 +85,9 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
 _THREAD_COLUMNS = (
     *("number", "thread", "generation", "deleted_at", "state", "created_at", "updated_at", "size"),
     *("waits_at", "revision", "pinned", "ttl", "origin", "origin_checkpoint", "heap", "life"),
+    *("seq", "newest", "logs"),
 )
-_THREAD_ROW = _dump(_THREAD_COLUMNS)
+_THREAD_ROW = f"SELECT {_dump(_THREAD_COLUMNS)} FROM tk_threads WHERE thread = ?"
 _LABEL_ROWS = f"""
 SELECT {_dump(["beginning", "label"])} FROM tk_labels
 WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginning
@@ -93,48 +95,33 @@ WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginni
 
 
 def damaged_thread(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, ...]:
-    """The row of `tk_threads` with its labels, if the entry, generation or heap is damaged."""
+    """The row of `tk_threads` with its labels, if the entry or another field is damaged."""
     with lenient(db):
         entry = threads.entry(db, ReadEntry(thread))
-    problem = "" if entry is None else entry.damage
+        problem = _problem_of_head(db, thread) or ("" if entry is None else entry.damage)
+    if not problem:
+        return ()
+    key = key_of_thread(db, thread)
+    labels = [label.encode() for (label,) in db.execute(_LABEL_ROWS, (thread,))]
+    return (UnreadableRow(THREADS, key, problem, b"\n".join([key, *labels])),)
+
+
+def _problem_of_head(db: sqlite3.Connection, thread: str) -> str:
     try:
         threads.read_thread_head(db, thread)
     except CorruptionError:
-        problem = "its generation, deletion time or heap number is damaged"
-    if not problem:
-        return ()
-    (key,) = db.execute(f"SELECT {_THREAD_ROW} FROM tk_threads WHERE thread = ?", (thread,))
-    labels = [label for (label,) in db.execute(_LABEL_ROWS, (thread,))]
-    data = "\n".join([*key, *labels])
-    return (UnreadableRow(THREADS, key[0].encode(), problem, data.encode()),)
+        return "its generation, deletion time or heap number is damaged"
+    try:
+        read_head(db, thread)
+    except (CorruptionError, ValueError):
+        return "its sequence number, newest checkpoint or list of logs is damaged"
+    return ""
 
 
-_FORGET_ENTRY = f"""
-UPDATE tk_threads AS t SET
-    generation = iif(typeof(generation) IN ('integer', 'null')
-        AND coalesce(generation, 0) BETWEEN 0 AND {LARGEST}, generation, abs(random()) >> 2),
-    deleted_at = iif(typeof(deleted_at) = 'integer'
-        AND deleted_at BETWEEN 1 AND {LATEST}, deleted_at, NULL),
-    tips = NULL, life = iif(typeof(life) IN ('integer', 'null'), life, abs(random()) >> 2),
-    revision = iif(typeof(revision) = 'integer'
-        AND revision BETWEEN 0 AND {LARGEST}, revision, abs(random()) >> 2),
-    heap = iif(typeof(heap) = 'null', NULL, {threads.HEAP}),
-    state = NULL, created_at = NULL, updated_at = NULL, size = NULL, waits_at = NULL,
-    pinned = NULL, ttl = NULL, origin = NULL, origin_checkpoint = NULL
-WHERE thread = ? AND {_THREAD_ROW} = ?
-"""
-_DROP_LABELS = (
-    "DELETE FROM tk_labels WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?)"
-)
-
-
-def forget_entry(db: sqlite3.Connection, batch: Batch) -> None:
-    """Replace the damaged values of the row of `tk_threads`, if the batch drops it; see `Batch`."""
-    for row in batch.drop_unreadable:
-        if row.table == THREADS:
-            if not db.execute(_FORGET_ENTRY, (batch.thread, row.key.decode())).rowcount:
-                raise ConflictError(thread=batch.thread)
-            db.execute(_DROP_LABELS, (batch.thread,))
+def key_of_thread(db: sqlite3.Connection, thread: str) -> bytes:
+    """Return the contents of a thread's own row; b"" without one."""
+    row = db.execute(_THREAD_ROW, (thread,)).fetchone()
+    return b"" if row is None else row[0].encode()
 
 
 _STRAYS = """

@@ -1,23 +1,14 @@
-"""Opening a database: its path, its tables (`schema.sql`), its settings, the index of its WAL.
+"""Opening a database: its path, its tables (`schema.sql`), its settings.
 
 Only SQLite opens the database file. Closing any other descriptor of the file would drop all locks
 that this process holds on it (POSIX), and other processes could then remove the WAL in use.
-
-Connections share the index of a WAL in the file `-shm`. Each commit changes its header, and readers
-compare the header to notice commits (sqlite.org/walformat.html). `WalIndex` does the same: unlike a
-statement, it reads memory and never waits. Its descriptor stays open until SQLite has removed the
-file, for the reason above.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import sqlite3
 import stat
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -27,7 +18,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote_from_bytes
 
 from threadkeep import errors
-from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_busy, mapped
 from threadkeep._stores.sqlite.records import CACHED
 
@@ -385,87 +375,3 @@ def _open_error(error: Exception, location: DatabaseLocation) -> errors.Threadke
 def _code(error: Exception) -> int:
     """Return SQLite's primary result code; 0 if the error has none."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-# -- the index of a WAL --------------------------------------------------------------
-
-_HEADER_BYTES = 96  # (the header is stored twice)
-_CHANGES = slice(8, 12)  # of https://sqlite.org/walformat.html, section 2.1: `iChange`
-
-
-def changes_of(header: bytes) -> int:
-    """Return the number of commits that the header of an index counts."""
-    return int.from_bytes(header[_CHANGES], sys.byteorder)
-
-
-class WalIndex:
-    """The index of one WAL."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self._memory = mmap.mmap(self._descriptor, _HEADER_BYTES, prot=mmap.PROT_READ)
-        # (mmap would close its descriptor at exit, while another thread may still commit)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))
-
-    def header(self) -> bytes:
-        """Return the header, which differs after each commit; b"" after `close`."""
-        try:  # (for each commit: `suppress` takes ten times as long)
-            return self._memory[:]
-        except ValueError:  # closed
-            return b""
-
-    @property
-    def is_removed(self) -> bool:
-        """True if SQLite has removed the file."""
-        return os.fstat(self._descriptor).st_nlink == 0
-
-    def close(self) -> None:
-        """Close the descriptors of a removed file."""
-        self._memory.close()
-        os.close(self._descriptor)
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._memory))
-
-
-class _Open(ResetInChild):
-    """The indexes open in this process, by device and inode."""
-
-    def __init__(self) -> None:
-        self._indexes: dict[tuple[int, int], WalIndex] = {}
-        super().__init__()
-
-    def _reset(self) -> None:
-        self._lock = threading.RLock()
-
-    def get(self, path: str) -> WalIndex | None:
-        """Return the index in a file, or None if it cannot be read."""
-        with self._lock:
-            self.sweep()
-            try:
-                status = Path(path).stat()
-                key = (status.st_dev, status.st_ino)
-                if status.st_size >= _HEADER_BYTES and key not in self._indexes:
-                    self._indexes[key] = WalIndex(path)
-            except OSError:
-                return None
-            return self._indexes.get(key)
-
-    def sweep(self) -> None:
-        """Close the indexes of removed files."""
-        with self._lock:
-            for key, index in tuple(self._indexes.items()):
-                if index.is_removed:
-                    del self._indexes[key]
-                    index.close()
-
-
-_open = _Open()
-sweep = _open.sweep
-
-
-def find_index(db: sqlite3.Connection, path: str) -> WalIndex | None:
-    """Return the index of a file's WAL, or None, for a connection that has just committed."""
-    if os.name != "posix" or db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        return None
-    # (a link is resolved, as SQLite does: the index is beside the file itself)
-    real = os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114 - quicker
-    return _open.get(real + "-shm")

@@ -13,7 +13,7 @@ from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.model import HIDDEN
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import beyond, with_writes
-from threadkeep._stores.sqlite import damage, records, threads
+from threadkeep._stores.sqlite import damage, heads, moves, records, threads
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
 from threadkeep.errors import CorruptionError
 
@@ -47,7 +47,8 @@ LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
 _AT_REST = f"""
 SELECT c.flags & {HIDDEN} OR EXISTS (SELECT 1 FROM tk_writes
         WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id),
-    t.generation, t.deleted_at, t.tips, t.life, {records.COLUMNS}, k.start, k.count, k.data
+    t.generation, t.deleted_at, t.tips, t.life, {records.COLUMNS}, k.start, k.count, k.data,
+    t.logs
 FROM tk_threads t
 LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ?
 {_WITH_KEYFRAME}
@@ -64,7 +65,7 @@ def _statement_of_one(which: str, key: str) -> str:
     return f"""
 SELECT * FROM (
     SELECT 0, t.generation, t.deleted_at, t.tips, t.life, {records.COLUMNS},
-        k.start, k.count, k.data, h.id, h.run, h.seen
+        k.start, k.count, k.data, h.id, h.run, h.seen, t.logs
     FROM tk_threads t
     LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
     {_WITH_KEYFRAME}
@@ -77,7 +78,7 @@ SELECT * FROM (
     ORDER BY c.id DESC LIMIT 1) q
 UNION ALL
 SELECT 1, w.ns, w.checkpoint, w.seq, w.run, w.seen, w.task, w.path, w.body,
-    {", ".join(["NULL"] * 14)}
+    {", ".join(["NULL"] * 15)}
 FROM tk_threads t
 CROSS JOIN tk_writes w ON w.thread = t.number AND w.ns = ? AND w.checkpoint = {key}
 WHERE t.thread = ?
@@ -109,16 +110,16 @@ def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.Thre
     generation, deleted_at, life = first[1] or 0, first[2] or 0, first[4] or 0
     if not type(generation) is type(deleted_at) is type(life) is int:
         raise records.wrong_types("tk_threads", thread)
-    named = records.unpack_tips(first[3])
+    named, logs = records.unpack_tips(first[3]), heads.ends_of(first[-1])
     if first[6] is None:
-        return model.ThreadState(generation, deleted_at, None, named, life)
+        return model.ThreadState(generation, deleted_at, None, named, life, logs)
     row = records.checkpoint_row(first[5:17])
     writes = [records.write_row(other[1:9]) for other in rows[1:]]
     keyframe = None if first[17] is None else records.keyframe(row, first[17:20])
-    child = records.child(first[20:]) if first[20:] and first[20] is not None else None
+    child = records.child(first[20:23]) if first[20:-1] and first[20] is not None else None
     writes.sort(key=_seq)
     found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
-    return model.ThreadState(generation, deleted_at, found, named, life)
+    return model.ThreadState(generation, deleted_at, found, named, life, logs)
 
 
 _part = itemgetter(0)
@@ -462,7 +463,8 @@ def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
     return model.Sizes(total, tuple(found))
 
 
-_REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {
+_REPLIES: dict[Any, Callable[[sqlite3.Connection, Any], Any]] = {
+    **moves.REPLIES,
     model.ReadCheckpoint: checkpoint,
     model.ReadSegments: segments,
     model.ReadPath: _path,

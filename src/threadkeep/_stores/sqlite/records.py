@@ -49,6 +49,13 @@ def pack_id(text: str) -> bytes | str:
     return (below - 1).to_bytes(_UUID_BYTES, "big") + text.encode() if below else text
 
 
+@lru_cache(maxsize=256)
+def bound_id(text: str) -> bytearray | str:
+    """Encode an id as a parameter of a statement: the driver binds bytes more slowly."""
+    packed = pack_id(text)
+    return bytearray(packed) if isinstance(packed, bytes) else packed
+
+
 @lru_cache(maxsize=1024)
 def unpack_id(packed: bytes | str) -> str:
     """Decode a stored id."""
@@ -212,16 +219,17 @@ _SIZES = (64, 32, 16)  # rows of one statement; fewer than 16 rows: any number
 TIP_BYTES = 8
 NO_TIPS = bytes(MOST * TIP_BYTES)
 _UNPACK = struct.Struct(f">{MOST}q").unpack
-pack_tip = struct.Struct(">q").pack
+_TIPS = [struct.Struct(f">{count}q").pack for count in range(MOST + 1)]
+pack_tip = _TIPS[1]
 """Pack one tip. (Of two tips side by side, no other 8 bytes are a third, as all are random.)"""
 
 
-def pack_tips(newest: int, packed: bytes | bytearray = NO_TIPS) -> bytearray:
-    """Pack the tips that a thread's row names after a commit.
+def pack_tips(tips: Sequence[int]) -> bytearray:
+    """Pack the tips that a thread's row names.
 
     Always to the same size: SQLite then writes it in place. (The driver binds bytes more slowly.)
     """
-    return bytearray(pack_tip(newest)) + packed[:-TIP_BYTES]
+    return bytearray(_TIPS[len(tips)](*tips).ljust(len(NO_TIPS), b"\0"))
 
 
 def unpack_tips(packed: object) -> tuple[int, ...]:
@@ -253,14 +261,6 @@ class ManyRows:
             return
         for part in _parts(rows):
             db.execute(self.text(len(part)), tuple(chain.from_iterable(part)))
-
-    def ask(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[Any]:
-        """Execute it for the rows in groups; return all results."""
-        found: list[Any] = []
-        for part in _parts(rows):
-            values = tuple(chain.from_iterable(part))
-            found += db.execute(self.text(len(part)), values).fetchall()
-        return found
 
     def text(self, count: int) -> str:
         """Return the SQL for `count` rows."""

@@ -5,6 +5,9 @@ CREATE TABLE tk_threads (
     deleted_at INTEGER,            -- microseconds since 1970; NULL: never
     tips BLOB,                     -- of the last commits, newest first, 8 bytes each
     life INTEGER,                  -- tip of the last deletion
+    seq INTEGER,                   -- of the last write
+    newest,                        -- no checkpoint of the root namespace has a greater id
+    logs BLOB,                     -- the ends of its logs (see moves.py)
     state TEXT,                    -- NULL: the thread is not in the registry
     created_at INTEGER,
     updated_at INTEGER,

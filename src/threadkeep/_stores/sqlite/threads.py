@@ -15,7 +15,6 @@ from threadkeep._core.engine.thread_entry import (
     checked,
     is_count,
     is_time,
-    label_prefix,
 )
 from threadkeep._core.engine.usage import (
     DAY,
@@ -28,13 +27,12 @@ from threadkeep._core.engine.usage import (
     hours_of,
 )
 from threadkeep._stores.records import beyond
-from threadkeep._stores.sqlite.records import pack_id, unpack_any, unpack_tips, wrong_types
+from threadkeep._stores.sqlite.records import unpack_any, unpack_tips, wrong_types
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Sequence
 
-    from threadkeep._core.engine.model import CopyThread
     from threadkeep._core.engine.thread_entry import (
         CountThreads,
         ReadEntry,
@@ -219,90 +217,6 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "t.origin = ?", (query.origin,)
     if query.rested is not None:
         yield "t.ttl IS NOT NULL AND t.updated_at + t.ttl < ?", (query.rested,)
-
-
-# -- setting -------------------------------------------------------------------------
-
-_IS_NEW = f"coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'"
-_SET = f"""
-UPDATE tk_threads SET
-    created_at = iif({_IS_NEW}, :created_at, created_at),
-    updated_at = iif({_IS_NEW}, :updated_at, updated_at),
-    waits_at = iif({_IS_NEW}, :waits_at, waits_at),
-    size = coalesce(size, 0), state = :state, pinned = :pinned, ttl = :ttl, origin = :origin,
-    origin_checkpoint = :origin_checkpoint, revision = coalesce(revision, 0) + 1
-WHERE number = :number
-"""
-_DROP_LABELS = "DELETE FROM tk_labels WHERE thread = ?"
-_ADD_LABEL = "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES (?, ?, ?)"
-
-
-def replace_entry(db: sqlite3.Connection, number: int, entry: ThreadEntry) -> None:
-    """Set the thread's entry; see `Batch.entry`."""
-    origin, checkpoint = entry.origin or (None, None)
-    columns = {
-        "number": number,
-        "origin": origin,
-        "origin_checkpoint": None if checkpoint is None else pack_id(checkpoint),
-        "waits_at": None if entry.waits_at is None else pack_id(entry.waits_at),
-        "pinned": 1 if entry.pinned else None,
-    }
-    db.execute(_SET, {**entry._asdict(), **columns})
-    db.execute(_DROP_LABELS, (number,))
-    rows = [(number, label_prefix(label), label) for label in entry.labels]
-    db.executemany(_ADD_LABEL, rows)
-
-
-_REVISION = "SELECT revision FROM tk_threads WHERE number = ? AND state IS NOT NULL"
-
-
-def revision(db: sqlite3.Connection, number: int) -> int:
-    """Return the revision of a thread's entry; 0 without an entry."""
-    row = db.execute(_REVISION, (number,)).fetchone()
-    return int(row[0] or 0) if row else 0
-
-
-RAISE_REVISION = """
-UPDATE tk_threads SET revision = coalesce(revision, 0) + 1
-WHERE number = ? AND state IS NOT NULL
-"""
-"""Breaks the fences of readers of the entry."""
-
-
-_FORGET = f"""
-UPDATE tk_threads SET
-    state = CASE WHEN :now THEN '{ThreadStatus.DELETED}' END, created_at = nullif(:now, 0),
-    updated_at = nullif(:now, 0), size = NULL, waits_at = NULL, pinned = NULL, ttl = NULL,
-    origin = NULL, origin_checkpoint = NULL, revision = coalesce(revision, 0) + 1
-WHERE number = :number
-"""
-
-
-def forget(db: sqlite3.Connection, number: int, now: int) -> None:
-    """Register the thread as deleted, or (`now` 0) remove its entry."""
-    db.execute(_FORGET, {"number": number, "now": now})
-    db.execute(_DROP_LABELS, (number,))
-
-
-_COPY = """
-UPDATE tk_threads SET
-    (state, created_at, updated_at, size, waits_at, ttl) = (
-        SELECT s.state, iif(s.state IS NULL, NULL, :now), iif(s.state IS NULL, NULL, :now), s.size,
-            s.waits_at, coalesce(tk_threads.ttl, s.ttl)
-        FROM tk_threads s WHERE s.number = :source),
-    revision = coalesce(revision, 0) + 1
-WHERE number = :target
-"""
-_COPY_LABELS = """
-INSERT OR IGNORE INTO tk_labels (thread, beginning, label)
-SELECT ?, beginning, label FROM tk_labels WHERE thread = ?
-"""
-
-
-def copy_entry(db: sqlite3.Connection, source: int, target: int, change: CopyThread) -> None:
-    """Register a copy; see `CopyThread`."""
-    db.execute(_COPY, {"source": source, "target": target, "now": change.now})
-    db.execute(_COPY_LABELS, (target, source))
 
 
 # -- counts of the store -------------------------------------------------------------

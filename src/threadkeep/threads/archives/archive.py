@@ -231,6 +231,7 @@ def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[No
             entry=back._replace(state=archive.state),
             touch=thread_summary.of_rows(*stored_of(whole), size),
             link=Link(proof),
+            numbered=True,
         )
         yield from commit(change)
 

@@ -7,7 +7,7 @@ anything that is not stored yet.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -237,27 +237,61 @@ def whole_of(
 def _numbered(
     checkpoints: list[CheckpointRow], writes: list[WriteRow]
 ) -> tuple[list[CheckpointRow], list[WriteRow]]:
-    """Number each checkpoint's writes from 1, as a store will.
+    """Number each checkpoint's writes from 1, in every copy of a thread.
 
-    `seen` refers to these numbers: it changes after a gap, and with it the row's checksum.
+    `seen` refers to these numbers: it may change too, and with it the row's checksum.
     """
+    stored = _others(writes)
+
+    def number(place: CheckpointKey, seq: int) -> int:
+        return bisect_right(stored[place], seq) if place in stored else seq
+
+    if not stored:
+        return checkpoints, writes
+    return (
+        [_checkpoint(row, number) for row in checkpoints],
+        [_write(row, number) for row in writes],
+    )
+
+
+def _as_in(rows: ThreadRows, missing: Iterable[ThreadRow]) -> list[ThreadRow]:
+    """Number missing rows after those that a store has: reverse `_numbered`."""
+    stored = _others([*(row for one in rows.checkpoints for row in one.writes), *rows.orphans])
+
+    def number(place: CheckpointKey, seq: int) -> int:
+        seqs = stored.get(place, ())
+        if not seqs or not seq:
+            return seq
+        more = seq - len(seqs)
+        return seqs[-1] + more if more > 0 else seqs[seq - 1]
+
+    return [
+        _checkpoint(row, number) if isinstance(row, CheckpointRow) else _write(row, number)
+        for row in missing
+    ]
+
+
+def _others(writes: Iterable[WriteRow]) -> dict[CheckpointKey, list[int]]:
+    """Return the numbers of each checkpoint's writes that are not 1, 2, 3 ..."""
     places: dict[CheckpointKey, list[int]] = {}
     for write in writes:
         places.setdefault((write.ns, write.checkpoint_id), []).append(write.seq)
-    gaps = {place: seqs for place, seqs in places.items() if seqs[-1] != len(seqs)}
-    if not gaps:
-        return checkpoints, writes
-    for at, row in enumerate(checkpoints):
-        seqs = gaps.get((row.ns, row.parent)) if row.parent is not None else None
-        if seqs:
-            seen = bisect_right(seqs, row.seen)
-            checkpoints[at] = with_manifest(row._replace(seen=seen), manifest_of(row))
-    for at, write in enumerate(writes):
-        seqs = gaps.get((write.ns, write.checkpoint_id))
-        if seqs:
-            seen, seq = bisect_right(seqs, write.seen), bisect_right(seqs, write.seq)
-            writes[at] = with_body(write._replace(seen=seen), body_of(write))._replace(seq=seq)
-    return checkpoints, writes
+    return {place: seqs for place, seqs in places.items() if seqs[-1] != len(seqs)}
+
+
+def _checkpoint(row: CheckpointRow, number: Callable[[CheckpointKey, int], int]) -> CheckpointRow:
+    seen = row.seen if row.parent is None else number((row.ns, row.parent), row.seen)
+    if seen == row.seen:
+        return row
+    return with_manifest(row._replace(seen=seen), manifest_of(row))
+
+
+def _write(row: WriteRow, number: Callable[[CheckpointKey, int], int]) -> WriteRow:
+    place = (row.ns, row.checkpoint_id)
+    seen, seq = number(place, row.seen), number(place, row.seq)
+    if seen != row.seen:
+        row = with_body(row._replace(seen=seen), body_of(row))
+    return row._replace(seq=seq)
 
 
 def fence_of(state: StoredThread) -> Operation[RowsFence]:
@@ -392,11 +426,10 @@ def _put(
 
 
 def _fits(whole: WholeThread, numbered: WholeThread, rows: ThreadRows) -> bool:
-    """True if the stored thread can be extended: its numbers and positions stay."""
+    """True if the stored thread can be extended: its positions stay."""
     if not rows_of(numbered):
         return not rows.segments and rows.deleted_at == whole.deleted_at
-    stored = [row for one in rows.checkpoints for row in one.writes]
-    return {*stored, *rows.orphans} == set(numbered.writes) and all(
+    return all(
         segment.start <= one.start and one.stop <= segment.stop
         for segment in _uncovered(whole.segments, rows.segments)
         for one in _overlapping(segment, rows.segments)
@@ -424,10 +457,11 @@ def _batches(
         keys = tuple([(span.log, span.start, span.stop - span.start) for span in drops])
         yield plain._replace(segments=tuple(part), drop_segments=keys, link=Link(proof))
     done, batches = there.rows_fence, []
-    for rows in parts_of(sorted(rows_of(whole) - stored, key=_age), thread_summary.row_size):
+    missing = _as_in(there.rows, rows_of(whole) - stored)
+    for rows in parts_of(sorted(missing, key=_age), thread_summary.row_size):
         checkpoints = tuple([row for row in rows if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in rows if isinstance(row, WriteRow)])
-        own = plain._replace(fences=(done,), link=Link(proof))
+        own = plain._replace(fences=(done,), link=Link(proof), numbered=True)
         batches.append(own._replace(checkpoints=checkpoints, writes=writes))
         done = RowsFence(done.checkpoints + len(checkpoints), done.writes + len(writes))
     yield from batches[:-1]
@@ -450,7 +484,8 @@ def _registered(whole: WholeThread, now: int) -> Batch:
     touch = thread_summary.of_rows(*stored_of(whole), size)
     batch = Batch(whole.thread, now, bump_generation=True, entry=entry, touch=touch)
     segments, checkpoints, writes = whole.segments, whole.checkpoints, whole.writes
-    return batch._replace(segments=segments, checkpoints=checkpoints, writes=writes)
+    put = batch._replace(segments=segments, checkpoints=checkpoints, writes=writes)
+    return put._replace(numbered=True)
 
 
 def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:

@@ -176,7 +176,7 @@ def test_a_seed_that_cannot_be_read_stays():
     saver = memory_saver()
     snapshot = _DeltaSnapshot([Random(1).randbytes(3000).hex()])
     put_uncounted(saver, {"d": snapshot}, write=False)
-    logs = rows_in_memory(saver)["t"].heap.logs
+    logs = rows_in_memory(saver)["t"].heap
     log = next(
         log for log in logs.values() if any(len(s.data) > 999 for s in log.segments.values())
     )

@@ -41,11 +41,31 @@ def test_parts_of_what_is_remembered_are_not_noted() -> None:
     open_logs = fresh_logs()
     log, start = open_logs.reserve("", "m", 5)
     open_logs.note_tails([(log, start, stored(3))])
-    for at, count in ((start, 1), (start + 1, 2), (start + 1, 1), (start, 5), (start + 2, 2)):
+    for at, count in ((start, 1), (start + 1, 2), (start + 1, 1), (start, 3), (start + 2, 2)):
         open_logs.note_tails([(log, at, stored(count))])
     open_logs.note_tails([(log, start + 3, stored(2))])
     tail = open_logs._logs["", "m"].tail
     assert {at: len(part.elements) for at, part in tail.items()} == {start: 3, start + 3: 2}
+
+
+def test_a_segment_that_others_have_joined_takes_the_place_of_its_parts() -> None:
+    open_logs = fresh_logs()
+    log, start = open_logs.reserve("", "m", 5)
+    open_logs.note_tails([(log, start, stored(4)), (log, start + 4, stored(1))])
+    open_logs.note_tails([(log, start, stored(5)), (log, start + 5, stored(2))])
+    open_log = open_logs._logs["", "m"]
+    assert {at: len(p.elements) for at, p in open_log.tail.items()} == {start: 5, start + 5: 2}
+    assert (open_log.old_count, open_log.new_count) == (5, 2)
+    assert open_logs.tails == open_log.old_bytes + open_log.new_bytes
+
+
+def test_a_log_continues_where_others_have_ended_it() -> None:
+    open_logs = fresh_logs()
+    log, start = open_logs.reserve("", "m", 2)
+    open_logs.follow({log: start + 9})
+    assert open_logs.reserve("", "m", 1) == (log, start + 9)
+    open_logs.follow({log: start})
+    assert open_logs.reserve("", "m", 1) == (log, start + 10)
 
 
 def ripe(*counts: int) -> bool:

@@ -57,7 +57,7 @@ def rows_of(saver):
             for field in ("body", "run", "task_id"):
                 name = f"{field} of write {i} of {key}"
                 found.append((name, getattr(row, field), partial(alter, writes, i, field)))
-    for number, log in thread.heap.logs.items():
+    for number, log in thread.heap.items():
         for start, segment in log.segments.items():
             name = f"segment {start} of log {number}"
             found.append((name, segment.data, partial(alter, log.segments, start, "data")))
@@ -156,7 +156,7 @@ def test_an_error_or_the_very_checkpoint_that_was_put(seed):
 
 def test_a_segment_that_is_gone():
     saver = build()
-    log = rows_in_memory(saver)["t"].heap.logs[1]
+    log = rows_in_memory(saver)["t"].heap[1]
     start = log.starts[0]
     log.drop(start, log.segments[start].count)
     report = fresh(saver).check()

@@ -164,7 +164,7 @@ def test_what_a_newer_release_wrote_is_left_alone(tmp_path):
     saver = memory_saver()
     chain = Chain(saver)
     chain.put(m=["x" * 900])
-    log = rows_in_memory(saver)["t"].heap.logs[1]
+    log = rows_in_memory(saver)["t"].heap[1]
     start = log.starts[0]
     from binascii import crc32  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ class Beside(Passing):
 
 def segment(saver):
     """Damage the thread's first elements, which the writer does not read again."""
-    log = next(iter(rows_in_memory(saver)["t"].heap.logs.values()))
+    log = next(iter(rows_in_memory(saver)["t"].heap.values()))
     start = log.starts[0]
     log.segments[start] = log.segments[start]._replace(data=b"damaged")
 

@@ -277,7 +277,7 @@ def test_what_somebody_else_has_put_between_two_batches_is_not_lost(saver):
         is_whole = len(rows(target).checkpoints) == len(whole.checkpoints)
         with nullcontext() if is_whole else pytest.raises(ThreadExistsError):
             steps.finish()
-        assert mine._replace(seq=1) in rows(target).orphans
+        assert mine in [row._replace(seq=0) for row in rows(target).orphans]
         segments = len(rows(target).segments)
         assert segments <= 7 * max(number - 2, 0)
     assert number > 20

@@ -1,0 +1,105 @@
+"""Heads of threads, and moves: the conditional changes that every database makes.
+
+A head is a thread's own row. It names the tips of the thread's last commits (see `tips`). A move
+names the head that it builds on. If that is still the thread's head, another one takes its place,
+and rows are added and removed with it; otherwise nothing happens. So the rules (`rules`) are
+Python, on heads and rows that the move then proves, and a database knows no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from threadkeep._core.engine.model import CheckpointRow, Segment, UnreadableRow, WriteRow
+from threadkeep._core.engine.records import quick
+
+LogEnds: TypeAlias = Mapping[int, int]
+"""The position after the last segment of each log that a thread appends to."""
+
+Gaps: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
+"""Ranges of positions before the end of a log that have no segment: start and stop."""
+
+NO_LOGS: LogEnds = {}
+NO_GAPS: Gaps = {}
+MOST_LOGS = 64
+"""Logs that a head lists: those used last."""
+MOST_GAPS = 4
+"""Gaps of a log that a process remembers: the last ones."""
+
+
+@quick
+class Head(NamedTuple):
+    """A thread's own row, without its labels. Without tips, the store does not have it.
+
+    `gaps` are not stored: they are what a process knows of the logs that it has written.
+    """
+
+    thread: str
+    tips: tuple[int, ...] = ()  # of the last commits, newest first
+    number: int = 0  # of its rows, as the store assigned it; 0: none yet
+    heap: int = 0  # whose segments these are; 0: its own alone
+    generation: int = 0
+    life: int = 0
+    deleted_at: int = 0
+    seq: int = 0  # of the last write
+    newest: str | None = None  # no checkpoint of the root namespace has a greater id
+    logs: LogEnds = NO_LOGS  # that belong to this thread of a heap
+    lists_all: bool = True  # the heap has no other logs
+    gaps: Gaps = NO_GAPS
+    size: int = 0
+    revision: int = 0
+    state: str | None = None  # None: the thread is not in the registry
+    created_at: int | None = None
+    updated_at: int | None = None
+    waits_at: str | None = None
+    pinned: bool = False
+    ttl: int | None = None
+    origin: tuple[str, str] | None = None
+
+    @property
+    def entry_revision(self) -> int:
+        """The revision of its entry; 0 without one."""
+        return 0 if self.state is None else self.revision
+
+
+class Copying(NamedTuple):
+    """Rows of another thread: all of them, or those with these keys."""
+
+    source: Head
+    checkpoints: tuple[tuple[str, str], ...] | None = None  # ns, id
+    writes: tuple[tuple[str, str, int], ...] | None = None  # ns, checkpoint id, seq
+    segments: bool = True
+
+
+@quick
+class Move(NamedTuple):
+    """One conditional change of a thread; see above.
+
+    The present heads must have the tips of `old` and of each old head `beside`. If segments are
+    added, each of `drop_segments` must exist. Otherwise the move is refused. Then, in this order:
+
+    - `clears`: the thread's checkpoints, writes and labels are removed, and with `clears_heap` the
+      segments of the old head's heap; then the rows of `copies` are added, unchanged;
+    - rows are dropped, hidden and replaced; missing ones are left out;
+    - rows are added. Checkpoints replace by (ns, id), labels by their prefix;
+    - the heads become the new ones.
+    """
+
+    old: Head
+    new: Head
+    segments: tuple[Segment, ...] = ()
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    writes: tuple[WriteRow, ...] = ()
+    labels: tuple[str, ...] = ()
+    drop_segments: tuple[tuple[int, int, int], ...] = ()  # log, start, count
+    drop_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
+    drop_writes: tuple[tuple[str, str, int], ...] = ()  # ns, checkpoint id, seq
+    replace_writes: tuple[WriteRow, ...] = ()
+    hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
+    drop_unreadable: tuple[UnreadableRow, ...] = ()
+    clears: bool = False
+    clears_heap: bool = False
+    clears_labels: bool = False
+    copies: Copying | None = None
+    beside: tuple[tuple[Head, Head], ...] = ()  # of other threads: old and new

@@ -1,0 +1,462 @@
+"""The rules of rows, once for all databases: the move that a change comes to, or its refusal.
+
+A rule is a generator. It yields reads of the database, and is sent their replies. Rows that it
+reads need no lock, because the move names the heads that it builds on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
+
+from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.heads import (
+    Copying,
+    Head,
+    Move,
+)
+from threadkeep._core.engine.positions import Placed, placed_carefully, placed_in
+from threadkeep._core.engine.rule_reads import (
+    CountRows,
+    HasOthers,
+    HoldsCheckpoints,
+    Planning,
+    ReadDamaged,
+    ReadNewer,
+    ask,
+    family_of,
+)
+from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
+from threadkeep._core.engine.tips import after, names
+from threadkeep.errors import (
+    ConflictError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+)
+
+HeadOf: TypeAlias = Callable[[str], Head]
+
+
+# -- changes -----------------------------------------------------------------------------
+
+
+def move_of(
+    change: model.Change, head_of: HeadOf, tip: int, *, careful: bool = False
+) -> Planning[Move | None]:
+    """Return the move of a change; None if there is nothing to change.
+
+    Args:
+        change: the change.
+        head_of: returns the head of a thread.
+        tip: the tip of the commit.
+        careful: look at stored segments, also if the head knows where there are none.
+
+    Raises:
+        ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
+        ThreadExistsError: the change is refused, as its docstring says.
+    """
+    return (yield from _RULES[type(change)](change, head_of, tip, careful=careful))
+
+
+def is_made(change: model.Change, stored: Head) -> bool:
+    """Return True if the store has made the change already, and only its answer was lost."""
+    link = getattr(change, "link", None)
+    return link is not None and link.tip in stored.tips
+
+
+def mends(change: model.Change) -> model.UnreadableRow | None:
+    """Return the thread's own damaged row, if the batch gives it safe values."""
+    rows = change.drop_unreadable if isinstance(change, model.Batch) else ()
+    return next((row for row in rows if row.table == model.THREADS), None)
+
+
+def _batch(batch: model.Batch, head_of: HeadOf, tip: int, *, careful: bool) -> Planning[Move]:
+    damaged = mends(batch)
+    old = head = head_of(batch.thread) if damaged is None else (yield from _mended(batch, damaged))
+    if damaged is not None:
+        head = old._replace(**_NO_ENTRY)
+    check_state(batch, head)
+    for fence in batch.fences:
+        yield from _check_fence(fence, batch, head)
+    move = yield from _changed(old, head, batch, tip, careful=careful)
+    return move if damaged is None else move._replace(clears_labels=True)
+
+
+def _mended(batch: model.Batch, row: model.UnreadableRow) -> Planning[Head]:
+    found: Head | None = yield from ask(ReadDamaged(batch.thread, row.key))
+    if found is None:
+        raise ConflictError(thread=batch.thread)
+    return found
+
+
+def _changed(
+    old: Head, head: Head, batch: model.Batch, tip: int, *, careful: bool
+) -> Planning[Move]:
+    """Return the move of a batch that is allowed."""
+    placed = None if careful and batch.segments else placed_in(head, batch)
+    if placed is None:
+        placed = yield from placed_carefully(head, batch)
+    if only_adds(batch):
+        return addition(old, head, batch, placed, tip)
+    if batch.removes:
+        batch = batch._replace(checkpoints=_left(batch))
+        if head.state is not None:
+            head = head._replace(revision=head.revision + 1)
+    if batch.entry is not None:
+        head = with_entry(head, batch.entry)
+    beside: tuple[tuple[Head, Head], ...] = ()
+    if batch.bump_generation:
+        head, beside = yield from _raised(head, tip)
+        foreign = {one.log for one in placed.segments} - placed.logs.keys()
+        beside = tuple([(was, _without(will, foreign)) for was, will in beside])
+    move = addition(old, head, batch, placed, tip)
+    if batch.entry is not None:
+        labels = (*batch.entry.labels, *move.labels)
+        move = move._replace(labels=labels, clears_labels=True)
+    return move._replace(
+        drop_checkpoints=batch.drop_checkpoints,
+        drop_writes=batch.drop_writes,
+        replace_writes=batch.replace_writes,
+        hide_checkpoints=batch.hide_checkpoints,
+        drop_unreadable=batch.drop_unreadable,
+        beside=beside,
+    )
+
+
+def _left(batch: model.Batch) -> tuple[model.CheckpointRow, ...]:
+    """Return the checkpoints that a batch adds and does not drop, flagged if it hides them."""
+    drops, hidden = set(batch.drop_checkpoints), set(batch.hide_checkpoints)
+    rows = [row for row in batch.checkpoints if (row.ns, row.id) not in drops]
+    return tuple(
+        [
+            row._replace(flags=row.flags | model.HIDDEN) if (row.ns, row.id) in hidden else row
+            for row in rows
+        ]
+    )
+
+
+def _without(head: Head, logs: Collection[int]) -> Head:
+    """Return a head that does not list some logs, because another thread has added to them."""
+    return head._replace(logs={log: end for log, end in head.logs.items() if log not in logs})
+
+
+def only_adds(batch: model.Batch) -> bool:
+    """Return True for a batch that only adds rows and replaces segments by larger ones."""
+    return not (
+        batch.drop_checkpoints
+        or batch.drop_writes
+        or batch.replace_writes
+        or batch.hide_checkpoints
+        or batch.drop_unreadable
+        or batch.entry
+        or batch.bump_generation
+    )
+
+
+def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int) -> Move:
+    """Return the move of a batch that adds rows to `head`, and builds on `old`."""
+    segments, drops, logs, gaps, lists_all = placed
+    seq, newest, touch = head.seq, head.newest, batch.touch
+    writes, labels, entry = batch.writes, _NO_LABELS, head[12:18]
+    if writes and batch.numbered:
+        seq = max(seq, *[row.seq for row in writes])
+    elif writes:
+        writes = tuple([model.WriteRow(*row[:-1], seq + n) for n, row in enumerate(writes, 1)])
+        seq += len(writes)
+    for row in batch.checkpoints:
+        if not row.ns and (newest is None or row.id > newest):
+            newest = row.id
+    if touch is not None:
+        entry, labels = _touched(entry, touch, batch.now)
+    new = Head(
+        head.thread,
+        after(head.tips, tip),
+        head.number,
+        head.heap,
+        head.generation,
+        head.life,
+        head.deleted_at,
+        seq,
+        newest,
+        logs,
+        lists_all,
+        gaps,
+        *entry,
+        head.pinned,
+        head.ttl,
+        head.origin,
+    )
+    return Move(old, new, segments, batch.checkpoints, writes, labels, drops)
+
+
+_EntryFields: TypeAlias = tuple[int, int, str | None, int | None, int | None, str | None]
+"""Fields 12 to 17 of a head: from `size` to `waits_at`."""
+
+
+def _touched(
+    entry: _EntryFields, touch: thread_entry.EntryUpdate, now: int
+) -> tuple[_EntryFields, tuple[str, ...]]:
+    """Return an entry after an update, and its new labels."""
+    size, revision, state, created_at, updated_at, waits_at = entry
+    labels = _NO_LABELS
+    size = touch.size if touch.whole else size + touch.size
+    at = now if touch.at is None else touch.at
+    for transition in touch.transitions:
+        if not allows(transition, state, waits_at):
+            continue
+        if state is None or state == ThreadStatus.DELETED:
+            created_at = updated_at = at
+        state, revision = transition.target, revision + 1
+        waits_at = transition.checkpoint if transition.waits else None
+    if state is not None and state != ThreadStatus.DELETED:
+        if touch.at is not None and (updated_at is None or updated_at < touch.at):
+            updated_at = touch.at
+        if touch.labels:
+            labels, revision = touch.labels, revision + len(touch.labels)
+    return (size, revision, state, created_at, updated_at, waits_at), labels
+
+
+def _raised(head: Head, tip: int) -> Planning[tuple[Head, tuple[tuple[Head, Head], ...]]]:
+    """Raise the generation of all threads that share a heap; see `Move.beside`."""
+    _, *others = yield from family_of(head)
+    beside = [
+        (one, one._replace(generation=one.generation + 1, tips=after(one.tips, tip)))
+        for one in others
+    ]
+    return head._replace(generation=head.generation + 1), tuple(beside)
+
+
+# -- whole threads -----------------------------------------------------------------------
+
+
+def _drop(change: model.DropThread, head_of: HeadOf, tip: int, *, careful: bool) -> Planning[Move]:
+    old = head_of(change.thread)
+    expected = change.expected
+    check_state(expected, old)
+    for fence in expected.fences:
+        yield from _check_fence(fence, expected, old)
+    del careful
+    _, beside = yield from _raised(old, tip)
+    now = change.now
+    new = Head(
+        change.thread,
+        (tip,),
+        old.number,
+        _new_heap(tip) if beside else old.heap,
+        old.generation + 1,
+        tip if change.ends else old.life,
+        now,
+        revision=old.revision + 1,
+    )
+    if now:
+        new = new._replace(state=ThreadStatus.DELETED.value, created_at=now, updated_at=now)
+    labels: tuple[str, ...] = ()
+    if change.entry is not None:
+        new, labels = with_entry(new, change.entry), change.entry.labels
+    move = Move(old, new, labels=labels)
+    if change.rows is not None:
+        rows = yield from _changed(old, new, change.rows, tip, careful=False)
+        move = rows._replace(labels=(*labels, *rows.labels))
+    return move._replace(clears=True, clears_heap=not beside, clears_labels=True, beside=beside)
+
+
+def _copy(
+    change: model.CopyThread, head_of: HeadOf, tip: int, *, careful: bool
+) -> Planning[Move | None]:
+    source, target = head_of(change.source), head_of(change.target)
+    if not (yield from ask(HoldsCheckpoints(source, any_row=True))):
+        return None
+    yield from _check_ends(change, source, target)
+    del careful
+    _, beside = yield from _raised(target, tip)
+    reads = thread_entry.ReadEntry(change.source), thread_entry.ReadEntry(change.target)
+    entry, own = yield reads
+    new = Head(
+        change.target,
+        (tip,),
+        target.number,
+        _new_heap(tip) if beside else target.heap,
+        target.generation + 1,
+        target.life,
+        seq=source.seq,
+        newest=source.newest,
+        logs=source.logs,
+        lists_all=source.lists_all and not source.heap,
+        size=source.size,
+        revision=target.revision + 1,
+    )
+    labels: tuple[str, ...] = ()
+    if entry is not None:
+        new = new._replace(
+            state=source.state,
+            created_at=change.now,
+            updated_at=change.now,
+            waits_at=source.waits_at,
+            pinned=target.pinned,
+            ttl=source.ttl if target.ttl is None else target.ttl,
+            origin=target.origin,
+        )
+        labels = (*entry.labels, *(own.labels if own is not None else ()))
+    return Move(
+        target,
+        new,
+        labels=labels,
+        clears=True,
+        clears_heap=not beside,
+        clears_labels=True,
+        copies=Copying(source),
+        beside=_beside(target, (source, source), *beside),
+    )
+
+
+def _fork(change: model.ForkThread, head_of: HeadOf, tip: int, *, careful: bool) -> Planning[Move]:
+    source, target = head_of(change.source), head_of(change.target)
+    if not source.tips:
+        raise StaleThreadError(thread=change.source)
+    yield from _check_ends(change, source, target)
+    del careful
+    _, beside = yield from _raised(target, tip)
+    heap = source.heap or source.number
+    named = source._replace(heap=heap, tips=after(source.tips, tip), lists_all=False)
+    named, others = yield from _raised(named, tip)
+    new = Head(
+        change.target,
+        (tip,),
+        target.number,
+        heap,
+        target.generation + 1,
+        target.life,
+        seq=source.seq,
+        newest=source.newest,
+        lists_all=False,
+        size=change.entry.size,
+        revision=target.revision,
+    )
+    return Move(
+        target,
+        with_entry(new, change.entry),
+        labels=change.entry.labels,
+        clears=True,
+        clears_heap=not beside,
+        clears_labels=True,
+        copies=Copying(source, change.checkpoints, change.writes, segments=False),
+        beside=_beside(target, *beside, (source, named), *others),
+    )
+
+
+def _beside(target: Head, *moved: tuple[Head, Head]) -> tuple[tuple[Head, Head], ...]:
+    """Return one old and new head of each other thread: the last one."""
+    found = {pair[0].thread: pair for pair in moved}
+    found.pop(target.thread, None)
+    return tuple(found.values())
+
+
+def _new_heap(tip: int) -> int:
+    """Return the number of a heap that no thread has."""
+    return -tip
+
+
+def _check_ends(
+    change: model.CopyThread | model.ForkThread, source: Head, target: Head
+) -> Planning[None]:
+    """Refuse a source that has changed, and a target that is the source or holds checkpoints."""
+    if isinstance(change, model.ForkThread) and change.generation != source.generation:
+        raise StaleThreadError(thread=change.source)
+    if change.revision not in (None, source.entry_revision):
+        raise ConflictError(thread=change.source)
+    if change.source == change.target or (yield from ask(HoldsCheckpoints(target))):
+        raise ThreadExistsError(thread=change.target)
+
+
+# -- refusals ----------------------------------------------------------------------------
+
+
+def check_state(batch: model.Batch, head: Head) -> None:
+    """Refuse a batch whose thread was deleted since, has another generation, or went back."""
+    if batch.life is not None and batch.life != head.life:
+        raise ThreadDeletedError(thread=batch.thread)
+    if batch.generation is not None and batch.generation != head.generation:
+        raise StaleThreadError(thread=batch.thread)
+    if batch.link is not None and not names(head.tips, batch.link.base):
+        raise StaleThreadError(thread=batch.thread)
+
+
+def _check_fence(fence: model.Fence, batch: model.Batch, head: Head) -> Planning[None]:
+    at: dict[str, str] = {}
+    match fence:
+        case model.HeadFence(ns, expected):
+            found = yield from _newer(head, ns, expected, batch)
+            holds = found is None
+            at = {} if found is None else {"namespace": ns, "checkpoint": found}
+        case model.WritesFence(ns, key, run, seen):
+            holds = not (yield from ask(HasOthers(head, ns, key, run, seen)))
+            at = {"namespace": ns, "checkpoint": key}
+        case model.RowsFence():
+            family = yield from family_of(head)
+            holds = fence == (yield from ask(CountRows(tuple(family))))
+        case thread_entry.EntryFence(revision):
+            holds = head.entry_revision == revision
+    if not holds:
+        raise ConflictError(thread=batch.thread, **at)
+
+
+def _newer(head: Head, ns: str, expected: str | None, batch: model.Batch) -> Planning[str | None]:
+    """Return a checkpoint after the expected one that is not the batch's own."""
+    if not ns and (head.newest is None or (expected is not None and head.newest <= expected)):
+        return None
+    own = {row.id for row in batch.checkpoints if row.ns == ns}
+    # (one more than the batch's own, which may be stored already)
+    found = yield from ask(ReadNewer(head, ns, expected, len(own) + 1))
+    return next((id for id in found if id not in own), None)
+
+
+# -- the registry ------------------------------------------------------------------------
+
+_NO_LABELS: tuple[str, ...] = ()
+_NO_ENTRY: dict[str, Any] = {
+    **dict.fromkeys(("state", "created_at", "updated_at", "waits_at", "ttl", "origin")),
+    "pinned": False,
+    "size": 0,
+}
+
+
+def with_entry(head: Head, entry: ThreadEntry) -> Head:
+    """Return the head with an entry, without its labels; see `Batch`."""
+    if not _is_there(head):
+        times: dict[str, Any] = {
+            name: getattr(entry, name) for name in ("created_at", "updated_at", "waits_at")
+        }
+        head = head._replace(**times)
+    return head._replace(
+        state=str(entry.state),
+        pinned=entry.pinned,
+        ttl=entry.ttl,
+        origin=entry.origin,
+        revision=head.revision + 1,
+    )
+
+
+def _is_there(head: Head) -> bool:
+    return head.state is not None and head.state != ThreadStatus.DELETED
+
+
+def allows(
+    transition: thread_entry.StateTransition, state: str | None, waits_at: str | None
+) -> bool:
+    """Return True if an entry in this state makes the transition: no later interrupt waits."""
+    if (state or "") not in transition.sources:
+        return False
+    return (
+        waits_at is None
+        or waits_at < transition.checkpoint
+        or (transition.same and waits_at == transition.checkpoint)
+    )
+
+
+_RULES: Mapping[type[model.Change], Callable[..., Planning[Move | None]]] = {
+    model.Batch: _batch,
+    model.DropThread: _drop,
+    model.CopyThread: _copy,
+    model.ForkThread: _fork,
+}

@@ -1,0 +1,291 @@
+"""Changes as moves of a database: planned together, made, and planned again if heads have moved.
+
+`committing` is a generator for blocking and awaiting databases. It yields `Ask` and `MakeMoves`,
+and is sent their replies. A head in memory is a hint: each move proves the heads that it builds on,
+and a change is refused only on heads that were read, or made, in the same call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from threadkeep._core.engine import model
+from threadkeep._core.engine.heads import Head, Move
+from threadkeep._core.engine.positions import placed_in
+from threadkeep._core.engine.rule_reads import ReadHead
+from threadkeep._core.engine.rules import (
+    addition,
+    check_state,
+    is_made,
+    mends,
+    move_of,
+    only_adds,
+)
+from threadkeep._stores.records import tip_of
+from threadkeep.errors import StaleThreadError, ThreadkeepError
+
+_ATTEMPTS = 32
+_MOST_HEADS = 1024
+
+
+T = TypeVar("T")
+
+
+class Ask(NamedTuple):
+    """Answer these reads from one state. Reply: a list, in order."""
+
+    reads: Sequence[Any]
+
+
+class MakeMoves(NamedTuple):
+    """Make these moves, in order, each alone. Reply: the new head of each, None if refused."""
+
+    moves: Sequence[Move]
+
+
+Results: TypeAlias = "list[ThreadkeepError | None]"
+Asking: TypeAlias = Generator[Ask | MakeMoves, Any, T]
+
+
+class Heads:
+    """The heads of threads that this process has committed to, as hints. Bounded."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, Head] = {}
+
+    def get(self, thread: str) -> Head | None:
+        return self._heads.get(thread)
+
+    def keep(self, heads: Iterable[Head]) -> None:
+        """Remember the heads of committed moves."""
+        known = self._heads
+        for head in heads:
+            known.pop(head.thread, None)  # (to the end: the first ones are forgotten first)
+            known[head.thread] = head
+        while len(known) > _MOST_HEADS:
+            known.pop(next(iter(known)), None)
+
+    def forget(self, thread: str) -> None:
+        self._heads.pop(thread, None)
+
+    def clear(self) -> None:
+        self._heads.clear()
+
+
+def plain_move(head: Head, change: model.Change) -> Move | None:
+    """Return the move of a change that only adds rows, as most do; None if it takes a closer look.
+
+    So a change is never refused here: the head may be an old one.
+    """
+    if type(change) is not model.Batch or change.fences or not only_adds(change):
+        return None
+    try:
+        check_state(change, head)
+    except ThreadkeepError:
+        return None
+    placed = placed_in(head, change)
+    return None if placed is None else addition(head, head, change, placed, tip_of(change))
+
+
+def committing(
+    known: Heads, changes: Sequence[model.Change]
+) -> Asking[tuple[Results, Iterable[Head]]]:
+    """Make changes, in order; return the refusal of each, and the heads to remember."""
+    group = _Group(known, len(changes))
+    yield from group.read(_threads(changes))
+    for number, change in enumerate(changes):
+        yield from group.take(number, change)
+    yield from group.flush()
+    for number in sorted(group.stale):
+        yield from group.alone(number, changes[number])
+    return group.results, group.heads.values()
+
+
+def _threads(changes: Iterable[model.Change]) -> dict[str, None]:
+    names: dict[str, None] = {}
+    for change in changes:
+        names[change.thread] = None
+        if isinstance(change, model.CopyThread | model.ForkThread):
+            names[change.source] = None
+    return names
+
+
+class _Group:
+    """Changes of one call: their heads as planned, and the moves that are not made yet."""
+
+    def __init__(self, known: Heads, count: int) -> None:
+        self.results: Results = [None] * count
+        self.heads: dict[str, Head] = {}
+        self.stale: list[int] = []
+        self._known = known
+        self._sure: set[str] = set()  # threads whose heads were read or made in this call
+        self._made: set[str] = set()  # those whose heads were made
+        self._late: set[str] = set()  # those whose heads had moved
+        self._damaged: dict[str, ThreadkeepError] = {}
+        self._moves: dict[str, Move] = {}
+        self._owners: dict[str, list[int]] = {}  # the changes of each move
+
+    def read(self, names: Iterable[str], *, again: bool = False) -> Asking[None]:
+        """Look up heads; read those that are unknown, or all."""
+        unknown = []
+        for name in names:
+            head = None if again else self._known.get(name)
+            if head is None:
+                unknown.append(name)
+            else:
+                self.heads[name] = head
+        if not unknown:
+            return
+        try:
+            found = yield Ask([ReadHead(name) for name in unknown])
+        except ThreadkeepError:  # (one is damaged)
+            found = yield from self._read_each(unknown)
+        for head in found:
+            self.heads[head.thread] = head
+            self._sure.add(head.thread)
+
+    def _read_each(self, names: Iterable[str]) -> Asking[list[Head]]:
+        """Look up heads one by one; a damaged one is an error only for its own changes."""
+        found: list[Head] = []
+        for name in names:
+            try:
+                found += yield Ask([ReadHead(name)])
+            except ThreadkeepError as error:
+                self._damaged[name] = error
+        return found
+
+    def take(self, number: int, change: model.Change) -> Asking[None]:
+        """Plan a change that only adds rows; make any other one at once."""
+        name, names = change.thread, _threads([change])
+        is_late = not self._late.isdisjoint(names)
+        move = None if is_late or name in self._damaged else self._plain(change)
+        if move is None:
+            yield from self.flush()
+            if self._late.isdisjoint(names):
+                yield from self.alone(number, change)
+            else:  # (after the changes before it)
+                self.stale.append(number)
+            return
+        self._moves[name] = move
+        self._owners.setdefault(name, []).append(number)
+        self.heads[name] = move.new
+
+    def _plain(self, change: model.Change) -> Move | None:
+        """Return the move of a change that only adds rows, with those of its thread before it."""
+        name = change.thread
+        pending = self._moves.get(name)
+        if pending is None:
+            return None if self._is_made(change) else plain_move(self.heads[name], change)
+        if type(change) is model.Batch and change.segments:
+            # (a `put` carries the segments of its writes if it was built before their commit)
+            new = [one for one in change.segments if one not in pending.segments]
+            change = change._replace(segments=tuple(new))
+        move = plain_move(self.heads[name], change)
+        return None if move is None else _joined(pending, move)
+
+    def flush(self) -> Asking[None]:
+        """Make the moves that were planned."""
+        moves, owners = self._moves, self._owners
+        if not moves:
+            return
+        self._moves, self._owners = {}, {}
+        made = yield MakeMoves([*moves.values()])
+        for (name, move), head in zip(moves.items(), made, strict=True):
+            if head is None:
+                self.stale += owners[name]
+                self._late.add(name)
+                self._sure.discard(name)
+                self._known.forget(name)
+                continue
+            self._note(move, head)
+
+    def _is_made(self, change: model.Change) -> bool:
+        """Return True for a repeated change: all changes of one call have the same tip."""
+        name = change.thread
+        return name not in self._made and is_made(change, self.heads[name])
+
+    def _note(self, move: Move, head: Head) -> None:
+        for one in (head, *[other for _, other in move.beside]):
+            self.heads[one.thread] = one
+            self._sure.add(one.thread)
+            self._made.add(one.thread)
+            self._damaged.pop(one.thread, None)
+
+    def alone(self, number: int, change: model.Change) -> Asking[None]:
+        """Make a change on heads that were read, and the rows that it names."""
+        names = _threads([change])
+        for _ in range(_ATTEMPTS):
+            yield from self.read([name for name in names if name not in self._sure], again=True)
+            damage = [self._damaged[name] for name in names if name in self._damaged]
+            if damage and not mends(change):
+                self.results[number] = damage[0].fresh()
+                return
+            if not damage and self._is_made(change):
+                return
+            try:
+                rule = move_of(change, self.heads.__getitem__, tip_of(change), careful=True)
+                move = yield from _looked(rule)
+            except ThreadkeepError as refusal:
+                self.results[number] = refusal
+                return
+            if move is None:
+                return
+            (head,) = yield MakeMoves([move])
+            if head is not None:
+                self._note(move, head)
+                return
+            self._sure.difference_update(names)
+        self.results[number] = StaleThreadError(thread=change.thread)
+
+
+def _looked(rule: Any) -> Asking[Move | None]:
+    """Run a rule, reading what it asks for."""
+    replies: Any = None
+    try:
+        while True:
+            replies = yield Ask(rule.send(replies))
+    except StopIteration as done:
+        move: Move | None = done.value
+        return move
+
+
+def carried_out(asking: Asking[T], answer: Callable[[Ask | MakeMoves], list[Any]]) -> T:
+    """Run the steps of a commit on a blocking database; return their result."""
+    try:
+        request = next(asking)
+        while True:
+            try:
+                reply = answer(request)
+            except ThreadkeepError as error:
+                request = asking.throw(error)
+            else:
+                request = asking.send(reply)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+_PLAIN = Move(Head(""), Head(""))[7:]  # all after `drop_segments`
+
+
+def _joined(first: Move, then: Move) -> Move | None:
+    """Return two moves of a thread that only add rows as one; None if they do more."""
+    if first[7:] != _PLAIN or then[7:] != _PLAIN:
+        return None
+    segments, drops = first.segments, then.drop_segments
+    if drops:
+        if not set(drops).isdisjoint(first.drop_segments):
+            return None
+        own = {one[:3] for one in segments}
+        segments = tuple([one for one in segments if one[:3] not in drops])
+        drops = tuple([place for place in drops if place not in own])
+    return Move(
+        first.old,
+        then.new,
+        (*segments, *then.segments),
+        (*first.checkpoints, *then.checkpoints),
+        (*first.writes, *then.writes),
+        (*first.labels, *then.labels),
+        (*first.drop_segments, *drops),
+    )

@@ -1,0 +1,429 @@
+"""Moves as SQL, and the reads of the rules. See `_core.engine.heads`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from threadkeep._core.engine import model, rule_reads
+from threadkeep._core.engine.heads import Copying, Head, Move
+from threadkeep._core.engine.model import HIDDEN, NESTED, THREADS
+from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._stores.sqlite import damage, threads
+from threadkeep._stores.sqlite.heads import (
+    COLUMNS,
+    pack_logs,
+    read_family,
+    read_head,
+    read_mended,
+)
+from threadkeep._stores.sqlite.records import (
+    TABLES,
+    ManyRows,
+    bound_id,
+    pack_id,
+    pack_tip,
+    pack_tips,
+    split_metadata,
+    unpack_id,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+# The driver binds None and bytes more slowly than numbers and bytearrays, because it looks for an
+# adapter. So we bind 0, '' and bytearrays.
+
+# -- statements --------------------------------------------------------------------------
+
+
+def _insert(table: str, verb: str = "INSERT") -> str:
+    return f"{verb} INTO {table} (thread, {TABLES[table]}) VALUES {{rows}}"
+
+
+_NO_STEP = -(2**63)  # (no step has so many digits: see `metadata`)
+_SEGMENTS = ManyRows(_insert("tk_heap_segments"), "(?, ?, ?, ?, ?)")
+_CHECKPOINTS = ManyRows(
+    _insert("tk_checkpoints", "INSERT OR REPLACE"),
+    "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), nullif(?, 0), ?,"
+    f" nullif(?, ''), nullif(?, {_NO_STEP}), nullif(?, ''), nullif(?, ''),"
+    " nullif(?, 0), nullif(?, 0), ?)",
+)
+_WRITES = ManyRows(
+    _insert("tk_writes"), "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), ?, nullif(?, ''), ?)"
+)
+_LABELS = ManyRows(
+    "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES {rows}", "(?, ?, ?)"
+)
+# SQLite rewrites an index whenever one of its columns is set, changed or not. So columns that
+# change together have statements of their own.
+_OFTEN = ("tips", "seq", "newest", "logs", "size")
+_TIMED = (*_OFTEN, "updated_at")
+_ENTRY = (*_TIMED, "state", "created_at", "waits_at", "revision")
+_ALL = tuple([name for name in COLUMNS if name not in {"thread", "number"}])
+
+
+def _update(columns: Sequence[str]) -> str:
+    """SQL that sets columns of a thread whose newest tip is still the given one."""
+    values = ", ".join([f"{name} = ?" for name in columns])
+    return f"UPDATE tk_threads SET {values} WHERE number = ? AND substr(tips, 1, 8) = ?"
+
+
+_SET_OFTEN, _SET_TIMED, _SET_ENTRY, _SET_ALL = map(_update, (_OFTEN, _TIMED, _ENTRY, _ALL))
+_SET_DAMAGED = _SET_ALL.replace("substr(tips, 1, 8) = ?", "? = x''")
+_NEW = (
+    f"INSERT INTO tk_threads (thread, {', '.join(_ALL)}) VALUES (?{', ?' * len(_ALL)})"
+    " ON CONFLICT (thread) DO NOTHING"
+)
+_IS_PRESENT = "SELECT 1 FROM tk_threads WHERE number = ? AND substr(tips, 1, 8) = ?"
+_IS_ABSENT = "SELECT 1 FROM tk_threads WHERE thread = ?"
+
+_AT = "thread = ? AND ns = ? AND"
+_DROP_SEGMENT = (
+    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
+)
+_DROP_CHECKPOINT = f"DELETE FROM tk_checkpoints WHERE {_AT} id = ?"
+_DROP_WRITE = f"DELETE FROM tk_writes WHERE {_AT} checkpoint = ? AND seq = ?"
+_REPLACE_WRITE = (
+    f"UPDATE tk_writes SET body = ?, path = nullif(?, '') WHERE {_AT} checkpoint = ? AND seq = ?"
+)
+_HIDE = f"UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN} WHERE {_AT} id = ?"
+_CLEAR = ("DELETE FROM tk_checkpoints WHERE thread = ?", "DELETE FROM tk_writes WHERE thread = ?")
+_CLEAR_SEGMENTS = "DELETE FROM tk_heap_segments WHERE thread = ?"
+_CLEAR_LABELS = "DELETE FROM tk_labels WHERE thread = ?"
+
+
+def _copying(table: str) -> str:
+    """SQL that copies rows; the numbers of the target and of the source are its parameters."""
+    columns = TABLES[table]
+    return (
+        f"INSERT INTO {table} (thread, {columns}) SELECT ?, {columns} FROM {table} WHERE thread = ?"
+    )
+
+
+_COPY_CHECKPOINTS, _COPY_WRITES = _copying("tk_checkpoints"), _copying("tk_writes")
+_COPY_SEGMENTS = _copying("tk_heap_segments")
+
+
+# -- moves -------------------------------------------------------------------------------
+
+_BoundRows: TypeAlias = "list[tuple[Any, ...]]"
+
+
+def make(db: sqlite3.Connection, moves: Sequence[Move]) -> list[Head | None]:
+    """Make moves in an open transaction; return the new head of each, None if it is refused."""
+    making = _Making(db)
+    made = [making.one(move) for move in moves]
+    making.insert()
+    return made
+
+
+class _Making:
+    """Moves on their way: the rows that they add share their statements."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._segments: _BoundRows = []
+        self._checkpoints: _BoundRows = []
+        self._writes: _BoundRows = []
+        self._labels: dict[tuple[int, str], str] = {}
+
+    def one(self, move: Move) -> Head | None:
+        """Make a move. Its rows may be inserted later."""
+        if move[6:] == _ADDS:
+            head = _set(self._db, move.old, move.new)
+        else:
+            self.insert()
+            head = self._guarded(move)
+        if head is not None:
+            self._add(head, move)
+        return head
+
+    def _guarded(self, move: Move) -> Head | None:
+        """Make a move that does more than to add rows, all or nothing."""
+        db = self._db
+        db.execute("SAVEPOINT tk")
+        head = None
+        try:
+            head = self._change(move)
+        finally:
+            if head is None:
+                db.execute("ROLLBACK TO tk")
+            db.execute("RELEASE tk")
+        return head
+
+    def _change(self, move: Move) -> Head | None:
+        db = self._db
+        if not all(_is_moved(db, was, will) for was, will in move.beside):
+            return None
+        head = _set(db, move.old, move.new)
+        if head is None:
+            return None
+        _clear(db, head.number, move)
+        if move.copies is not None:
+            _copy(db, head, move.copies)
+        if not _drop_segments(db, head, move.drop_segments) and move.segments:
+            return None
+        _remove(db, head, move)
+        return head
+
+    def _add(self, head: Head, move: Move) -> None:
+        number = head.number
+        heap = head.heap or number
+        for segment in move.segments:
+            self._segments.append(_segment(heap, segment))
+        for row in move.checkpoints:
+            self._checkpoints.append(_checkpoint(number, row))
+        for write in move.writes:
+            self._writes.append(_write(number, write))
+        for label in move.labels:
+            self._labels[number, label_prefix(label)] = label
+
+    def insert(self) -> None:
+        """Insert the rows of the moves so far."""
+        db = self._db
+        if self._segments:
+            _SEGMENTS.run(db, self._segments)
+            self._segments = []
+        if self._checkpoints:
+            _CHECKPOINTS.run(db, self._checkpoints)
+            self._checkpoints = []
+        if self._writes:
+            _WRITES.run(db, self._writes)
+            self._writes = []
+        if self._labels:
+            _LABELS.run(db, [(*key, label) for key, label in self._labels.items()])
+            self._labels = {}
+
+
+_ADDS = Move(Head(""), Head(""))[6:]
+
+
+def _set(db: sqlite3.Connection, old: Head, new: Head) -> Head | None:
+    """Let a head take the place of another; return it with its number, None if it is refused."""
+    if not old.number:
+        done = db.execute(_NEW, (new.thread, *_values(new)))
+        return new._replace(number=done.lastrowid or 0) if done.rowcount == 1 else None
+    tip = pack_tip(old.tips[0]) if old.tips else b""
+    newest = None if new.newest is None else bound_id(new.newest)
+    tips = pack_tips(new.tips)
+    own: tuple[Any, ...] = (tips, new.seq, newest, pack_logs(new), new.size)
+    if not old.tips:
+        statement, own = _SET_DAMAGED, _values(new)
+    elif old[3:7] != new[3:7] or old[18:] != new[18:]:
+        statement, own = _SET_ALL, _values(new)
+    elif old[13:18] != new[13:18]:
+        if old[13:16] == new[13:16] and old.waits_at == new.waits_at:
+            statement, own = _SET_TIMED, (*own, new.updated_at)
+        else:
+            waits_at = None if new.waits_at is None else pack_id(new.waits_at)
+            own = (*own, new.updated_at, new.state, new.created_at, waits_at, new.revision)
+            statement = _SET_ENTRY
+    else:
+        statement = _SET_OFTEN
+    return new if db.execute(statement, (*own, old.number, tip)).rowcount == 1 else None
+
+
+def _values(head: Head) -> tuple[Any, ...]:
+    """Return the values of `_ALL`."""
+    origin, checkpoint = head.origin or (None, None)
+    return (
+        pack_tips(head.tips),
+        head.heap or None,
+        head.generation or None,
+        head.life or None,
+        head.deleted_at or None,
+        head.seq,
+        None if head.newest is None else pack_id(head.newest),
+        pack_logs(head),
+        head.size,
+        head.revision,
+        head.state,
+        head.created_at,
+        head.updated_at,
+        None if head.waits_at is None else pack_id(head.waits_at),
+        1 if head.pinned else None,
+        head.ttl,
+        origin,
+        None if checkpoint is None else pack_id(checkpoint),
+    )
+
+
+def _is_moved(db: sqlite3.Connection, head: Head, new: Head) -> bool:
+    if head is not new:
+        return _set(db, head, new) is not None
+    if not head.number:
+        return db.execute(_IS_ABSENT, (head.thread,)).fetchone() is None
+    return db.execute(_IS_PRESENT, (head.number, pack_tip(head.tips[0]))).fetchone() is not None
+
+
+def _clear(db: sqlite3.Connection, number: int, move: Move) -> None:
+    if move.clears:
+        for statement in _CLEAR:
+            db.execute(statement, (number,))
+    if move.clears_heap:
+        db.execute(_CLEAR_SEGMENTS, (move.old.heap or number,))
+    if move.clears_labels:
+        db.execute(_CLEAR_LABELS, (number,))
+
+
+def _drop_segments(
+    db: sqlite3.Connection, head: Head, places: Sequence[tuple[int, int, int]]
+) -> bool:
+    """Remove segments; return False if one does not exist."""
+    if not places:
+        return True
+    heap = head.heap or head.number
+    done = db.executemany(_DROP_SEGMENT, [(heap, *place) for place in places])
+    return done.rowcount == len(places)
+
+
+def _copy(db: sqlite3.Connection, head: Head, copies: Copying) -> None:
+    source, number = copies.source, head.number
+    ends = (number, source.number)
+    if copies.checkpoints is None:
+        db.execute(_COPY_CHECKPOINTS, ends)
+    else:
+        rows = [(*ends, ns, pack_id(key)) for ns, key in copies.checkpoints]
+        db.executemany(f"{_COPY_CHECKPOINTS} AND ns = ? AND id = ?", rows)
+    if copies.writes is None:
+        db.execute(_COPY_WRITES, ends)
+    else:
+        keys = [(*ends, ns, pack_id(key), seq) for ns, key, seq in copies.writes]
+        db.executemany(f"{_COPY_WRITES} AND ns = ? AND checkpoint = ? AND seq = ?", keys)
+    if copies.segments:
+        db.execute(_COPY_SEGMENTS, (head.heap or number, source.heap or source.number))
+
+
+def _remove(db: sqlite3.Connection, head: Head, move: Move) -> None:
+    number = head.number
+    for ns, key in move.drop_checkpoints:
+        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
+    for ns, key, seq in move.drop_writes:
+        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
+    for row in move.replace_writes:
+        place = (number, row.ns, pack_id(row.checkpoint_id), row.seq)
+        db.execute(_REPLACE_WRITE, (row.body, row.task_path, *place))
+    for ns, key in move.hide_checkpoints:
+        db.execute(_HIDE, (number, ns, pack_id(key)))
+    for unreadable in move.drop_unreadable:
+        if unreadable.table != THREADS:
+            damage.drop(db, number, head.heap or number, unreadable)
+
+
+# -- rows --------------------------------------------------------------------------------
+
+
+def _segment(heap: int, one: model.Segment) -> tuple[Any, ...]:
+    return (heap, one.log, one.start, one.count, bytearray(one.data))
+
+
+def _checkpoint(number: int, row: model.CheckpointRow) -> tuple[Any, ...]:
+    source, step, text = split_metadata(row.metadata)
+    return (
+        number,
+        row.ns,
+        bound_id(row.id),
+        None if row.parent is None else bound_id(row.parent),
+        row.run,
+        row.seen,
+        row.flags,
+        row.ts,
+        source,
+        step if source else _NO_STEP,
+        text,
+        "" if row.exact is None else row.exact,
+        row.key_log,
+        row.key_pos,
+        bytearray(row.manifest),
+    )
+
+
+def _write(number: int, row: model.WriteRow) -> tuple[Any, ...]:
+    return (
+        number,
+        row.ns,
+        bound_id(row.checkpoint_id),
+        row.seq,
+        row.run,
+        row.seen,
+        bound_id(row.task_id),
+        row.task_path,
+        bytearray(row.body),
+    )
+
+
+# -- reads of the rules ------------------------------------------------------------------
+
+_BEFORE_ALL = 0  # a number sorts before every text and blob
+_NEWER = f"""
+SELECT id FROM tk_checkpoints
+WHERE thread = ? AND ns = ? AND id > ? AND (flags & {NESTED}) IS NOT {NESTED}
+ORDER BY id LIMIT ?
+"""
+_OTHERS_WRITE = """
+SELECT 1 FROM tk_writes
+WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq > ? AND run IS NOT ? LIMIT 1
+"""
+_ROW_COUNTS = """
+SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread = ?1),
+    (SELECT count(*) FROM tk_writes WHERE thread = ?1)
+"""
+_HAS_CHECKPOINT = "SELECT 1 FROM tk_checkpoints WHERE thread = ? LIMIT 1"
+_HAS_ROW = f"SELECT 1 FROM tk_threads t WHERE t.number = ? AND {threads.HOLDS_ROWS}"
+_END = """
+SELECT start + count FROM tk_heap_segments
+WHERE thread = ? AND log = ? ORDER BY start DESC LIMIT 1
+"""
+
+
+def _read_family(db: sqlite3.Connection, read: rule_reads.ReadFamily) -> list[Head]:
+    return read_family(db, read.heap)
+
+
+def _read_head(db: sqlite3.Connection, read: rule_reads.ReadHead) -> Head:
+    return read_head(db, read.thread)
+
+
+def _read_damaged(db: sqlite3.Connection, read: rule_reads.ReadDamaged) -> Head | None:
+    is_stored = read.key == damage.key_of_thread(db, read.thread)
+    return read_mended(db, read.thread) if is_stored else None
+
+
+def _read_newer(db: sqlite3.Connection, read: rule_reads.ReadNewer) -> list[str]:
+    first = _BEFORE_ALL if read.id is None else pack_id(read.id)
+    rows = db.execute(_NEWER, (read.head.number, read.ns, first, read.limit))
+    return [unpack_id(packed) for (packed,) in rows]
+
+
+def _has_others(db: sqlite3.Connection, read: rule_reads.HasOthers) -> bool:
+    key = (read.head.number, read.ns, pack_id(read.checkpoint_id), read.seen, read.run or None)
+    return db.execute(_OTHERS_WRITE, key).fetchone() is not None
+
+
+def _count_rows(db: sqlite3.Connection, read: rule_reads.CountRows) -> tuple[int, int]:
+    counts = [db.execute(_ROW_COUNTS, (head.number,)).fetchone() for head in read.heads]
+    return sum(rows for rows, _ in counts), sum(writes for _, writes in counts)
+
+
+def _holds(db: sqlite3.Connection, read: rule_reads.HoldsCheckpoints) -> bool:
+    statement = _HAS_ROW if read.any_row else _HAS_CHECKPOINT
+    return db.execute(statement, (read.head.number,)).fetchone() is not None
+
+
+def _read_ends(db: sqlite3.Connection, read: rule_reads.ReadEnds) -> dict[int, int]:
+    heap = read.head.heap or read.head.number
+    found = {log: db.execute(_END, (heap, log)).fetchone() for log in read.logs}
+    return {log: row[0] for log, row in found.items() if row is not None}
+
+
+REPLIES: dict[type[rule_reads.OfRules], Callable[[sqlite3.Connection, Any], Any]] = {
+    rule_reads.ReadHead: _read_head,
+    rule_reads.ReadDamaged: _read_damaged,
+    rule_reads.ReadFamily: _read_family,
+    rule_reads.ReadNewer: _read_newer,
+    rule_reads.HasOthers: _has_others,
+    rule_reads.CountRows: _count_rows,
+    rule_reads.HoldsCheckpoints: _holds,
+    rule_reads.ReadEnds: _read_ends,
+}
