@@ -6,7 +6,7 @@ readers get fresh objects, and no object occurs in two places of one load.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -28,6 +28,7 @@ from threadkeep._core.engine.context import (
     watched_value,
 )
 from threadkeep._core.engine.elements import Elements, gc_paused
+from threadkeep._core.engine.lending import Grown, in_fresh_container, longer, to_lend
 from threadkeep._core.engine.operation import (
     CheckpointRef,
     Fetch,
@@ -35,21 +36,17 @@ from threadkeep._core.engine.operation import (
     fetch_checkpoint,
 )
 from threadkeep._core.engine.records import quick
-from threadkeep._core.engine.refs import Manifest, Ref, Run
+from threadkeep._core.engine.refs import Manifest, Ref
 from threadkeep._core.engine.rows import Write, counting, unpack_metadata, unpack_time
-from threadkeep._core.engine.shadow import Shadow, disjoint
 from threadkeep._core.engine.shapes import refuse_marked, settled
 from threadkeep._core.engine.snapshots import (
     ITSELF,
     LOADS,
     RUNS,
-    CellValue,
     ChannelValue,
     CheckpointSnapshot,
-    RunValue,
 )
 from threadkeep._core.engine.tips import Look, Proof
-from threadkeep._core.engine.working_set import ThreadMemory
 from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError, ThreadkeepError
 
 _task = attrgetter("task_id", "run")
@@ -145,9 +142,9 @@ def _read(
     read, key = keyframe_of(engine, stored, state)
     current = state is not None and state.manifest is read
     lent: dict[str, ChannelValue] = {}
-    grown: dict[str, _Grown] = {}
+    grown: dict[str, Grown] = {}
     if call.run and is_proven:
-        lent, grown = _to_lend(engine, memory, state if current else None, ns, read)
+        lent, grown = to_lend(engine, memory, state if current else None, ns, read)
     own = stored.writes, stored.child
     writes = counting(*own) if engine.shapes is None else read_writes(engine, ns, *own)
     spans = [span for write in writes for span in write.ref.needs]
@@ -159,8 +156,8 @@ def _read(
     with gc_paused():
         for name, part in grown.items():
             with memory.encoding:  # (it may append to a list that a save reads)
-                known[name] = _longer(found, name, part)
-        values = {name: _fresh(held) for name, held in known.items()}
+                known[name] = longer(found, name, part)
+        values = {name: in_fresh_container(held) for name, held in known.items()}
         loaded = assemble(engine, stored, read, found, writes, values, _flags(call))
     if call.run:
         sound = read if engine.shapes is None else settled(read)
@@ -182,88 +179,6 @@ def _read(
         counts.loads += 1
         counts.hits += bool(lent or grown)
     return loaded
-
-
-def _lendable(engine: Engine, state: CheckpointSnapshot) -> dict[str, ChannelValue]:
-    if state.owner is None or not state.owner.ended or state.codec != engine.codec:
-        return {}
-    intact = {name: held for name, held in state.values.items() if _shadow(held).holds()}
-    # An object in two places is stored twice: a change must not show in both.
-    once = disjoint([_shadow(held) for held in intact.values()])
-    return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}
-
-
-def _fresh(held: ChannelValue) -> Any:
-    """Return a value in a fresh container."""
-    if isinstance(held, CellValue):
-        return held.value
-    if held.seen.keys is not None:
-        return dict(zip(held.seen.keys, held.seen.items, strict=True))
-    items = held.seen.items
-    return tuple(items) if held.kind == refs.TUPLE else items
-
-
-class _Grown(NamedTuple):
-    """A list that has grown since it was seen: its record, its spans now, and the new ones."""
-
-    was: RunValue
-    spans: tuple[model.Span, ...]
-    rest: tuple[model.Span, ...]
-
-
-def _to_lend(
-    engine: Engine,
-    memory: ThreadMemory,
-    state: CheckpointSnapshot | None,
-    ns: str,
-    read: Manifest,
-) -> tuple[dict[str, ChannelValue], dict[str, _Grown]]:
-    """Return values to lend to a run, and lists to lend that have grown.
-
-    They are those of `state`, or (None) of the last checkpoint that is remembered: others may have
-    continued from it.
-    """
-    if state is not None:
-        return _lendable(engine, state), {}
-    last = memory.newest(ns) if engine.shapes is None else None
-    return ({}, {}) if last is None else _still(_lendable(engine, last), last.manifest, read)
-
-
-def _still(
-    lendable: Mapping[str, ChannelValue], before: Manifest, now: Manifest
-) -> tuple[dict[str, ChannelValue], dict[str, _Grown]]:
-    """Return the values of an older checkpoint that a newer one has as well, and grown lists."""
-    lent: dict[str, ChannelValue] = {}
-    grown: dict[str, _Grown] = {}
-    for name, held in lendable.items():
-        entry = now.entries.get(name)
-        ref = None if entry is None else entry.ref
-        if ref is None:
-            continue
-        if ref == before.entries[name].ref:
-            lent[name] = held
-        elif isinstance(held, RunValue) and isinstance(ref, Run) and ref.kind == held.kind:
-            rest = refs.after(held.spans, ref.spans) if held.kind == refs.LIST else ()
-            if rest:
-                grown[name] = _Grown(held, ref.spans, rest)
-    return lent, grown
-
-
-def _longer(found: Elements, name: str, part: _Grown) -> RunValue:
-    """Return the record of a list with the elements that it has got since."""
-    was, spans, rest = part
-    found.reader = name
-    new = found.value(Run(refs.LIST, rest))
-    shadow = Shadow.of(new)
-    size = was.seen.size
-    raws = {size + i: found.raw(*refs.cut(rest, i, i + 1)[0][:2]) for i in shadow.opaque}
-    weight = was.weight + sum([found.size(span) for span in rest])
-    seen = was.seen.followed(new, was.seen.shadow.extended(shadow))
-    return RunValue(refs.LIST, spans, seen, weight, {**was.raws, **raws})
-
-
-def _shadow(held: ChannelValue) -> Shadow:
-    return held.seen.shadow if isinstance(held, RunValue) else held.shadow
 
 
 def assemble(

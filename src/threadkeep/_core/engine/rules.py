@@ -56,7 +56,9 @@ def move_of(
         ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
         ThreadExistsError: the change is refused, as its docstring says.
     """
-    return (yield from _RULES[type(change)](change, head_of, tip, careful=careful))
+    if isinstance(change, model.Batch):
+        return (yield from _batch(change, head_of, tip, careful=careful))
+    return (yield from _RULES[type(change)](change, head_of, tip))
 
 
 def is_made(change: model.Change, stored: Head) -> bool:
@@ -230,13 +232,12 @@ def _raised(head: Head, tip: int) -> Planning[tuple[Head, tuple[tuple[Head, Head
 # -- whole threads -----------------------------------------------------------------------
 
 
-def _drop(change: model.DropThread, head_of: HeadOf, tip: int, *, careful: bool) -> Planning[Move]:
+def _drop(change: model.DropThread, head_of: HeadOf, tip: int) -> Planning[Move]:
     old = head_of(change.thread)
     expected = change.expected
     check_state(expected, old)
     for fence in expected.fences:
         yield from _check_fence(fence, expected, old)
-    del careful
     _, beside = yield from _raised(old, tip)
     now = change.now
     new = Head(
@@ -261,14 +262,11 @@ def _drop(change: model.DropThread, head_of: HeadOf, tip: int, *, careful: bool)
     return move._replace(clears=True, clears_heap=not beside, clears_labels=True, beside=beside)
 
 
-def _copy(
-    change: model.CopyThread, head_of: HeadOf, tip: int, *, careful: bool
-) -> Planning[Move | None]:
+def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move | None]:
     source, target = head_of(change.source), head_of(change.target)
     if not (yield from ask(HoldsCheckpoints(source, any_row=True))):
         return None
     yield from _check_ends(change, source, target)
-    del careful
     _, beside = yield from _raised(target, tip)
     reads = thread_entry.ReadEntry(change.source), thread_entry.ReadEntry(change.target)
     entry, own = yield reads
@@ -310,12 +308,11 @@ def _copy(
     )
 
 
-def _fork(change: model.ForkThread, head_of: HeadOf, tip: int, *, careful: bool) -> Planning[Move]:
+def _fork(change: model.ForkThread, head_of: HeadOf, tip: int) -> Planning[Move]:
     source, target = head_of(change.source), head_of(change.target)
     if not source.tips:
         raise StaleThreadError(thread=change.source)
     yield from _check_ends(change, source, target)
-    del careful
     _, beside = yield from _raised(target, tip)
     heap = source.heap or source.number
     named = source._replace(heap=heap, tips=after(source.tips, tip), lists_all=False)
@@ -455,7 +452,6 @@ def allows(
 
 
 _RULES: Mapping[type[model.Change], Callable[..., Planning[Move | None]]] = {
-    model.Batch: _batch,
     model.DropThread: _drop,
     model.CopyThread: _copy,
     model.ForkThread: _fork,

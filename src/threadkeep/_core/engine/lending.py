@@ -1,0 +1,101 @@
+"""Values of a thread that a process still has, lent to the next run of the thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from threadkeep._core.engine import model, refs
+from threadkeep._core.engine.context import Engine
+from threadkeep._core.engine.elements import Elements
+from threadkeep._core.engine.refs import Manifest, Run
+from threadkeep._core.engine.shadow import Shadow, disjoint
+from threadkeep._core.engine.snapshots import (
+    CellValue,
+    ChannelValue,
+    CheckpointSnapshot,
+    RunValue,
+)
+from threadkeep._core.engine.working_set import ThreadMemory
+
+
+def _lendable(engine: Engine, state: CheckpointSnapshot) -> dict[str, ChannelValue]:
+    if state.owner is None or not state.owner.ended or state.codec != engine.codec:
+        return {}
+    intact = {name: held for name, held in state.values.items() if _shadow(held).holds()}
+    # An object in two places is stored twice: a change must not show in both.
+    once = disjoint([_shadow(held) for held in intact.values()])
+    return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}
+
+
+def in_fresh_container(held: ChannelValue) -> Any:
+    """Return a value in a fresh container."""
+    if isinstance(held, CellValue):
+        return held.value
+    if held.seen.keys is not None:
+        return dict(zip(held.seen.keys, held.seen.items, strict=True))
+    items = held.seen.items
+    return tuple(items) if held.kind == refs.TUPLE else items
+
+
+class Grown(NamedTuple):
+    """A list that has grown since it was seen: its record, its spans now, and the new ones."""
+
+    was: RunValue
+    spans: tuple[model.Span, ...]
+    rest: tuple[model.Span, ...]
+
+
+def to_lend(
+    engine: Engine,
+    memory: ThreadMemory,
+    state: CheckpointSnapshot | None,
+    ns: str,
+    read: Manifest,
+) -> tuple[dict[str, ChannelValue], dict[str, Grown]]:
+    """Return values to lend to a run, and lists to lend that have grown.
+
+    They are those of `state`, or (None) of the last checkpoint that is remembered: others may have
+    continued from it.
+    """
+    if state is not None:
+        return _lendable(engine, state), {}
+    last = memory.newest(ns) if engine.shapes is None else None
+    return ({}, {}) if last is None else _still(_lendable(engine, last), last.manifest, read)
+
+
+def _still(
+    lendable: Mapping[str, ChannelValue], before: Manifest, now: Manifest
+) -> tuple[dict[str, ChannelValue], dict[str, Grown]]:
+    """Return the values of an older checkpoint that a newer one has as well, and grown lists."""
+    lent: dict[str, ChannelValue] = {}
+    grown: dict[str, Grown] = {}
+    for name, held in lendable.items():
+        entry = now.entries.get(name)
+        ref = None if entry is None else entry.ref
+        if ref is None:
+            continue
+        if ref == before.entries[name].ref:
+            lent[name] = held
+        elif isinstance(held, RunValue) and isinstance(ref, Run) and ref.kind == held.kind:
+            rest = refs.after(held.spans, ref.spans) if held.kind == refs.LIST else ()
+            if rest:
+                grown[name] = Grown(held, ref.spans, rest)
+    return lent, grown
+
+
+def longer(found: Elements, name: str, part: Grown) -> RunValue:
+    """Return the record of a list with the elements that it has got since."""
+    was, spans, rest = part
+    found.reader = name
+    new = found.value(Run(refs.LIST, rest))
+    shadow = Shadow.of(new)
+    size = was.seen.size
+    raws = {size + i: found.raw(*refs.cut(rest, i, i + 1)[0][:2]) for i in shadow.opaque}
+    weight = was.weight + sum([found.size(span) for span in rest])
+    seen = was.seen.followed(new, was.seen.shadow.extended(shadow))
+    return RunValue(refs.LIST, spans, seen, weight, {**was.raws, **raws})
+
+
+def _shadow(held: ChannelValue) -> Shadow:
+    return held.seen.shadow if isinstance(held, RunValue) else held.shadow
