@@ -73,7 +73,7 @@ class _InSql:
         self.execute("UPDATE {c} SET manifest = flip(manifest) WHERE {t} AND {i} = ?", thread, id)
 
     def write(self, thread: str, id: str) -> None:
-        first = "SELECT min(o.seq) FROM {w} o WHERE o.thread = {w}.thread AND o.{j} = {w}.{j}"
+        first = "SELECT min(o.seq) FROM {w} o WHERE o.{n} = {w}.{n} AND o.{j} = {w}.{j}"
         statement = "UPDATE {w} SET body = flip(body) WHERE {t} AND {j} = ?"
         self.execute(f"{statement} AND seq = ({first})", thread, id)
 
@@ -100,6 +100,7 @@ class InSqlite(_InSql):
                 "s": "tk_heap_segments",
                 "i": "id",
                 "j": "checkpoint",
+                "n": "thread",
                 "t": number.format("number"),
                 "h": number.format("coalesce(heap, number)"),
             }
@@ -128,6 +129,7 @@ class InPostgres(_InSql):
                 "s": f"{schema}.segments",
                 "i": "checkpoint_id",
                 "j": "checkpoint_id",
+                "n": "thread_id",
                 "t": "thread_id = ?",
                 "h": f"thread_id = {schema}.heap_of(?)",
             }
