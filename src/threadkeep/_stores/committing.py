@@ -20,9 +20,8 @@ from threadkeep._core.engine.rules import (
     is_made,
     mends,
     move_of,
-    only_adds,
 )
-from threadkeep._stores.records import tip_of
+from threadkeep._stores.records import only_adds, tip_of
 from threadkeep.errors import StaleThreadError, ThreadkeepError
 
 _ATTEMPTS = 32
@@ -78,7 +77,7 @@ def plain_move(head: Head, change: model.Change) -> Move | None:
 
     So a change is never refused here: the head may be an old one.
     """
-    if type(change) is not model.Batch or change.fences or not only_adds(change):
+    if not only_adds(change):
         return None
     try:
         check_state(change, head)

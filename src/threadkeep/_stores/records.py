@@ -10,7 +10,7 @@ from operator import attrgetter, gt, lt
 from os import urandom
 from typing import TypeGuard
 
-from threadkeep._core.engine import model, thread_summary
+from threadkeep._core.engine import model, rules, thread_summary
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     ThreadEntry,
@@ -106,16 +106,7 @@ def only_adds(change: model.Change) -> TypeGuard[model.Batch]:
 
     Segments that are sealed into larger ones are replaced: no reader sees it.
     """
-    return type(change) is model.Batch and not (
-        change.fences
-        or change.drop_checkpoints
-        or change.drop_writes
-        or change.replace_writes
-        or change.hide_checkpoints
-        or change.drop_unreadable
-        or change.entry
-        or change.bump_generation
-    )
+    return type(change) is model.Batch and not change.fences and rules.only_adds(change)
 
 
 # -- segments ------------------------------------------------------------------------
