@@ -3,11 +3,14 @@
 `committing` is a generator for blocking and awaiting databases. It yields `Ask` and `MakeMoves`,
 and is sent their replies. A head in memory is a hint: each move proves the heads that it builds on,
 and a change is refused only on heads that were read, or made, in the same call.
+
+No request needs the transaction of another one. So a thread's later moves of a call have tips of
+their own, by which each is found again if its answer is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep._core.engine import model
@@ -21,7 +24,7 @@ from threadkeep._core.engine.rules import (
     mends,
     move_of,
 )
-from threadkeep._stores.records import only_adds, tip_of
+from threadkeep._stores.records import new_tip, only_adds, tip_of
 from threadkeep.errors import StaleThreadError, ThreadkeepError
 
 _ATTEMPTS = 32
@@ -38,7 +41,7 @@ class Ask(NamedTuple):
 
 
 class MakeMoves(NamedTuple):
-    """Make these moves, in order, each alone. Reply: the new head of each, None if refused."""
+    """Make these moves of different threads, each alone. Reply: the new heads; None if refused."""
 
     moves: Sequence[Move]
 
@@ -56,8 +59,14 @@ class Heads:
     def get(self, thread: str) -> Head | None:
         return self._heads.get(thread)
 
+    def found(self, head: Head) -> None:
+        """Remember a head that was read, unless it is known already, with the gaps of its logs."""
+        known = self._heads.get(head.thread)
+        if known is None or known.tips[:1] != head.tips[:1]:
+            self.keep((head,))
+
     def keep(self, heads: Iterable[Head]) -> None:
-        """Remember the heads of committed moves."""
+        """Remember heads that were read, or of committed moves."""
         known = self._heads
         for head in heads:
             known.pop(head.thread, None)  # (to the end: the first ones are forgotten first)
@@ -175,7 +184,10 @@ class _Group:
         name = change.thread
         pending = self._moves.get(name)
         if pending is None:
-            return None if self._is_made(change) else plain_move(self.heads[name], change)
+            if name in self._made:
+                _tie_again(change)
+            head = self.heads[name]
+            return None if is_made(tip_of(change), head) else plain_move(head, change)
         if type(change) is model.Batch and change.segments:
             # (a `put` carries the segments of its writes if it was built before their commit)
             new = [one for one in change.segments if one not in pending.segments]
@@ -199,11 +211,6 @@ class _Group:
                 continue
             self._note(move, head)
 
-    def _is_made(self, change: model.Change) -> bool:
-        """Return True for a repeated change: all changes of one call have the same tip."""
-        name = change.thread
-        return name not in self._made and is_made(change, self.heads[name])
-
     def _note(self, move: Move, head: Head) -> None:
         for one in (head, *[other for _, other in move.beside]):
             self.heads[one.thread] = one
@@ -214,16 +221,19 @@ class _Group:
     def alone(self, number: int, change: model.Change) -> Asking[None]:
         """Make a change on heads that were read, and the rows that it names."""
         names = _threads([change])
+        if self._made:
+            _tie_again(change)
+        tip = tip_of(change)
         for _ in range(_ATTEMPTS):
             yield from self.read([name for name in names if name not in self._sure], again=True)
             damage = [self._damaged[name] for name in names if name in self._damaged]
             if damage and not mends(change):
                 self.results[number] = damage[0].fresh()
                 return
-            if not damage and self._is_made(change):
+            if not damage and is_made(tip, self.heads[change.thread]):
                 return
             try:
-                rule = move_of(change, self.heads.__getitem__, tip_of(change), careful=True)
+                rule = move_of(change, self.heads.__getitem__, tip, careful=True)
                 move = yield from _looked(rule)
             except ThreadkeepError as refusal:
                 self.results[number] = refusal
@@ -263,6 +273,31 @@ def carried_out(asking: Asking[T], answer: Callable[[Ask | MakeMoves], list[Any]
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+async def awaited(
+    asking: Asking[T], answer: Callable[[Ask | MakeMoves], Awaitable[list[Any]]]
+) -> T:
+    """Run the steps of a commit on a database whose calls are awaited; return their result."""
+    try:
+        request = next(asking)
+        while True:
+            try:
+                reply = await answer(request)
+            except ThreadkeepError as error:
+                request = asking.throw(error)
+            else:
+                request = asking.send(reply)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _tie_again(change: model.Change) -> None:
+    """Give a change a tip of its own."""
+    link = getattr(change, "link", None)
+    if link is not None:
+        link.tie(new_tip())
 
 
 _PLAIN = Move(Head(""), Head(""))[7:]  # all after `drop_segments`

@@ -9,7 +9,7 @@ Python, on heads and rows that the move then proves, and a database knows no rul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.engine.model import CheckpointRow, Segment, UnreadableRow, WriteRow
 from threadkeep._core.engine.records import quick
@@ -19,6 +19,9 @@ LogEnds: TypeAlias = Mapping[int, int]
 
 Gaps: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
 """Ranges of positions before the end of a log that have no segment: start and stop."""
+
+RowsKey: TypeAlias = Any  # (int or str)
+"""What a store finds rows by, in its own form. 0 or "": nothing."""
 
 NO_LOGS: LogEnds = {}
 NO_GAPS: Gaps = {}
@@ -37,8 +40,8 @@ class Head(NamedTuple):
 
     thread: str
     tips: tuple[int, ...] = ()  # of the last commits, newest first
-    number: int = 0  # of its rows, as the store assigned it; 0: none yet
-    heap: int = 0  # whose segments these are; 0: its own alone
+    number: RowsKey = 0  # of its rows, as the store assigned it; 0: none yet
+    heap: RowsKey = 0  # whose segments these are; 0: its own alone
     generation: int = 0
     life: int = 0
     deleted_at: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from threadkeep._core.engine.heads import Head
+from threadkeep._core.engine.heads import Head, RowsKey
 
 T = TypeVar("T")
 Planning: TypeAlias = Generator[Sequence[Any], list[Any], T]
@@ -31,7 +31,7 @@ class ReadDamaged(NamedTuple):
 class ReadFamily(NamedTuple):
     """The heads of the threads that share a heap. Reply: `Head`s."""
 
-    heap: int
+    heap: RowsKey
 
 
 class ReadNewer(NamedTuple):

@@ -14,6 +14,7 @@ from threadkeep._core.engine.heads import (
     Copying,
     Head,
     Move,
+    RowsKey,
 )
 from threadkeep._core.engine.positions import Placed, placed_carefully, placed_in
 from threadkeep._core.engine.rule_reads import (
@@ -61,10 +62,9 @@ def move_of(
     return (yield from _RULES[type(change)](change, head_of, tip))
 
 
-def is_made(change: model.Change, stored: Head) -> bool:
-    """Return True if the store has made the change already, and only its answer was lost."""
-    link = getattr(change, "link", None)
-    return link is not None and link.tip in stored.tips
+def is_made(tip: int, stored: Head) -> bool:
+    """Return True if the store has made the change of a tip already, and its answer was lost."""
+    return tip in stored.tips
 
 
 def mends(change: model.Change) -> model.UnreadableRow | None:
@@ -77,7 +77,7 @@ def _batch(batch: model.Batch, head_of: HeadOf, tip: int, *, careful: bool) -> P
     damaged = mends(batch)
     old = head = head_of(batch.thread) if damaged is None else (yield from _mended(batch, damaged))
     if damaged is not None:
-        head = old._replace(**_NO_ENTRY)
+        head = old._replace(tips=(), **_NO_ENTRY)
     check_state(batch, head)
     for fence in batch.fences:
         yield from _check_fence(fence, batch, head)
@@ -244,7 +244,7 @@ def _drop(change: model.DropThread, head_of: HeadOf, tip: int) -> Planning[Move]
         change.thread,
         (tip,),
         old.number,
-        _new_heap(tip) if beside else old.heap,
+        _new_heap(old, tip) if beside else old.heap,
         old.generation + 1,
         tip if change.ends else old.life,
         now,
@@ -274,7 +274,7 @@ def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move 
         change.target,
         (tip,),
         target.number,
-        _new_heap(tip) if beside else target.heap,
+        _new_heap(target, tip) if beside else target.heap,
         target.generation + 1,
         target.life,
         seq=source.seq,
@@ -349,9 +349,13 @@ def _beside(target: Head, *moved: tuple[Head, Head]) -> tuple[tuple[Head, Head],
     return tuple(found.values())
 
 
-def _new_heap(tip: int) -> int:
-    """Return the number of a heap that no thread has."""
-    return -tip
+def _new_heap(head: Head, tip: int) -> RowsKey:
+    """Return the key of a heap that no thread has.
+
+    A text begins with the thread's id, as a tenant's database role may add only such rows (see
+    `postgres.roles`), and is no escaped id (see `pack_text`).
+    """
+    return -tip if isinstance(head.number, int) else f"{head.number}\x01\x03{tip}"
 
 
 def _check_ends(

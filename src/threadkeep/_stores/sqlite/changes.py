@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep._core.engine.model import DropThread
 from threadkeep._core.engine.rules import is_made
 from threadkeep._stores.committing import Ask, MakeMoves, carried_out, committing, plain_move
-from threadkeep._stores.records import confirm, tie
+from threadkeep._stores.records import confirm, tie, tip_of
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS
 from threadkeep._stores.sqlite.moves import make
 from threadkeep._stores.sqlite.reads import reply
@@ -82,7 +82,9 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
 def _single(heads: Heads, changes: Sequence[Change]) -> Move | None:
     """Return the move of the most common commit: rows added to one thread with a known head."""
     head = heads.get(changes[0].thread) if len(changes) == 1 else None
-    return None if head is None or is_made(changes[0], head) else plain_move(head, changes[0])
+    if head is None or is_made(tip_of(changes[0]), head):
+        return None
+    return plain_move(head, changes[0])
 
 
 def _answer(db: sqlite3.Connection, request: Ask | MakeMoves) -> list[Any]:
