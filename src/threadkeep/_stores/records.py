@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import attrgetter, gt, lt
 from os import urandom
 from typing import TypeGuard
 
+import ormsgpack
+
 from threadkeep._core.engine import model, rules, thread_summary
+from threadkeep._core.engine.heads import NO_LOGS, Head, LogEnds
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     ThreadEntry,
@@ -107,6 +110,22 @@ def only_adds(change: model.Change) -> TypeGuard[model.Batch]:
     Segments that are sealed into larger ones are replaced: no reader sees it.
     """
     return type(change) is model.Batch and not change.fences and rules.only_adds(change)
+
+
+# -- heads ---------------------------------------------------------------------------
+
+
+def pack_logs(head: Head) -> bytes:
+    """Pack the logs that a head lists."""
+    return ormsgpack.packb([head.lists_all, *chain.from_iterable(head.logs.items())])
+
+
+def unpack_logs(packed: bytes | None) -> tuple[LogEnds, bool]:
+    """Return `Head.logs` and `lists_all`. Raises ValueError or TypeError if they are damaged."""
+    if packed is None:
+        return NO_LOGS, False
+    lists_all, *flat = ormsgpack.unpackb(packed)
+    return dict(zip(flat[::2], flat[1::2], strict=True)), lists_all
 
 
 # -- segments ------------------------------------------------------------------------

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Any
-
-import ormsgpack
 
 from threadkeep._core.engine.heads import NO_GAPS, NO_LOGS, Head, LogEnds
 from threadkeep._core.engine.thread_entry import is_count, is_time
-from threadkeep._stores.records import new_tip
+from threadkeep._stores.records import new_tip, unpack_logs
 from threadkeep._stores.sqlite import threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient
 from threadkeep._stores.sqlite.records import unpack_any, unpack_id, unpack_tips, wrong_types
@@ -60,7 +57,7 @@ def _head(row: tuple[Any, ...]) -> Head:
     ):
         raise wrong_types("tk_threads", name)
     try:
-        listed, lists_all = _unpack_logs(logs)
+        listed, lists_all = unpack_logs(logs)
     except (ValueError, TypeError):
         raise wrong_types("tk_threads", name) from None
     return Head(
@@ -112,21 +109,9 @@ def read_mended(db: sqlite3.Connection, thread: str) -> Head:
     )
 
 
-def pack_logs(head: Head) -> bytearray:
-    """Pack the logs that a head lists."""
-    return bytearray(ormsgpack.packb([head.lists_all, *chain.from_iterable(head.logs.items())]))
-
-
-def _unpack_logs(packed: bytes | None) -> tuple[LogEnds, bool]:
-    if packed is None:
-        return NO_LOGS, False
-    lists_all, *flat = ormsgpack.unpackb(packed)
-    return dict(zip(flat[::2], flat[1::2], strict=True)), lists_all
-
-
 def ends_of(packed: object) -> LogEnds:
     """Return the logs that a head lists; none if they are damaged."""
     try:
-        return NO_LOGS if packed is None else _unpack_logs(packed)[0]  # type: ignore[arg-type]  # (then TypeError)
+        return NO_LOGS if packed is None else unpack_logs(packed)[0]  # type: ignore[arg-type]  # (then TypeError)
     except (ValueError, TypeError):
         return NO_LOGS

@@ -8,10 +8,10 @@ from threadkeep._core.engine import model, rule_reads
 from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.model import HIDDEN, NESTED, THREADS
 from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._stores.records import pack_logs
 from threadkeep._stores.sqlite import damage, threads
 from threadkeep._stores.sqlite.heads import (
     COLUMNS,
-    pack_logs,
     read_family,
     read_head,
     read_mended,
@@ -207,7 +207,7 @@ def _set(db: sqlite3.Connection, old: Head, new: Head) -> Head | None:
     tip = pack_tip(old.tips[0]) if old.tips else b""
     newest = None if new.newest is None else bound_id(new.newest)
     tips = pack_tips(new.tips)
-    own: tuple[Any, ...] = (tips, new.seq, newest, pack_logs(new), new.size)
+    own: tuple[Any, ...] = (tips, new.seq, newest, bytearray(pack_logs(new)), new.size)
     if not old.tips:
         statement, own = _SET_DAMAGED, _values(new)
     elif old[3:7] != new[3:7] or old[18:] != new[18:]:
@@ -235,7 +235,7 @@ def _values(head: Head) -> tuple[Any, ...]:
         head.deleted_at or None,
         head.seq,
         None if head.newest is None else pack_id(head.newest),
-        pack_logs(head),
+        bytearray(pack_logs(head)),
         head.size,
         head.revision,
         head.state,
