@@ -114,8 +114,8 @@ def build(saver: Saver) -> None:
 
 @cache
 def history() -> list[Any]:
-    """The commits of `build`, made once."""
-    return recorded(build)
+    """The commits of `build`, for several stores: they build on no commit of another one."""
+    return [change._replace(link=None) for change in recorded(build)]
 
 
 @dataclass
