@@ -7,13 +7,14 @@ import pytest
 from kit.contract import AsyncOwning, Variant, awaited, owning
 from kit.postgres import empty_schema, hashed, monthly, url, url_for
 from kit.postgres_databases import wait_for_a_lock
+from kit.tips import link
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, HeadFence, ReadThread
 from threadkeep._stores.postgres.backend import PostgresBackend, opened
-from threadkeep.errors import BackendError, ConflictError
+from threadkeep.errors import ConflictError
 from threadkeep.testing import BackendContract, BlockingBackend
-from threadkeep.testing.records import checkpoint, uid
+from threadkeep.testing.records import checkpoint, uid, write
 
 
 class TestPostgres(BackendContract):
@@ -100,11 +101,11 @@ class TestGivenAsyncConnection(Variant):
 
 def test_a_put_whose_answer_was_lost_is_not_refused_for_what_came_after_it():
     backend = PostgresBackend(url(), schema=empty_schema(), max_size=2)
-    first = Batch("t", 1, fences=(HeadFence("", None),), checkpoints=(checkpoint(1),))
+    first = Batch("t", 1, fences=(HeadFence("", None),), checkpoints=(checkpoint(1),), link=link(7))
     backend.commit(first)
     backend.commit(Batch("t", 1, fences=(HeadFence("", uid(1)),), checkpoints=(checkpoint(2, 1),)))
     backend.commit(first)
-    other = first._replace(checkpoints=(checkpoint(1, manifest=b"another"),))
+    other = first._replace(checkpoints=(checkpoint(1, manifest=b"another"),), link=link(8))
     with pytest.raises(ConflictError):
         backend.commit(other)
     backend.close()
@@ -115,7 +116,8 @@ def test_a_copy_whose_source_is_deleted_while_it_waits_changes_nothing():
     backend.commit(Batch("source", 1, checkpoints=(checkpoint(1),)))
     backend.commit(DropThread("target", 7))
     with psycopg.connect(url()) as rival, ThreadPoolExecutor(1) as pool:
-        rival.execute(f"SELECT {schema}.drop_thread('source', 9)")
+        rival.execute(f"UPDATE {schema}.threads SET tips = '{{5}}' WHERE thread_id = 'source'")
+        rival.execute(f"DELETE FROM {schema}.checkpoints WHERE thread_id = 'source'")
         copying = pool.submit(backend.commit, CopyThread("source", "target", 1))
         wait_for_a_lock(url(), copying)
         rival.commit()
@@ -125,11 +127,26 @@ def test_a_copy_whose_source_is_deleted_while_it_waits_changes_nothing():
     backend.close()
 
 
-@pytest.mark.parametrize("change", [DropThread("t", 1), CopyThread("t", "u", 1)])
-def test_no_change_is_made_from_an_old_snapshot(change):
-    with psycopg.connect(url(), autocommit=True) as given:
-        given.execute("SET default_transaction_isolation = 'repeatable read'")
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("change", [Batch("t", 1, writes=(write(1),)), DropThread("t", 1)])
+def test_a_change_that_waited_builds_on_what_it_waited_for(change, level):
+    """Also if the program's connection keeps snapshots."""
+    with (
+        psycopg.connect(url(), autocommit=True) as given,
+        psycopg.connect(url()) as rival,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        given.execute(f"SET default_transaction_isolation = '{level}'")
         backend = opened(given, schema=(schema := empty_schema()))
-        given.execute(f"INSERT INTO {schema}.writes SELECT 't', '', 'c', 1, 0, 0, '', '', ''")
-        with pytest.raises(BackendError, match="READ COMMITTED"):
-            backend.commit(change)
+        backend.commit(Batch("t", 1, checkpoints=(checkpoint(1),)))
+        rival.execute(f"UPDATE {schema}.threads SET generation = 7, tips = '{{5}}'")
+        waiting = pool.submit(backend.commit, change)
+        wait_for_a_lock(url(), waiting)
+        rival.commit()
+        waiting.result(30)
+        (thread,) = backend.fetch([ReadThread("t")])
+    if isinstance(change, Batch):
+        assert (thread.generation, thread.tips[1:]) == (7, (5,))
+        assert len(thread.checkpoints[0].writes) == 1
+    else:
+        assert (thread.generation, thread.checkpoints) == (8, ())

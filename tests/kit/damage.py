@@ -131,7 +131,8 @@ class InPostgres(_InSql):
                 "j": "checkpoint_id",
                 "n": "thread_id",
                 "t": "thread_id = ?",
-                "h": f"thread_id = {schema}.heap_of(?)",
+                "h": "thread_id = (SELECT coalesce(t.heap, t.thread_id)"
+                f" FROM {schema}.threads t WHERE t.thread_id = ?)",
             }
         )
 

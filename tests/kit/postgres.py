@@ -21,7 +21,7 @@ from threadkeep import grant_role
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.testing.records import uid
 
-TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels", "heaps")
+TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels")
 STORE_TABLES = ("store_items", "store_namespaces", "store_item_versions")
 _SCHEMAS = 4  # a test uses no more folders at a time, and 2 with partitions, which are slow to make
 _IS_KEPT = not os.environ.get("TK_TEST_POSTGRES_OURS")
@@ -99,7 +99,7 @@ def monthly(schema: str) -> None:
 
 def hashed(schema: str) -> None:
     """All tables of threads in partitions by a hash of the thread's id."""
-    for table in (table for table in TABLES if table != "heaps"):
+    for table in TABLES:
         name, new = f"{schema}.{table}", f"{schema}.hashed_{table}"
         text = f"CREATE TABLE {new} (LIKE {name} INCLUDING ALL) PARTITION BY HASH (thread_id);"
         for n in range(4):

@@ -102,10 +102,12 @@ def committing(
     """Make changes, in order; return the refusal of each, and the heads to remember."""
     group = _Group(known, len(changes))
     yield from group.read(_threads(changes))
-    for number, change in enumerate(changes):
-        yield from group.take(number, change)
-    yield from group.flush()
-    for number in sorted(group.stale):
+    yield from group.plan(changes, range(len(changes)))
+    stale = group.stale
+    if stale:
+        yield from group.read_again([changes[number] for number in stale])
+        yield from group.plan(changes, stale)
+    for number in group.stale:
         yield from group.alone(number, changes[number])
     return group.results, group.heads.values()
 
@@ -163,7 +165,21 @@ class _Group:
                 self._damaged[name] = error
         return found
 
-    def take(self, number: int, change: model.Change) -> Asking[None]:
+    def read_again(self, changes: Iterable[model.Change]) -> Asking[None]:
+        """Read the heads of changes that were stale."""
+        self._late.clear()
+        names = [name for name in _threads(changes) if name not in self._sure]
+        yield from self.read(names, again=True)
+
+    def plan(self, changes: Sequence[model.Change], numbers: Iterable[int]) -> Asking[None]:
+        """Make changes; those whose heads have moved are `stale` afterwards."""
+        self.stale = []
+        for number in numbers:
+            yield from self._take(number, changes[number])
+        yield from self.flush()
+        self.stale.sort()
+
+    def _take(self, number: int, change: model.Change) -> Asking[None]:
         """Plan a change that only adds rows; make any other one at once."""
         name, names = change.thread, _threads([change])
         is_late = not self._late.isdisjoint(names)

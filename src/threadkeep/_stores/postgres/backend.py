@@ -11,17 +11,24 @@ from weakref import WeakSet
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep._core.engine.model import Batch, Change, CopyThread, Read, ReadThread
+from threadkeep._core.engine.heads import Head
+from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
-from threadkeep._stores.postgres import PostgresOptions, changes, connections, maintenance, reads
-from threadkeep._stores.postgres.connections import PostgresDatabase, PostgresSettings
+from threadkeep._stores.committing import Ask, Heads, MakeMoves, awaited, committing
+from threadkeep._stores.postgres import PostgresOptions, connections, maintenance, moves, reads
+from threadkeep._stores.postgres.connections import (
+    ConnectionSource,
+    PostgresDatabase,
+    PostgresSettings,
+)
 from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE
 from threadkeep._stores.postgres.search_path import conninfo_of
-from threadkeep._stores.postgres.statement import Statement, refusal
-from threadkeep._stores.postgres.threads import item_usage, make_sound
+from threadkeep._stores.postgres.statement import Statement
+from threadkeep._stores.postgres.threads import item_usage
+from threadkeep._stores.records import pack_text
 from threadkeep._stores.sync_bridge import BlockingFace
-from threadkeep.errors import InvalidArgumentError, OpenError, ThreadExistsError, ThreadkeepError
+from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError
 
 if TYPE_CHECKING:
     from threadkeep._stores.items.records import SearchOptions
@@ -49,54 +56,38 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
         """The lock that each call over the program's own connection takes, or None."""
         return getattr(self._source, "lock", None)
 
+    def __init__(
+        self, source: ConnectionSource, settings: PostgresSettings, known: Heads | None = None
+    ) -> None:
+        super().__init__(source, settings)
+        self._heads = Heads() if known is None else known
+
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
-        return await self.replies([reads.query(read) for read in reads_])
+        found = self._heads.found
+        return await self.replies([reads.query(read, found) for read in reads_])
 
     async def commit(self, change: Change) -> None:
-        (refused,) = await self._each([change])
+        (refused,) = await self.commit_many([change])
         if refused is not None:
             raise refused
 
     async def commit_many(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
-        if len(many) > 1 and await self._together(many):
-            return [None] * len(many)
-        return await self._each(many) if many else []
+        """Make each change, in as few round trips as possible. See `Backend.commit_many`."""
+        refusals, known = await awaited(committing(self._heads, many), self._carry_out_step)
+        self._heads.keep(known)
+        return refusals
 
-    async def _together(self, many: Sequence[Change]) -> bool:
-        """Make all changes in one call, or return False if that is not possible."""
-        statement = changes.together(many)
-        if statement is None:
-            return False
-        ((row,),) = await self.answered([statement], NEWEST_STATE)
-        return bool(row[0])
-
-    async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
-        statements = [changes.statement(change) for change in many]
-        if len(many) > 1:
-            threads = {thread for change in many for thread in changes.locked(change)}
-            if len(threads) > 1:
-                # (locked in order, so that groups do not deadlock)
-                statements = [*changes.locking(threads), *statements]
-        batches = [change for change in many if isinstance(change, Batch)]
-        damaged = [batch.thread for batch in batches if batch.drop_unreadable]
-        statements = [*map(make_sound, damaged), *statements]
-        losses: list[Exception] = []
-        answers = await self.answered(statements, NEWEST_STATE, losses)
-        results: list[ThreadkeepError | None] = []
-        for change, rows in zip(many, answers[-len(many) :], strict=True):
-            refused = refusal(rows, change)
-            done = losses and isinstance(refused, ThreadExistsError)
-            results.append(None if done and await self._is_copied(change) else refused)
-        return results
-
-    async def _is_copied(self, change: Change) -> bool:
-        """Return True if a copy whose answer was lost has been made."""
-        if not isinstance(change, CopyThread):
-            return False
-        source, target = await self.fetch([ReadThread(change.source), ReadThread(change.target)])
-        found = {stored.row for stored in target.checkpoints}
-        return found <= {stored.row for stored in source.checkpoints}
+    async def _carry_out_step(self, request: Ask | MakeMoves) -> list[Any]:
+        if isinstance(request, Ask):
+            return await self.replies([reads.query(read) for read in request.reads])
+        made: list[Head | None] = [None] * len(request.moves)
+        for numbers, statements in moves.statements(request.moves):
+            *_, rows = await self.answered(statements, NEWEST_STATE)
+            for (place,) in rows:
+                head = request.moves[numbers[place - 1]].new
+                made[numbers[place - 1]] = head._replace(number=pack_text(head.thread))
+        return made
 
     async def identity(self) -> str:
         """Name the schema uniquely among all servers. See `Backend.identity`."""
@@ -146,8 +137,9 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
             return
         self.settings = settings = connections.settings_of(database, **options)
         loops = connections.OwnAsyncPools(settings)
-        native = AsyncPostgresBackend(loops, settings)
-        blocking = AsyncPostgresBackend(connections.OwnPool(settings), settings)
+        known = Heads()
+        native = AsyncPostgresBackend(loops, settings, known)
+        blocking = AsyncPostgresBackend(connections.OwnPool(settings), settings, known)
         super().__init__(blocking, native, loops)
 
     @property

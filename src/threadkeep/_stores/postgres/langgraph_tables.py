@@ -26,7 +26,7 @@ WITH there AS MATERIALIZED (
     ) AS newest
     FROM (SELECT DISTINCT thread_id FROM {there}.checkpoints ORDER BY 1 LIMIT %s) t
 ), here AS (
-    SELECT thread, newest, state, (
+    SELECT thread, there.newest, state, (
         SELECT max(checkpoint_id) FROM {schema}.checkpoints
         WHERE thread_id = thread AND checkpoint_ns = ''
     ) AS own

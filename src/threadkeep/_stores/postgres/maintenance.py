@@ -22,13 +22,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from threadkeep import errors
+from threadkeep._core.engine.tips import MOST
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase, settings_of
 from threadkeep._stores.postgres.statement import NO_RIGHT, Statement, mapped_errors
 
 _TABLES = (
-    *("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments"),
+    *("threads", "thread_labels", "checkpoints", "writes", "segments"),
     *("store_namespaces", "store_items", "store_item_versions"),
 )
 _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
@@ -165,11 +166,14 @@ FROM {schema}.threads t
 """
 _HOLDS_TABLES = "SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s) LIMIT 1"
 # Positions of logs may hold other elements from now on: see `ThreadState.generation`.
-_RAISE = "UPDATE {schema}.threads SET generation = generation + %s"
+_TIP = "(1 + random() * 2 ^ 52)::bigint"
+_RAISE = f"""
+UPDATE {{schema}}.threads SET generation = generation + %s, tips = ({_TIP} || tips)[1:{MOST}]
+"""
 # A thread that existed before the restore, and is not in the archive, becomes a deleted thread.
-_BURY = """
-INSERT INTO {schema}.threads (thread_id, generation, deleted_at, life)
-VALUES (%s, %s, %s, 1 + (random() * 2 ^ 52)::bigint)
+_BURY = f"""
+INSERT INTO {{schema}}.threads (thread_id, generation, deleted_at, life, tips)
+VALUES (%s, %s, %s, {_TIP}, ARRAY[{_TIP}])
 ON CONFLICT DO NOTHING
 """
 
@@ -374,7 +378,7 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
 _SCHEMA = re.compile(r"^\d+; \d+ \d+ SCHEMA - (.+) \S+$", re.MULTILINE)
 _POLICY = re.compile(r"^\d+; \d+ \d+ POLICY .*\n", re.MULTILINE)
 _CONSTRAINT = re.compile(r"^\d+; \d+ \d+ CONSTRAINT ")  # a primary key or the like; no foreign key
-_DUMPED_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels", "heaps")
+_DUMPED_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels")
 
 
 def _restore_order(contents: str, schema: str) -> str:

@@ -89,7 +89,7 @@ async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
     else:
         cursor = Cursor(conn, row_factory=tuple_row)
     sql, values, keep = statement
-    if values and type(values[0]) is Array:
+    if Array in map(type, values):
         register_arrays(cursor.adapters)  # (the connection may be the program's own)
     # Without parameters, PostgreSQL accepts several commands in one text, but answers as text.
     await result(cursor.execute(sql, values, binary=bool(values), prepare=None if keep else False))

@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 from psycopg.types.numeric import Int8
 
 from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.heads import Head
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._core.texts import is_unicode
-from threadkeep._stores.postgres import threads
+from threadkeep._stores.postgres import heads, threads
+from threadkeep._stores.postgres.heads import MICROSECONDS
 from threadkeep._stores.postgres.statement import (
     Query,
     Rows,
@@ -20,14 +22,22 @@ from threadkeep._stores.postgres.statement import (
     unpack_metadata,
     unpack_optional,
 )
-from threadkeep._stores.postgres.threads import MICROSECONDS
 from threadkeep._stores.records import pack_text, unpack_text, with_writes
 
 _LARGEST_EXACT = 2**53  # up to here, SQL compares floats and integers as Python does
 
 
-def query(read: model.Read) -> Query:
-    """Return the query that answers a read."""
+def _forget(_head: Head) -> None:
+    """Remember nothing."""
+
+
+def query(read: Any, found: Callable[[Head], None] = _forget) -> Query:
+    """Return the query that answers a read, also one of the rules.
+
+    `found` is called with the head of a thread that was read with a checkpoint.
+    """
+    if type(read) is model.ReadCheckpoint:
+        return _checkpoint(read, found)
     return _QUERIES[type(read)](read)
 
 
@@ -135,20 +145,12 @@ def _page(rows: Rows) -> list[model.StoredCheckpoint]:
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
 _VISIBLE = f"c.flags < {model.HIDDEN}"  # (the greatest flag; the planner can estimate a range)
-_GENERATION = """
-    CASE WHEN t.heap IS NULL THEN coalesce(t.generation, 0) ELSE t.generation
-        + coalesce((SELECT h.generation FROM {schema}.heaps h WHERE h.heap = t.heap), 0) END
-"""
 # The heap of a thread, given twice. A subquery, so that it is looked up once.
 _HEAP = """
     (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
 """
-_STATE = (
-    f"{_GENERATION}, coalesce({MICROSECONDS.format('t.deleted_at')}, 0),"
-    " coalesce(t.tips, '{}'), coalesce(t.life, 0)"
-)
 _ONE = f"""
-SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
+SELECT {heads.FIELDS}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
 FROM (SELECT %s::text COLLATE "C" AS thread_id) q
 LEFT JOIN {{schema}}.threads t ON t.thread_id = q.thread_id
 LEFT JOIN LATERAL (
@@ -162,15 +164,20 @@ _HEAD = _ONE.replace("{which}", _VISIBLE)
 _BY_ID = _ONE.replace("{which}", "c.checkpoint_id = %s")
 
 
-def _checkpoint(read: model.ReadCheckpoint) -> Query:
+def _checkpoint(read: model.ReadCheckpoint, found: Callable[[Head], None]) -> Query:
     values = [pack_text(read.thread), pack_text(read.ns)]
     if read.id is not None:
         values.append(pack_text(read.id))
 
     def reply(results: Sequence[Rows]) -> model.ThreadState:
-        ((generation, deleted_at, tips, life, *row),) = results[0]
-        found = _stored(read.thread, row, {}) if row[1] is not None else None
-        return model.ThreadState(generation, deleted_at, found, tuple(tips), life)
+        (row,) = results[0]
+        head = heads.head_of(read.thread, row[: heads.WIDTH])
+        if heads.is_sound(head):
+            found(head)
+        row = row[heads.WIDTH :]
+        stored = _stored(read.thread, row, {}) if row[1] is not None else None
+        state = (head.generation, head.deleted_at, stored, head.tips, head.life, head.logs)
+        return model.ThreadState(*state)
 
     return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
 
@@ -218,7 +225,7 @@ JOIN LATERAL (
     OFFSET 0  -- by index for each span, never a join with all segments of the thread
 ) s ON span.start < span.stop
 WHERE coalesce((
-    SELECT (%s::bigint IS NULL OR %s = {_GENERATION}) AND %s::bigint[] <@ t.tips
+    SELECT (%s::bigint IS NULL OR %s = t.generation) AND %s::bigint[] <@ t.tips
     FROM {{schema}}.threads t WHERE t.thread_id = %s), false)
 ORDER BY s.log, s.start
 """
@@ -316,7 +323,7 @@ def _alike(value: object) -> Iterator[object]:
 
 # -- housekeeping --------------------------------------------------------------------
 
-_THREAD = f"SELECT {_STATE} FROM {{schema}}.threads t WHERE t.thread_id = %s"
+_THREAD = f"SELECT {heads.FIELDS} FROM {{schema}}.threads t WHERE t.thread_id = %s"
 _ALL_ROWS = f"""
 SELECT {_ROW}, {_KEYFRAME.replace("{order}", "c.checkpoint_ns, c.checkpoint_id")}
 FROM {{schema}}.checkpoints c {_KEYFRAMES}
@@ -343,7 +350,7 @@ def _thread(read: model.ReadThread) -> Query:
 
     def reply(results: Sequence[Rows]) -> model.ThreadRows:
         states, rows, writes, segments, others, *own = results
-        generation, deleted_at, tips, life = states[0] if states else (0, 0, (), 0)
+        head = heads.head_of(read.thread, states[0]) if states else Head(read.thread)
         keyframes: _Keyframes = {}
         found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
         checkpoints, orphans = with_writes(
@@ -357,10 +364,10 @@ def _thread(read: model.ReadThread) -> Query:
         )
         places = tuple(model.SegmentInfo(*row) for row in segments)
         family = tuple([unpack_text(other) for (other,) in others])
-        broken = threads.damaged(own[0], read.thread, generation) if own else ()
+        broken = threads.damaged(own[0], read.thread, head.generation) if own else ()
         return model.ThreadRows(
-            *(generation, deleted_at, checkpoints, orphans, places, family, broken),
-            *(tuple(tips), life),
+            *(head.generation, head.deleted_at, checkpoints, orphans, places, family, broken),
+            *(head.tips, head.life),
         )
 
     return Query(tuple(Statement(text, key * text.count("%s")) for text in texts), reply)
@@ -372,8 +379,8 @@ def _write_row(row: Sequence[Any]) -> model.WriteRow:
     return model.WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
 
 
-_QUERIES: dict[type[model.Read], Callable[[Any], Query]] = {
-    model.ReadCheckpoint: _checkpoint,
+_QUERIES: dict[type, Callable[[Any], Query]] = {
+    **heads.QUERIES,
     model.ReadSegments: _segments,
     model.ReadPath: _path,
     model.ScanCheckpoints: _scan,

@@ -255,7 +255,7 @@ class _Conditions(NamedTuple):
 _NAMED = ("checkpoints", "segments", "thread_labels")
 _NUMBERED = ("store_items", "store_item_versions", "store_item_vectors")
 _INDEX = ("threadkeep_memory_records", "threadkeep_memory_messages")
-_REST = ("threads", "writes", "heaps", "store_namespaces", "cache")
+_REST = ("threads", "writes", "store_namespaces", "cache")
 _OF_ALL = {
     **dict.fromkeys((*_NAMED, *_NUMBERED, *_INDEX, *_REST), _Conditions("true")),
     "migrations": _Conditions(read="true"),
@@ -286,7 +286,6 @@ def _conditions(tenant: str) -> dict[str, _Conditions]:
         **dict.fromkeys(_NUMBERED, _NUMBERED_ROWS),
         "threads": _Conditions(hidden, new, read=record),
         "writes": _Conditions(hidden, read=record),
-        "heaps": _Conditions(_opaque(in_heap)),
         "store_namespaces": _Conditions(paths),
         "cache": _Conditions(entries),
     }

@@ -20,11 +20,9 @@ from psycopg.adapt import AdaptersMap, Dumper
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from threadkeep import errors
-from threadkeep._core.engine.model import Change
 from threadkeep._core.engine.rows import PLAIN_METADATA
 from threadkeep._stores.base import Meaning, store_error
 from threadkeep._stores.records import pack_text, unpack_text
-from threadkeep._stores.servers import REFUSALS
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 
@@ -290,12 +288,3 @@ def _meaning(error: psycopg.Error, code: str) -> Meaning:
         if prefix in _MEANINGS:
             return _MEANINGS[prefix]
     return errors.BackendError, "See the server's log."
-
-
-def refusal(rows: Rows, change: Change) -> errors.ThreadkeepError | None:
-    """Return the error for a refusal by a function of the schema, or None."""
-    kind, *place = rows[0][:3]
-    if not kind:
-        return None
-    ns, checkpoint = (unpack_text(text) if text else None for text in place or (None, None))
-    return REFUSALS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)

@@ -10,8 +10,6 @@ from psycopg.types.numeric import Float4, Int8
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.thread_entry import (
-    EARLIEST,
-    LARGEST,
     LATEST,
     WITH_CHECKPOINTS,
     ThreadEntry,
@@ -31,13 +29,10 @@ from threadkeep._core.engine.usage import (
 )
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
+from threadkeep._stores.postgres.heads import MICROSECONDS
 from threadkeep._stores.postgres.messages import ONE_STATE
 from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
 from threadkeep._stores.records import beyond, pack_text, unpack_text
-
-MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
-    WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""
-"""A timestamp in microseconds since 1970; the largest or smallest number if infinite."""
 
 # -- entries -------------------------------------------------------------------------
 
@@ -113,30 +108,6 @@ def damaged(results: Rows, thread: str, generation: int) -> tuple[model.Unreadab
         problem = "its generation is damaged"
     data = repr((generation, *results)).encode()
     return (model.UnreadableRow(model.THREADS, thread.encode(), problem, data),) if problem else ()
-
-
-# Damaged values are replaced even if the change that follows is refused.
-_IS_TIME = f"BETWEEN {{schema}}.time_of({EARLIEST}) AND {{schema}}.time_of({LATEST})"
-_MAKE_SOUND = f"""
-UPDATE {{schema}}.threads SET
-    state = CASE WHEN state = ANY(%s) THEN state END,
-    created_at = CASE WHEN created_at {_IS_TIME} THEN created_at ELSE now() END,
-    updated_at = CASE WHEN updated_at {_IS_TIME} THEN updated_at ELSE now() END,
-    deleted_at = CASE WHEN deleted_at {_IS_TIME} THEN deleted_at END,
-    size = CASE WHEN size BETWEEN -{LARGEST} AND {LARGEST} THEN size ELSE 0 END,
-    ttl = CASE WHEN ttl BETWEEN 0 AND {LARGEST} THEN ttl END,
-    tips = '{{}}',
-    revision = CASE WHEN revision BETWEEN 0 AND {LARGEST} THEN revision
-        ELSE (random() * 2 ^ 52)::bigint END,
-    generation = CASE WHEN generation BETWEEN 0 AND {LARGEST} THEN generation
-        ELSE (random() * 2 ^ 52)::bigint END
-WHERE thread_id = %s
-"""
-
-
-def make_sound(thread: str) -> Statement:
-    """Replace damaged values in a thread's own row by safe ones."""
-    return Statement(_MAKE_SOUND, ([str(one) for one in ThreadStatus], pack_text(thread)))
 
 
 _HAS_LABEL = """EXISTS (

@@ -39,7 +39,7 @@ SELECT c.relname::text, ARRAY(
 FROM pg_class c
 WHERE c.relnamespace = to_regnamespace({literal}) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
     AND c.relname IN (
-        'checkpoints', 'heaps', 'migrations', 'segments', 'thread_labels', 'threads', 'writes',
+        'checkpoints', 'migrations', 'segments', 'thread_labels', 'threads', 'writes',
         'store_items', 'store_namespaces', 'store_item_versions', 'store_item_vectors')
 """
 _BUSY = "TK007"  # our own error code

@@ -1,0 +1,219 @@
+"""Heads of threads as rows of `threads`, and the other reads of the rules. See `rule_reads`.
+
+A thread's rows have its id, its segments have the name of its heap: `Head.number` is the stored id,
+and `Head.heap` the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from psycopg.types.numeric import Int8
+
+from threadkeep._core.engine import model, rule_reads
+from threadkeep._core.engine.heads import NO_GAPS, NO_LOGS, Head
+from threadkeep._core.engine.thread_entry import REPAIR, is_count, is_time
+from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
+from threadkeep._stores.records import new_tip, pack_text, unpack_logs, unpack_text
+from threadkeep.errors import CorruptionError
+
+MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
+    WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""
+"""A timestamp in microseconds since 1970; the largest or smallest number if infinite."""
+
+FIELDS = f"""
+    t.thread_id, t.tips, t.heap, t.generation, t.life, {MICROSECONDS.format("t.deleted_at")},
+    t.seq, t.newest, t.logs, t.size, t.revision, t.state, {MICROSECONDS.format("t.created_at")},
+    {MICROSECONDS.format("t.updated_at")}, t.waits_at, t.pinned, t.ttl, t.origin,
+    t.origin_checkpoint
+"""
+WIDTH = 19
+"""The number of `FIELDS`."""
+_HEAD = f"SELECT {FIELDS} FROM {{schema}}.threads t WHERE t.thread_id = %s"
+_FAMILY = f"SELECT {FIELDS} FROM {{schema}}.threads t WHERE t.heap = %s"
+
+_Row: TypeAlias = Sequence[Any]
+
+
+def head_of(thread: str, row: _Row) -> Head:
+    """Return `FIELDS` as a head, as they are: also damaged ones."""
+    stored, tips, heap, generation, life, deleted_at, seq, newest, logs, size, *entry = row
+    if stored is None:
+        return Head(thread)
+    revision, state, created_at, updated_at, waits_at, pinned, ttl, origin, checkpoint = entry
+    try:
+        listed, lists_all = unpack_logs(logs)
+    except (ValueError, TypeError):
+        listed, lists_all = NO_LOGS, False
+    return Head(
+        thread,
+        tuple(tips),
+        stored,
+        heap or "",
+        generation,
+        life,
+        deleted_at or 0,
+        seq,
+        unpack_optional(newest),
+        listed,
+        lists_all,
+        NO_GAPS,
+        size,
+        revision,
+        state,
+        created_at,
+        updated_at,
+        unpack_optional(waits_at),
+        pinned,
+        ttl,
+        None if origin is None else (unpack_text(origin), unpack_optional(checkpoint) or ""),
+    )
+
+
+def is_sound(head: Head) -> bool:
+    """Return True if the numbers and times of a stored head are in their ranges."""
+    numbers = (head.generation, head.life, head.seq, head.revision)
+    times = (head.deleted_at, head.created_at or 0, head.updated_at or 0)
+    return all(map(is_count, numbers)) and all(map(is_time, times))
+
+
+def _checked(head: Head) -> Head:
+    if not is_sound(head):
+        raise CorruptionError(
+            "A number or a time in the thread's own row is damaged.",
+            hint=REPAIR,
+            thread=head.thread,
+        )
+    return head
+
+
+# -- reads of the rules ------------------------------------------------------------------
+
+
+def _read_head(read: rule_reads.ReadHead) -> Query:
+    def reply(results: Sequence[Rows]) -> Head:
+        rows = results[0]
+        return _checked(head_of(read.thread, rows[0])) if rows else Head(read.thread)
+
+    return Query((Statement(_HEAD, (pack_text(read.thread),)),), reply)
+
+
+def _read_family(read: rule_reads.ReadFamily) -> Query:
+    def reply(results: Sequence[Rows]) -> list[Head]:
+        return [_checked(head_of(unpack_text(row[0]), row)) for row in results[0]]
+
+    return Query((Statement(_FAMILY, (read.heap,)),), reply)
+
+
+_LAST_ROWS = """
+SELECT (SELECT max(seq) FROM {schema}.writes WHERE thread_id = %s),
+    (SELECT max(checkpoint_id) FROM {schema}.checkpoints
+        WHERE thread_id = %s AND checkpoint_ns = '')
+"""
+
+
+def _read_damaged(read: rule_reads.ReadDamaged) -> Query:
+    key = (pack_text(read.thread),)
+
+    def reply(results: Sequence[Rows]) -> Head:
+        rows, ((seq, newest),) = results
+        found = head_of(read.thread, rows[0]) if rows else Head(read.thread)
+        safe: dict[str, Any] = {
+            name: value if is_count(value := getattr(found, name)) else new_tip() >> 1
+            for name in ("generation", "life", "revision")
+        }
+        return found._replace(
+            deleted_at=found.deleted_at if is_time(found.deleted_at) else 0,
+            seq=seq or 0,
+            newest=unpack_optional(newest),
+            logs=NO_LOGS,
+            lists_all=False,
+            **safe,
+        )
+
+    return Query((Statement(_HEAD, key), Statement(_LAST_ROWS, key * 2)), reply)
+
+
+_NEWER = f"""
+SELECT checkpoint_id FROM {{schema}}.checkpoints
+WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id > %s AND flags & {model.NESTED} = 0
+ORDER BY checkpoint_id LIMIT %s
+"""
+
+
+def _read_newer(read: rule_reads.ReadNewer) -> Query:
+    values: list[Any] = [pack_text(read.head.thread), pack_text(read.ns), Int8(read.limit)]
+    text = _NEWER.replace("AND checkpoint_id > %s ", "") if read.id is None else _NEWER
+    if read.id is not None:
+        values.insert(2, pack_text(read.id))
+    statement = Statement(text, tuple(values))
+    return Query((statement,), lambda results: [unpack_text(row[0]) for row in results[0]])
+
+
+_OTHERS_WRITE = """
+SELECT EXISTS (
+    SELECT FROM {schema}.writes WHERE thread_id = %s AND checkpoint_ns = %s
+        AND checkpoint_id = %s AND seq > %s AND run <> %s)
+"""
+
+
+def _has_others(read: rule_reads.HasOthers) -> Query:
+    place = map(pack_text, (read.head.thread, read.ns, read.checkpoint_id))
+    return _one(Statement(_OTHERS_WRITE, (*place, Int8(read.seen), Int8(read.run))))
+
+
+def _one(statement: Statement) -> Query:
+    return Query((statement,), lambda results: results[0][0][0])
+
+
+_COUNTS = """
+SELECT (SELECT count(*) FROM {schema}.checkpoints WHERE thread_id = ANY(%s)),
+    (SELECT count(*) FROM {schema}.writes WHERE thread_id = ANY(%s))
+"""
+
+
+def _count_rows(read: rule_reads.CountRows) -> Query:
+    names = [pack_text(head.thread) for head in read.heads]
+    return Query((Statement(_COUNTS, (names, names)),), lambda results: tuple(results[0][0]))
+
+
+_HOLDS_CHECKPOINT = "EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = %s)"
+_HOLDS_ROW = f"""{_HOLDS_CHECKPOINT}
+    OR EXISTS (SELECT FROM {{schema}}.writes WHERE thread_id = %s)
+    OR EXISTS (SELECT FROM {{schema}}.segments WHERE thread_id = %s)"""
+
+
+def _holds(read: rule_reads.HoldsCheckpoints) -> Query:
+    name = pack_text(read.head.thread)
+    if not read.head.number:  # (rows without it are damage)
+        return Query((), lambda _: False)
+    if not read.any_row:
+        return _one(Statement(f"SELECT {_HOLDS_CHECKPOINT}", (name,)))
+    return _one(Statement(f"SELECT {_HOLDS_ROW}", (name, name, read.head.heap or name)))
+
+
+_ENDS = """
+SELECT o.log, (
+    SELECT s.start + s.count FROM {schema}.segments s WHERE s.thread_id = %s AND s.log = o.log
+    ORDER BY s.start DESC LIMIT 1)
+FROM unnest(%s::bigint[]) o (log)
+"""
+
+
+def _read_ends(read: rule_reads.ReadEnds) -> Query:
+    heap = read.head.heap or pack_text(read.head.thread)
+    statement = Statement(_ENDS, (heap, [Int8(log) for log in read.logs]))
+    return Query((statement,), lambda results: {log: end for log, end in results[0] if end})
+
+
+QUERIES: dict[type, Callable[[Any], Query]] = {
+    rule_reads.ReadHead: _read_head,
+    rule_reads.ReadDamaged: _read_damaged,
+    rule_reads.ReadFamily: _read_family,
+    rule_reads.ReadNewer: _read_newer,
+    rule_reads.HasOthers: _has_others,
+    rule_reads.CountRows: _count_rows,
+    rule_reads.HoldsCheckpoints: _holds,
+    rule_reads.ReadEnds: _read_ends,
+}
