@@ -3,6 +3,7 @@
 import json
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from struct import iter_unpack
 
 import psycopg
 import pytest
@@ -35,7 +36,7 @@ from threadkeep._stores.items.records import GetItems
 from threadkeep._stores.postgres import item_queries, moves, reads
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.postgres.migrations import ahead
-from threadkeep._stores.postgres.statement import register_arrays
+from threadkeep._stores.postgres.statement import Array, register_types
 from threadkeep._stores.tenant import Names, for_tenant
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
@@ -185,12 +186,18 @@ def shown(plan, depth=0):
     return "\n".join([*lines, *(shown(below, depth + 1) for below in plan.get("Plans", ()))])
 
 
+def as_text(value):
+    """A parameter for a text of SQL, as the client fills it in."""
+    return [n for _, n in iter_unpack("!iq", value[20:])] if isinstance(value, Array) else value
+
+
 def plans(db, read, mode):
     """Return the plan of each statement of a read, and the number of rows it touched."""
     for statement in reads.query(read).statements:
         db.execute(f"SET plan_cache_mode = {mode if statement.keep else 'force_custom_plan'}")
         text = statement.sql.replace("{schema}", db.schema_of_test)
-        count = len(statement.values)
+        values = [*map(as_text, statement.values)]
+        count = len(values)
         db.execute("DEALLOCATE ALL")
         for n in range(count):
             text = text.replace("%s", f"${n + 1}", 1)
@@ -199,8 +206,8 @@ def plans(db, read, mode):
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked{given}"
         with psycopg.ClientCursor(db) as cursor:
             for _ in range(6 if mode == "auto" else 0):
-                cursor.execute(f"EXECUTE asked{given}", statement.values)
-            ((((plan,),),),) = [cursor.execute(explain, statement.values).fetchall()]
+                cursor.execute(f"EXECUTE asked{given}", values)
+            ((((plan,),),),) = [cursor.execute(explain, values).fetchall()]
         yield plan["Plan"]
 
 
@@ -271,7 +278,7 @@ def test_an_item_of_a_role_is_found_by_index(role):
         GetItems((((label("acme"), "users", "7"), "k"),)), ""
     ).statements
     with psycopg.Cursor(role) as cursor:
-        register_arrays(cursor.adapters)
+        register_types(cursor.adapters)
         text = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement.sql.replace("{schema}.", "")
         ((plan,),) = cursor.execute(text, statement.values).fetchone()
         assert plan["Plan"]["Actual Rows"] == 1
@@ -281,7 +288,7 @@ def test_an_item_of_a_role_is_found_by_index(role):
 def test_saves_of_a_role_use_indexes(role):
     names, known = Names("acme"), ["long", *[f"{n:04}" for n in range(THREADS)]]
     with psycopg.Cursor(role) as cursor:
-        register_arrays(cursor.adapters)
+        register_types(cursor.adapters)
         for number in range(10, 20):
             group = [names.change(groups_batch(thread, number)) for thread in known]
             for statement in saving(role, group), *[saving(role, [one]) for one in group[:2]]:
@@ -328,7 +335,7 @@ def test_a_group_uses_indexes(db):
     """Of known threads and new ones, and also when its plans were made before."""
     known = [f"1{n:04}" for n in range(1, 20)]
     with psycopg.Cursor(db) as cursor:
-        register_arrays(cursor.adapters)
+        register_types(cursor.adapters)
         for number in range(10, 13):
             group = [groups_batch(thread, number) for thread in (*known, f"new {number}")]
             statement = saving(db, group)

@@ -96,6 +96,14 @@ def plain_move(head: Head, change: model.Change) -> Move | None:
     return None if placed is None else addition(head, head, change, placed, tip_of(change))
 
 
+def single(known: Heads, changes: Sequence[model.Change]) -> Move | None:
+    """Return the move of the most common commit: rows added to one thread with a known head."""
+    head = known.get(changes[0].thread) if len(changes) == 1 else None
+    if head is None or is_made(tip_of(changes[0]), head):
+        return None
+    return plain_move(head, changes[0])
+
+
 def committing(
     known: Heads, changes: Sequence[model.Change]
 ) -> Asking[tuple[Results, Iterable[Head]]]:

@@ -15,7 +15,7 @@ from threadkeep._core.engine.heads import Head
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
-from threadkeep._stores.committing import Ask, Heads, MakeMoves, awaited, committing
+from threadkeep._stores.committing import Ask, Heads, MakeMoves, awaited, committing, single
 from threadkeep._stores.postgres import PostgresOptions, connections, maintenance, moves, reads
 from threadkeep._stores.postgres.connections import (
     ConnectionSource,
@@ -26,7 +26,6 @@ from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE
 from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import Statement
 from threadkeep._stores.postgres.threads import item_usage
-from threadkeep._stores.records import pack_text
 from threadkeep._stores.sync_bridge import BlockingFace
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError
 
@@ -74,6 +73,12 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
 
     async def commit_many(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Make each change, in as few round trips as possible. See `Backend.commit_many`."""
+        move = single(self._heads, many)
+        if move is not None:
+            if await self.answered((moves.addition(move),), NEWEST_STATE) != [[]]:
+                self._heads.keep((moves.made(move),))
+                return [None]
+            self._heads.forget(move.old.thread)
         refusals, known = await awaited(committing(self._heads, many), self._carry_out_step)
         self._heads.keep(known)
         return refusals
@@ -85,8 +90,8 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
         for numbers, statements in moves.statements(request.moves):
             *_, rows = await self.answered(statements, NEWEST_STATE)
             for (place,) in rows:
-                head = request.moves[numbers[place - 1]].new
-                made[numbers[place - 1]] = head._replace(number=pack_text(head.thread))
+                number = numbers[place - 1]
+                made[number] = moves.made(request.moves[number])
         return made
 
     async def identity(self) -> str:

@@ -16,7 +16,7 @@ from contextlib import (
     nullcontext,
 )
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import parse_qsl
 
@@ -42,6 +42,7 @@ from threadkeep._stores.postgres.statement import (
     Rows,
     Statement,
     lost_connection,
+    mapped,
     mapped_errors,
     passes,
 )
@@ -166,13 +167,30 @@ class OwnPool(ConnectionSource):
         self._pool = PerProcess(partial(open_pool, settings))
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
-        return entered(self._pool.get().connection())
+        return _Lent(self._pool.get())
 
     async def mend(self) -> None:
         self._pool.get().check()
 
     async def close(self) -> None:
         self._pool.close()
+
+
+class _Lent(AbstractAsyncContextManager[_Conn]):
+    """A connection of a pool for one call, which ends its own transaction."""
+
+    # (`ConnectionPool.connection` would commit again)
+    __slots__ = ("_conn", "_pool")
+
+    def __init__(self, pool: ConnectionPool[_Conn]) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> _Conn:
+        self._conn = self._pool.getconn()
+        return self._conn
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pool.putconn(self._conn)
 
 
 def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Conn]:
@@ -334,6 +352,10 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         self._partition_by = settings.options["partition_by"]
         self._names_schema = settings.names_schema
         self._before = (Statement(text),) if text else ()
+        self._text = lru_cache(maxsize=512)(self._filled_in)
+
+    def _filled_in(self, text: str) -> str:
+        return text.replace("{schema}", self.schema)
 
     def mapped_errors(self, *, migrating: bool = False) -> AbstractContextManager[None]:
         """Map the driver's errors."""
@@ -341,19 +363,18 @@ class PostgresDatabase(Retrying[ConnectionSource]):
 
     def ready(self, statements: Sequence[Statement]) -> list[Statement]:
         """Fill in the schema's name."""
-        return [
-            Statement(sql.replace("{schema}", self.schema), values, keep)
-            for sql, values, keep in statements
-        ]
+        return [Statement(self._text(sql), values, keep) for sql, values, keep in statements]
 
     async def answered(
         self, statements: Sequence[Statement], isolation: str, losses: list[Exception] | None = None
     ) -> list[Rows]:
         """Return the rows of each statement. See `retried`."""
-        with self.mapped_errors():
+        try:
             return await self.retried(
                 partial(self._send, self.ready(statements), isolation), losses
             )
+        except DRIVER_ERRORS as error:
+            raise mapped(error, self._server) from error
 
     async def replies(self, queries: Sequence[Query]) -> list[Any]:
         """Return the reply to each query, all from one state."""

@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from psycopg.types.numeric import Int8
-
 from threadkeep._core.engine import model, rule_reads
 from threadkeep._core.engine.heads import NO_GAPS, NO_LOGS, Head
 from threadkeep._core.engine.thread_entry import REPAIR, is_count, is_time
-from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
+from threadkeep._stores.postgres.statement import (
+    Number,
+    Query,
+    Rows,
+    Statement,
+    array,
+    unpack_optional,
+)
 from threadkeep._stores.records import new_tip, pack_text, unpack_logs, unpack_text
 from threadkeep.errors import CorruptionError
 
@@ -143,7 +148,7 @@ ORDER BY checkpoint_id LIMIT %s
 
 
 def _read_newer(read: rule_reads.ReadNewer) -> Query:
-    values: list[Any] = [pack_text(read.head.thread), pack_text(read.ns), Int8(read.limit)]
+    values: list[Any] = [pack_text(read.head.thread), pack_text(read.ns), Number(read.limit)]
     text = _NEWER.replace("AND checkpoint_id > %s ", "") if read.id is None else _NEWER
     if read.id is not None:
         values.insert(2, pack_text(read.id))
@@ -160,7 +165,7 @@ SELECT EXISTS (
 
 def _has_others(read: rule_reads.HasOthers) -> Query:
     place = map(pack_text, (read.head.thread, read.ns, read.checkpoint_id))
-    return _one(Statement(_OTHERS_WRITE, (*place, Int8(read.seen), Int8(read.run))))
+    return _one(Statement(_OTHERS_WRITE, (*place, Number(read.seen), Number(read.run))))
 
 
 def _one(statement: Statement) -> Query:
@@ -203,7 +208,7 @@ FROM unnest(%s::bigint[]) o (log)
 
 def _read_ends(read: rule_reads.ReadEnds) -> Query:
     heap = read.head.heap or pack_text(read.head.thread)
-    statement = Statement(_ENDS, (heap, [Int8(log) for log in read.logs]))
+    statement = Statement(_ENDS, (heap, array("bigint", read.logs)))
     return Query((statement,), lambda results: {log: end for log, end in results[0] if end})
 
 

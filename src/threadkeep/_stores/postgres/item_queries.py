@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from psycopg.types.numeric import Int8
-
 from threadkeep._stores.items import records
 from threadkeep._stores.items.records import ItemRow, Namespace, VectorMetric
 from threadkeep._stores.postgres.statement import (
     Array,
+    Number,
     Query,
     Rows,
     Statement,
@@ -125,7 +124,7 @@ def _scored(answers: Sequence[Rows]) -> list[records.Scored]:
 def _get(read: records.GetItems) -> Query:
     alive: tuple[Any, ...] = ()
     if read.now is not None:
-        alive = (Int8(read.now),)
+        alive = (Number(read.now),)
     if len(read.keys) == 1:
         ((namespace, key),) = read.keys
         text = f"{_GET} AND {_ALIVE}" if alive else _GET
@@ -151,7 +150,7 @@ def _narrowed(prefix: Namespace, where: Iterable[records.Condition], now: int | 
         values += bounds_of(prefix)
     if now is not None:
         tests.append(_ALIVE)
-        values.append(Int8(now))
+        values.append(Number(now))
     for one in where:
         if not any("\0" in text for text in (*one.path, str(one.value))):
             text, some = _test(one)
@@ -214,25 +213,25 @@ def _find(read: records.FindItems) -> Query:
     tests, some = _narrowed((), read.where, read.now)
     if read.after is not None and read.newest:
         tests.append("(i.updated_at, i.version) < (%s, %s)")
-        some += map(Int8, read.after)
+        some += map(Number, read.after)
     elif read.after is not None:
         spaces.append("n.number >= %s")
-        values.append(Int8(read.after[0]))
+        values.append(Number(read.after[0]))
         tests.append("(i.namespace, i.number) > (%s, %s)")
-        some += map(Int8, read.after)
+        some += map(Number, read.after)
     if read.bare:
         tests.append(_BARE)
     text = _FIND_NEWEST if read.newest else _FIND
     text = text.replace("{columns}", _COLUMNS).replace("{namespaces}", _where(spaces))
     text = text.replace("{items}", _where(["i.namespace = n.number", *tests]))
     offset = 0 if read.where else read.offset
-    values += (*some, *map(Int8, (read.limit + offset, read.limit, offset)))
+    values += (*some, *map(Number, (read.limit + offset, read.limit, offset)))
     return Query((Statement(text, tuple(values)),), _rows)
 
 
 def _namespaces(read: records.FindNamespaces) -> Query:
     alive = "" if read.now is None else f" AND {_ALIVE}"
-    values = () if read.now is None else (Int8(read.now),)
+    values = () if read.now is None else (Number(read.now),)
     text = f"""
         SELECT n.path FROM {{schema}}.store_namespaces n WHERE {_UNDER} AND EXISTS (
             SELECT FROM {{schema}}.store_items i WHERE i.namespace = n.number{alive})"""
@@ -262,7 +261,7 @@ ORDER BY v.namespace, v.key, v.version LIMIT %s
 
 def _every_version(read: records.FindEveryVersion) -> Query:
     number, key, version = read.after or (0, "", 0)
-    values = (Int8(number), key, Int8(version), Int8(read.limit))
+    values = (Number(number), key, Number(version), Number(read.limit))
 
     def reply(answers: Sequence[Rows]) -> list[records.StoredVersion]:
         return [
@@ -283,7 +282,7 @@ def _pending(read: records.FindPending) -> Query:
         SELECT {_COLUMNS}, i.pending FROM {_ITEMS}
         WHERE i.pending IS NOT NULL AND (i.namespace, i.number) > (%s, %s)
         ORDER BY i.namespace, i.number LIMIT %s"""
-    values = tuple(map(Int8, (*(read.after or (0, 0)), read.limit)))
+    values = tuple(map(Number, (*(read.after or (0, 0)), read.limit)))
 
     def reply(answers: Sequence[Rows]) -> list[tuple[ItemRow, str | None]]:
         return [(_row(row), unpack_optional(row[-1])) for row in answers[0]]
@@ -322,7 +321,7 @@ def _text(read: records.FindText) -> Query:
     tests, values = _narrowed(read.prefix, read.where, read.now)
     where = _where(["i.words @@ %s::tsquery", *tests])
     text = _TEXT.replace("{from}", f"{_ITEMS} {where}").replace("{columns}", _COLUMNS)
-    given = (array("text", words), " | ".join(words), *values, Int8(read.limit))
+    given = (array("text", words), " | ".join(words), *values, Number(read.limit))
     return Query((Statement(text, given),), _scored)
 
 
@@ -376,10 +375,8 @@ def _nearest(read: records.FindNearest, metric: VectorMetric) -> Query:
         ("score", f"CASE WHEN distance = 'NaN' THEN 0 ELSE {_SCORES[metric]} END"),
     ):
         text = text.replace(f"{{{name}}}", part)
-    taken, limit, wanted = _MORE * read.limit, Int8(read.limit), _vector(read.vector)
-    near = (wanted, *values, wanted, Int8(taken))
-    if bounds:  # (an `Array` must be the first parameter: see `connections._execute`)
-        bounds = (Array(bounds[0].encode()), bounds[1])
+    taken, limit, wanted = _MORE * read.limit, Number(read.limit), _vector(read.vector)
+    near = (wanted, *values, wanted, Number(taken))
     given = (*bounds, *near, wanted, limit, *values, limit)
     statement = Statement(text, given, keep=not bounds)
     settings = Statement(_SETTINGS, (str(min(max(taken, 40), _MOST_EF)),))

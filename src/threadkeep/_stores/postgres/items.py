@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import psycopg
-from psycopg.types.numeric import Int8
 
 from threadkeep import errors
 from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, records
@@ -20,7 +19,14 @@ from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
 from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
 from threadkeep._stores.postgres.messages import NEWEST_STATE
-from threadkeep._stores.postgres.statement import Array, Rows, Statement, array, pack_optional
+from threadkeep._stores.postgres.statement import (
+    Array,
+    Number,
+    Rows,
+    Statement,
+    array,
+    pack_optional,
+)
 from threadkeep._stores.records import pack_text
 from threadkeep.errors import ThreadkeepError
 
@@ -71,7 +77,7 @@ class AsyncPostgresItems(AsyncItemBackend):
 
     async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         bounds = bounds_of(prefix) if prefix else ("", "")
-        return await self._drop(*bounds, Int8(now), Int8(limit))
+        return await self._drop(*bounds, Number(now), Number(limit))
 
     async def erase(self, prefix: Namespace) -> int:
         return await self._drop(*bounds_of(prefix), None, None)
@@ -191,7 +197,7 @@ def _put(change: records.PutItems) -> Statement:
         array("bigint", [put.ttl for put in puts]),
         array("text", [pack_optional(put.pending) for put in puts]),
         array("text", [_words(put.words) for put in puts]),
-        Int8(change.now),
+        Number(change.now),
         is_plain,
     ]
     if not is_plain and any(put.expects is not None for put in puts):
@@ -222,10 +228,10 @@ def _put_one(put: records.ItemPut, now: int) -> Statement:
         pack_text(put.key),
         put.value if is_json else None,
         None if is_json else put.value,
-        None if put.ttl is None else Int8(put.ttl),
+        None if put.ttl is None else Number(put.ttl),
         pack_optional(put.pending),
         _words(put.words),
-        Int8(now),
+        Number(now),
     )
     return Statement(_PUT_ONE, values)
 
@@ -255,7 +261,7 @@ WHERE i.namespace = chosen.namespace AND i.key = chosen.key
 def _refresh(change: records.RefreshItems) -> Statement:
     paths = array("text", [path_of(namespace) for namespace, _ in change.keys])
     keys = array("text", [pack_text(key) for _, key in change.keys])
-    return Statement(_REFRESH, (paths, keys, Int8(change.now)))
+    return Statement(_REFRESH, (paths, keys, Number(change.now)))
 
 
 def _embed(change: records.EmbedItems) -> Statement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, TypeAlias
@@ -10,7 +11,7 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
 from psycopg.rows import tuple_row
 
 from threadkeep import errors
-from threadkeep._stores.postgres.statement import Array, Rows, Statement, register_arrays
+from threadkeep._stores.postgres.statement import Rows, Statement, register_types
 from threadkeep._stores.sync_bridge import entered, result
 
 _Conn: TypeAlias = Connection[Any]
@@ -23,15 +24,18 @@ NEWEST_STATE = "READ COMMITTED"
 """Isolation of changes: a statement sees commits made while it waited for a lock."""
 
 
-_BEGUN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+# (as numbers: libpq's, without objects of the driver)
+_BEGUN = frozenset((int(pq.TransactionStatus.INTRANS), int(pq.TransactionStatus.INERROR)))
+_IDLE, _NO_PIPELINE_YET = int(pq.TransactionStatus.IDLE), int(pq.PipelineStatus.OFF)
+_known: weakref.WeakSet[Any] = weakref.WeakSet()  # connections that can dump our types
 
 
 def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
-    return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
+    return conn.pgconn.pipeline_status != _NO_PIPELINE_YET
 
 
 def _in_transaction(conn: _Conn | _AsyncConn) -> bool:
-    return conn.info.transaction_status in _BEGUN
+    return conn.pgconn.transaction_status in _BEGUN
 
 
 async def send(
@@ -44,6 +48,18 @@ async def send(
 
     Changes are durable on return. A call that fails ends the transaction that it began.
     """
+    if conn not in _known:
+        register_types(conn.adapters)  # (the connection may be the program's own)
+        _known.add(conn)
+    pgconn = conn.pgconn
+    if (
+        len(statements) == 1
+        and not before
+        and conn.autocommit
+        and pgconn.transaction_status == _IDLE
+        and pgconn.pipeline_status == _NO_PIPELINE_YET
+    ):
+        return [await _rows(await _execute(conn, statements[0]))]
     if _in_pipeline(conn):
         async with entered(conn.pipeline()):  # (its end synchronizes, so the state is known)
             pass
@@ -89,13 +105,15 @@ async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
     else:
         cursor = Cursor(conn, row_factory=tuple_row)
     sql, values, keep = statement
-    if Array in map(type, values):
-        register_arrays(cursor.adapters)  # (the connection may be the program's own)
     # Without parameters, PostgreSQL accepts several commands in one text, but answers as text.
-    await result(cursor.execute(sql, values, binary=bool(values), prepare=None if keep else False))
+    done: Any = cursor.execute(sql, values, binary=bool(values), prepare=None if keep else False)
+    if done is not cursor:
+        await done
     return cursor
 
 
 async def _rows(cursor: Any) -> Rows:
-    rows: Rows = await result(cursor.fetchall()) if cursor.description else []
-    return rows
+    # (not `description`, which makes an object for each column)
+    answer = cursor.pgresult
+    rows: Any = cursor.fetchall() if answer is not None and answer.nfields else []
+    return rows if isinstance(rows, list) else await rows

@@ -12,17 +12,21 @@ are prepared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
-
-from psycopg.types.numeric import Int8
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.thread_entry import label_prefix
-from threadkeep._stores.postgres.statement import Statement, array, pack_metadata, pack_optional
+from threadkeep._stores.postgres.statement import (
+    Array,
+    Number,
+    Statement,
+    array,
+    pack_metadata,
+    pack_optional,
+)
 from threadkeep._stores.records import pack_logs, pack_text
 from threadkeep.errors import InvalidArgumentError
 
@@ -52,21 +56,31 @@ class RowKind(NamedTuple):
         return ", ".join([f"c{n}" for n in range(len(self.types))])
 
 
+def _arrays(types: Iterable[str], rows: Iterable[_Row]) -> list[Array]:
+    """Return the columns of rows."""
+    columns = zip(*rows, strict=True)
+    return [array(type_, column) for type_, column in zip(types, columns, strict=True)]
+
+
+def _segment(one: model.Segment) -> _Row:
+    return Number(one.log), Number(one.start), Number(one.count), one.data
+
+
 def _checkpoint(row: model.CheckpointRow) -> _Row:
     by_number = isinstance(row.ts, int)
     return (
         pack_text(row.ns),
         pack_text(row.id),
         pack_optional(row.parent),
-        row.run,
-        row.seen,
-        row.flags,
-        row.ts if by_number else None,
+        Number(row.run),
+        Number(row.seen),
+        Number(row.flags),
+        Number(row.ts) if by_number else None,
         None if by_number else pack_text(str(row.ts)),
         *pack_metadata(row.metadata),
         row.exact,
-        row.key_log,
-        row.key_pos,
+        Number(row.key_log),
+        Number(row.key_pos),
         row.manifest,
     )
 
@@ -75,9 +89,9 @@ def _write(row: model.WriteRow) -> _Row:
     return (
         pack_text(row.ns),
         pack_text(row.checkpoint_id),
-        row.seq,
-        row.run,
-        row.seen,
+        Number(row.seq),
+        Number(row.run),
+        Number(row.seen),
         pack_text(row.task_id),
         pack_text(row.task_path),
         row.body,
@@ -86,7 +100,7 @@ def _write(row: model.WriteRow) -> _Row:
 
 def _key(key: tuple[Any, ...]) -> _Row:
     ns, checkpoint, *seq = key
-    return pack_text(ns), pack_text(checkpoint), *seq
+    return pack_text(ns), pack_text(checkpoint), *map(Number, seq)
 
 
 _CHECKPOINT_COLUMNS = (
@@ -101,7 +115,7 @@ SEGMENTS = RowKind(
     "segments",
     _SEGMENT_COLUMNS,
     (_NUMBER, _NUMBER, _NUMBER, _BYTES),
-    attrgetter("log", "start", "count", "data"),
+    _segment,
 )
 CHECKPOINTS = RowKind(
     "checkpoints",
@@ -130,7 +144,12 @@ LABELS = RowKind(
     conflict=" ON CONFLICT (thread_id, beginning) DO UPDATE SET label = excluded.label",
 )
 # The last column says that the segment is replaced by one that starts where it does.
-_GONE = RowKind("segments", "", (_NUMBER, _NUMBER, _NUMBER, "boolean"), tuple)
+_GONE = RowKind(
+    "segments",
+    "",
+    (_NUMBER, _NUMBER, _NUMBER, "boolean"),
+    lambda place: (*map(Number, place[:3]), place[3]),
+)
 
 # -- heads -------------------------------------------------------------------------------
 
@@ -155,7 +174,7 @@ def _often(head: Head) -> _Row:
     """Return the values of `_OFTEN`."""
     # (an array as text: the driver converts a list of numbers many times more slowly)
     tips = f"{{{','.join(map(str, head.tips))}}}"
-    return tips, Int8(head.seq), pack_optional(head.newest), pack_logs(head), Int8(head.size)
+    return tips, Number(head.seq), pack_optional(head.newest), pack_logs(head), Number(head.size)
 
 
 def _values(head: Head) -> _Row:
@@ -164,10 +183,10 @@ def _values(head: Head) -> _Row:
     return (
         *_often(head),
         head.heap or None,
-        Int8(head.generation),
-        Int8(head.life),
+        Number(head.generation),
+        Number(head.life),
         _number(head.deleted_at or None),
-        Int8(head.revision),
+        Number(head.revision),
         head.state,
         _number(head.created_at),
         _number(head.updated_at),
@@ -179,9 +198,8 @@ def _values(head: Head) -> _Row:
     )
 
 
-def _number(value: int | None) -> Int8 | None:
-    # Always the same type, whatever the number: so the statement is prepared only once.
-    return None if value is None else Int8(value)
+def _number(value: int | None) -> Number | None:
+    return None if value is None else Number(value)
 
 
 def _value(name: str, given: str) -> str:
@@ -212,8 +230,8 @@ _IS_NEW = " ON CONFLICT (thread_id) DO NOTHING"
 _MOVED = " RETURNING t.thread_id, t.heap"
 
 
-def _tip(head: Head) -> Int8 | None:
-    return Int8(head.tips[0]) if head.tips else None
+def _tip(head: Head) -> Number | None:
+    return Number(head.tips[0]) if head.tips else None
 
 
 # -- moves that add rows -------------------------------------------------------------------
@@ -242,6 +260,12 @@ def _gone(move: Move) -> list[_Row]:
     """Return the rows of `_GONE`."""
     starts = {one[:2] for one in move.segments}
     return [(*place, place[:2] in starts) for place in move.drop_segments]
+
+
+def made(move: Move) -> Head:
+    """Return the new head of a move that was made."""
+    old, new = move.old, move.new
+    return new if old.number else new._replace(number=pack_text(new.thread))
 
 
 def size(move: Move) -> int:
@@ -275,7 +299,7 @@ def addition(move: Move) -> Statement:
         values += (*_values(new), name, _tip(old))
     is_checked = bool(gone and move.segments)
     if is_checked:
-        values += (old.heap or name, Int8(len(gone)))
+        values += (old.heap or name, Number(len(gone)))
     for kind, rows in _added(move):
         counts.append((kind, _pass(values, kind, rows)))
     return Statement(_addition(how, tuple(counts), is_checked), tuple(values))
@@ -283,17 +307,13 @@ def addition(move: Move) -> Statement:
 
 def _pass(values: list[Any], kind: RowKind, rows: Sequence[Any]) -> int:
     """Add the parameters of rows: by value, or by column (then return 0)."""
-    found = [kind.row_of(row) for row in rows]
-    if len(found) > _FEW:
-        columns = zip(*found, strict=True)
-        values += [array(type_, column) for type_, column in zip(kind.types, columns, strict=True)]
+    row_of = kind.row_of
+    if len(rows) > _FEW:
+        values += _arrays(kind.types, map(row_of, rows))
         return 0
-    for row in found:
-        values += [
-            _number(value) if type_ is _NUMBER else value
-            for type_, value in zip(kind.types, row, strict=True)
-        ]
-    return len(found)
+    for row in rows:
+        values += row_of(row)
+    return len(rows)
 
 
 def _rows(kind: RowKind, few: int, first: str = "") -> str:
@@ -391,16 +411,10 @@ def _together(moves: Sequence[Move]) -> Statement:
                 own = rows.setdefault(kind, [])
                 own += [(number, *kind.row_of(row)) for row in some]
     types = (*_HEADS, *[_TYPES[name] for name in names])
-    values = [
-        array(type_, column) for type_, column in zip(types, zip(*heads, strict=True), strict=True)
-    ]
+    values = _arrays(types, heads)
     kinds = tuple([kind for kind in (_GONE, SEGMENTS, CHECKPOINTS, WRITES, LABELS) if kind in rows])
     for kind in kinds:
-        columns = zip(*rows[kind], strict=True)
-        values += [
-            array(type_, column)
-            for type_, column in zip((_NUMBER, *kind.types), columns, strict=True)
-        ]
+        values += _arrays((_NUMBER, *kind.types), rows[kind])
     has_new = any(not move.old.number for move in moves)
     return Statement(_group(names, kinds, has_new), tuple(values))
 
@@ -497,13 +511,11 @@ def _begun(move: Move) -> Iterator[Statement]:
     if move.beside:
         names = [pack_text(was.thread) for was, _ in move.beside]
         yield Statement(_LOCK, (sorted([name, *names]),))
-        tips = [Int8(was.tips[0]) for was, _ in move.beside]
-        conditions.append((_BESIDE, (names, tips, Int8(len(names)))))
+        tips = array(_NUMBER, [was.tips[0] for was, _ in move.beside])
+        conditions.append((_BESIDE, (names, tips, Number(len(names)))))
     if move.segments and move.drop_segments:
-        columns = [
-            [Int8(one) for one in column] for column in zip(*move.drop_segments, strict=True)
-        ]
-        count = Int8(len(move.drop_segments))
+        columns = [array(_NUMBER, one) for one in zip(*move.drop_segments, strict=True)]
+        count = Number(len(move.drop_segments))
         conditions.append((_EXIST, (*columns, old.heap or name, count)))
     terms = [text for text, _ in conditions]
     values = [value for _, some in conditions for value in some]
@@ -544,8 +556,7 @@ def _steps(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
 
 def _with_rows(text: str, kind: RowKind, rows: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """Fill in `{rows}`, and return the parameters."""
-    columns = zip(*map(kind.row_of, rows), strict=True)
-    values = [array(type_, column) for type_, column in zip(kind.types, columns, strict=True)]
+    values = _arrays(kind.types, map(kind.row_of, rows))
     return text.replace("{rows}", _rows(kind, 0)), values
 
 

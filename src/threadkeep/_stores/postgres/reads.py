@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from psycopg.types.numeric import Int8
-
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.heads import Head
 from threadkeep._core.engine.usage import ReadUsage
@@ -15,9 +13,11 @@ from threadkeep._core.texts import is_unicode
 from threadkeep._stores.postgres import heads, threads
 from threadkeep._stores.postgres.heads import MICROSECONDS
 from threadkeep._stores.postgres.statement import (
+    Number,
     Query,
     Rows,
     Statement,
+    array,
     pack_json,
     unpack_metadata,
     unpack_optional,
@@ -202,7 +202,7 @@ ORDER BY path.step
 
 
 def _path(read: model.ReadPath) -> Query:
-    key = (pack_text(read.thread), pack_text(read.ns), pack_text(read.id), Int8(read.limit))
+    key = (pack_text(read.thread), pack_text(read.ns), pack_text(read.id), Number(read.limit))
     return Query((Statement(_PATH, key),), lambda results: _page(results[0]))
 
 
@@ -234,10 +234,10 @@ ORDER BY s.log, s.start
 def _segments(read: model.ReadSegments) -> Query:
     thread = pack_text(read.thread)
     columns = tuple(zip(*read.spans, strict=True)) or ((), (), ())
-    logs, starts, stops = ([Int8(n) for n in column] for column in columns)
-    generation = None if read.generation is None else Int8(read.generation)
-    base = [Int8(tip) for tip in read.base]
-    values = (logs, starts, stops, *[thread] * 4, generation, generation, base, thread)
+    spans = [array("bigint", column) for column in columns]
+    generation = None if read.generation is None else Number(read.generation)
+    base = array("bigint", read.base)
+    values = (*spans, *[thread] * 4, generation, generation, base, thread)
     return Query(
         (Statement(_SEGMENTS, values),), lambda results: [model.Segment(*r) for r in results[0]]
     )
@@ -267,7 +267,7 @@ def _scan(read: model.ScanCheckpoints) -> Query:
     sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
     # (the best plan depends on how many rows match the filter's values, or have the prefix)
     keep = not (read.filter or read.prefix)
-    statement = Statement(sql, (*values, Int8(read.limit)), keep=keep)
+    statement = Statement(sql, (*values, Number(read.limit)), keep=keep)
     return Query((statement,), lambda results: _page(results[0]))
 
 

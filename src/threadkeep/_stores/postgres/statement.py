@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import pq
-from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.adapt import AdaptersMap, Dumper, PyFormat
+from psycopg.types.numeric import Int8
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from threadkeep import errors
@@ -100,6 +101,9 @@ _NULL = _LENGTH(-1)
 _TRUE, _FALSE = _LENGTH(1) + b"\1", _LENGTH(1) + b"\0"
 
 
+_NUMBER_DUMPER = psycopg.adapters.get_dumper(Int8, PyFormat.BINARY)
+
+
 class Array(bytes):
     """An encoded array parameter. The statement's text casts it to its type."""
 
@@ -113,9 +117,19 @@ class _ArrayDumper(Dumper):
         return obj
 
 
-def register_arrays(adapters: AdaptersMap) -> None:
-    """Enable `Array` parameters for the owner of these adapters."""
+class Number(int):
+    """A bigint parameter, whatever its size: so the statement is prepared only once.
+
+    psycopg's own class runs Python code for each number.
+    """
+
+    __slots__ = ()
+
+
+def register_types(adapters: AdaptersMap) -> None:
+    """Enable parameters of these types for the owner of these adapters."""
     adapters.register_dumper(Array, _ArrayDumper)
+    adapters.register_dumper(Number, _NUMBER_DUMPER)
 
 
 def array(kind: str, column: Sequence[Any]) -> Array:

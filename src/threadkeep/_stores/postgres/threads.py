@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from psycopg.types.numeric import Float4, Int8
+from psycopg.types.numeric import Float4
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.thread_entry import (
@@ -31,7 +31,13 @@ from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
 from threadkeep._stores.postgres.heads import MICROSECONDS
 from threadkeep._stores.postgres.messages import ONE_STATE
-from threadkeep._stores.postgres.statement import Query, Rows, Statement, unpack_optional
+from threadkeep._stores.postgres.statement import (
+    Number,
+    Query,
+    Rows,
+    Statement,
+    unpack_optional,
+)
 from threadkeep._stores.records import beyond, pack_text, unpack_text
 
 # -- entries -------------------------------------------------------------------------
@@ -68,14 +74,14 @@ def search(read: thread_entry.SearchThreads) -> Query:
         sign = "<" if read.descending else ">"
         conditions.append(f'({order}, t.thread_id) {sign} ({value}, %s COLLATE "C")')
         place, thread = read.after
-        values += [Int8(place) if isinstance(place, int) else pack_text(place), pack_text(thread)]
+        values += [Number(place) if isinstance(place, int) else pack_text(place), pack_text(thread)]
     down = " DESC" if read.descending else ""
     sql = (
         f"SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE {' AND '.join(conditions)}"
         f" ORDER BY {order}{down}, t.thread_id{down} LIMIT %s"
     )
     # (the best index depends on how many threads have a label)
-    statement = Statement(sql, (*values, Int8(read.limit)), keep=False)
+    statement = Statement(sql, (*values, Number(read.limit)), keep=False)
     return Query((statement,), lambda results: [_entry(row) for row in results[0]])
 
 
@@ -142,13 +148,13 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
     if query.pinned is not None:
         yield "t.pinned" if query.pinned else "NOT t.pinned", ()
     if query.size is not None:
-        yield "t.size >= %s", (Int8(query.size),)
+        yield "t.size >= %s", (Number(query.size),)
     if query.origin is not None:
         yield "t.origin = %s", (pack_text(query.origin),)
     if query.rested is not None:
         rest = f"least(t.ttl, {_LONGEST}) * interval '1 microsecond'"
         time = f"least(t.updated_at, {{schema}}.time_of({LATEST})) + {rest}"
-        yield f"t.ttl IS NOT NULL AND {time} < {{schema}}.time_of(%s)", (Int8(query.rested),)
+        yield f"t.ttl IS NOT NULL AND {time} < {{schema}}.time_of(%s)", (Number(query.rested),)
 
 
 def _between(
@@ -156,7 +162,7 @@ def _between(
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     for sign, limit in ((">=", first), ("<", last)):
         if limit is not None:
-            yield f"t.{column} {sign} {{schema}}.time_of(%s)", (Int8(limit),)
+            yield f"t.{column} {sign} {{schema}}.time_of(%s)", (Number(limit),)
 
 
 # -- rows of all threads ---------------------------------------------------------------
@@ -204,7 +210,7 @@ def find(read: model.FindThreads) -> Query:
     within = [*begins_with("h.thread_id", read.prefix)] if runs else []
     text = text.replace("{within}", "".join([f" AND {term}" for term, _ in within]))
     firsts = [limit for _, limits in within for limit in limits]
-    statement = Statement(text, (*runs, *firsts, *behind, Int8(read.limit)))
+    statement = Statement(text, (*runs, *firsts, *behind, Number(read.limit)))
     return Query((statement,), lambda results: [unpack_text(thread) for thread, _ in results[0]])
 
 
@@ -250,7 +256,7 @@ def sizes(read: model.ReadSizes) -> Query:
             tuple([model.StoredThreadSize(unpack_text(t), *numbers) for t, *numbers in rows]),
         )
 
-    each = Statement(_SIZES.replace("{threads}", threads), (*behind, Int8(read.limit)))
+    each = Statement(_SIZES.replace("{threads}", threads), (*behind, Number(read.limit)))
     return Query((each,) if read.prefix else (TOTAL, each), reply)
 
 
@@ -372,10 +378,10 @@ _INDEX = re.compile(r"CREATE INDEX \w+\s+ON {schema}\.(\w+)([^;]*)")
 
 def usage(read: ReadUsage) -> Query:
     """Answer a `ReadUsage`."""
-    since, most = Int8(read.now - DAY), Int8(read.most)
+    since, most = Number(read.now - DAY), Number(read.most)
     statements = (
         TOTAL,
-        Statement(_TOTALS, (Int8(read.idle_since),)),
+        Statement(_TOTALS, (Number(read.idle_since),)),
         *[Statement(text, (since, most)) for text in (_ACTIVITY, _LARGEST, _SAMPLE)],
         _INDEXES,
     )
@@ -398,7 +404,7 @@ async def item_usage(database: PostgresDatabase, now: int) -> ItemUsage:
     percents = [Float4(100 * share) for share in shares]
     # (a standby cannot read unlogged tables)
     cached = _NO_ENTRIES if is_standby else _ENTRIES
-    statements = [Statement(_ITEMS, (Int8(now), *percents)), cached]
+    statements = [Statement(_ITEMS, (Number(now), *percents)), cached]
     if has_vectors:
         statements.append(_VECTORS)
     found = await database.answered(statements, ONE_STATE)

@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine.model import DropThread
-from threadkeep._core.engine.rules import is_made
-from threadkeep._stores.committing import Ask, MakeMoves, carried_out, committing, plain_move
-from threadkeep._stores.records import confirm, tie, tip_of
+from threadkeep._stores.committing import Ask, MakeMoves, carried_out, committing, single
+from threadkeep._stores.records import confirm, tie
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS
 from threadkeep._stores.sqlite.moves import make
 from threadkeep._stores.sqlite.reads import reply
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
 
-    from threadkeep._core.engine.heads import Head, Move
+    from threadkeep._core.engine.heads import Head
     from threadkeep._core.engine.model import Change
-    from threadkeep._stores.committing import Heads
     from threadkeep._stores.sqlite.connections import Connections
 
 _SPARE_PAGES = 16  # free pages to keep for later writes
@@ -44,7 +42,7 @@ def commit_many(
 
 def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
     heads = connections.heads
-    move = _single(heads, changes)
+    move = single(heads, changes)
     try:
         db = connections.writer(commits=True)
         connections.begin(db)
@@ -77,14 +75,6 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
             _give_back(db)
             break
     return refusals
-
-
-def _single(heads: Heads, changes: Sequence[Change]) -> Move | None:
-    """Return the move of the most common commit: rows added to one thread with a known head."""
-    head = heads.get(changes[0].thread) if len(changes) == 1 else None
-    if head is None or is_made(tip_of(changes[0]), head):
-        return None
-    return plain_move(head, changes[0])
 
 
 def _answer(db: sqlite3.Connection, request: Ask | MakeMoves) -> list[Any]:
