@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -12,7 +13,7 @@ from threadkeep._stores.options import complete
 from threadkeep._stores.sqlite import SqliteOptions, path_in
 from threadkeep._stores.sqlite.changes import commit_many
 from threadkeep._stores.sqlite.connections import Connections
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
 from threadkeep._stores.sqlite.opening import DatabaseLocation, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep._stores.sqlite.threads import item_usage
@@ -66,30 +67,28 @@ class SqliteBackend(Backend):
             state = self._warm(reads[0])
             if state is not None:
                 return [state]
-        return self._connections.answered(reads, reply, begin=needs_transaction(reads))
+        answer = partial(reply, known=self._connections.heads)
+        return self._connections.answered(reads, answer, begin=needs_transaction(reads))
 
     def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
-        """Read a checkpoint of a recently written thread; None while another thread writes.
+        """Read a checkpoint of a thread that was used lately; None while another thread writes.
 
         Uses the writing connection and its cache, because other connections must check the file
         again after each commit.
         """
         connections = self._connections
-        known = connections.heads.get(read.thread)
-        if known is None:
+        if not connections.has_writer or connections.heads.get(read.thread) is None:
             return None
         held: list[bool] = []
         try:
             held.extend(map(connections.write_lock.acquire, (False,)))  # one step for an interrupt
             if not held[0]:
                 return None
-            state = checkpoint(connections.writer(), read)
-            if state.tips != known.tips:  # (another process has committed)
-                connections.heads.forget(read.thread)
+            return checkpoint(connections.writer(), read, connections.heads)
         except DRIVER_ERRORS as error:
+            if is_undecodable(error):  # (read leniently)
+                return None
             raise mapped(error, connections.location.path) from error
-        else:
-            return state
         finally:
             if True in held:
                 connections.write_lock.release()

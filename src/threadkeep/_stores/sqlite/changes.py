@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from threadkeep._core.engine.heads import Head
     from threadkeep._core.engine.model import Change
+    from threadkeep._stores.committing import Heads
     from threadkeep._stores.sqlite.connections import Connections
 
 _SPARE_PAGES = 16  # free pages to keep for later writes
@@ -58,7 +59,7 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
         if head is None:
             if move is not None:
                 heads.forget(move.old.thread)
-            refusals, known = carried_out(committing(heads, changes), partial(_answer, db))
+            refusals, known = carried_out(committing(heads, changes), partial(_answer, db, heads))
         if all(refusals):
             db.execute("ROLLBACK")
         else:
@@ -77,10 +78,10 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
     return refusals
 
 
-def _answer(db: sqlite3.Connection, request: Ask | MakeMoves) -> list[Any]:
+def _answer(db: sqlite3.Connection, known: Heads, request: Ask | MakeMoves) -> list[Any]:
     if isinstance(request, MakeMoves):
         return make(db, request.moves)
-    return [reply(db, read) for read in request.reads]
+    return [reply(db, read, known) for read in request.reads]
 
 
 def _commit_alone(connections: Connections, change: Change) -> list[ThreadkeepError | None]:

@@ -61,7 +61,7 @@ def _at_rest(db: sqlite3.Connection) -> bool:
 class Connections:
     """Connections of one backend.
 
-    Hold `write_lock` while you use `writer()` or `heads`. Reads use an idle reader; if there is
+    Hold `write_lock` while you use `writer()`. Reads use an idle reader; if there is
     none and no writer is active, the writing connection, so a single-threaded program needs one
     connection. A database in memory has only that one.
 
@@ -102,6 +102,11 @@ class Connections:
             self.open()
             assert self._location is not None  # noqa: S101 - it was set
         return self._location
+
+    @property
+    def has_writer(self) -> bool:
+        """True if the writing connection is open."""
+        return self._writer is not None
 
     def writer(self, *, commits: bool = False) -> sqlite3.Connection:
         """Return the writing connection of an open database, outside any transaction.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine.heads import NO_GAPS, NO_LOGS, Head, LogEnds
-from threadkeep._core.engine.thread_entry import is_count, is_time
+from threadkeep._core.engine.thread_entry import LARGEST, is_count, is_time
 from threadkeep._stores.records import new_tip, unpack_logs
 from threadkeep._stores.sqlite import threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient
@@ -19,8 +19,10 @@ COLUMNS = (
     *("logs", "size", "revision", "state", "created_at", "updated_at", "waits_at", "pinned"),
     *("ttl", "origin", "origin_checkpoint"),
 )
-_HEAD = f"SELECT {', '.join(COLUMNS)} FROM tk_threads WHERE thread = ?"
-_FAMILY = f"SELECT {', '.join(COLUMNS)} FROM tk_threads WHERE heap = ?"
+FIELDS = ", ".join([f"t.{name}" for name in COLUMNS])
+WIDTH = len(COLUMNS)
+_HEAD = f"SELECT {FIELDS} FROM tk_threads t WHERE t.thread = ?"
+_FAMILY = f"SELECT {FIELDS} FROM tk_threads t WHERE t.heap = ?"
 _LAST_SEQ = "SELECT max(seq) FROM tk_writes WHERE thread = ? AND typeof(seq) = 'integer'"
 _NEWEST = "SELECT max(id) FROM tk_checkpoints WHERE thread = ? AND ns = ''"
 _NUMBERS = frozenset((int, type(None)))
@@ -36,24 +38,26 @@ def read_head(db: sqlite3.Connection, thread: str) -> Head:
         if not is_undecodable(error):
             raise
         raise wrong_types("tk_threads", thread) from None
-    return Head(thread) if row is None else _head(row)
+    return Head(thread) if row is None else head_of(row)
 
 
 def read_family(db: sqlite3.Connection, heap: int) -> list[Head]:
     """Read the heads of the threads that share a heap."""
-    return [_head(row) for row in db.execute(_FAMILY, (heap,))]
+    return [head_of(row) for row in db.execute(_FAMILY, (heap,))]
 
 
-def _head(row: tuple[Any, ...]) -> Head:
-    """Return a row of `COLUMNS` as a head."""
+def head_of(row: tuple[Any, ...]) -> Head:
+    """Return a row of `FIELDS` as a head. Raises CorruptionError for damaged fields."""
     name, tips, number, heap, generation, life, deleted_at, seq, newest, logs, *entry = row
     size, revision, state, created_at, updated_at, waits_at, pinned, ttl, *origin = entry
     counts = (generation or 0, life or 0, seq or 0, revision or 0)
-    kinds = (_NUMBERS, (heap, size, created_at, updated_at)), (_IDS, (newest, waits_at, *origin))
+    numbers = (*counts, deleted_at, heap, size, created_at, updated_at, ttl)
     if not (
-        all(allowed.issuperset(map(type, values)) for allowed, values in kinds)
-        and all(map(is_count, counts))
-        and is_time(deleted_at or 0)
+        _NUMBERS.issuperset(map(type, numbers))
+        and _IDS.issuperset(map(type, (newest, waits_at, *origin)))
+        and min(counts) >= 0
+        and max(counts) <= LARGEST
+        and (deleted_at is None or is_time(deleted_at))
     ):
         raise wrong_types("tk_threads", name)
     try:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from threadkeep._stores.committing import Heads
+
 
 T = TypeVar("T")
 _Row: TypeAlias = tuple[Any, ...]
@@ -47,8 +49,7 @@ LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
 _AT_REST = f"""
 SELECT c.flags & {HIDDEN} OR EXISTS (SELECT 1 FROM tk_writes
         WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id),
-    t.generation, t.deleted_at, t.tips, t.life, {records.COLUMNS}, k.start, k.count, k.data,
-    t.logs
+    {heads.FIELDS}, {records.COLUMNS}, k.start, k.count, k.data
 FROM tk_threads t
 LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ?
 {_WITH_KEYFRAME}
@@ -64,8 +65,8 @@ def _statement_of_one(which: str, key: str) -> str:
     """SQL for the last checkpoint of a namespace that matches `which`; `key` is its id."""
     return f"""
 SELECT * FROM (
-    SELECT 0, t.generation, t.deleted_at, t.tips, t.life, {records.COLUMNS},
-        k.start, k.count, k.data, h.id, h.run, h.seen, t.logs
+    SELECT 0, {heads.FIELDS}, {records.COLUMNS},
+        k.start, k.count, k.data, h.id, h.run, h.seen
     FROM tk_threads t
     LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
     {_WITH_KEYFRAME}
@@ -78,7 +79,7 @@ SELECT * FROM (
     ORDER BY c.id DESC LIMIT 1) q
 UNION ALL
 SELECT 1, w.ns, w.checkpoint, w.seq, w.run, w.seen, w.task, w.path, w.body,
-    {", ".join(["NULL"] * 15)}
+    {", ".join(["NULL"] * (heads.WIDTH + 10))}
 FROM tk_threads t
 CROSS JOIN tk_writes w ON w.thread = t.number AND w.ns = ? AND w.checkpoint = {key}
 WHERE t.thread = ?
@@ -93,8 +94,10 @@ _HEAD = _statement_of_one(
 _BY_ID = _statement_of_one("c.id = ?", "?")
 
 
-def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.ThreadState:
-    """Answer a `ReadCheckpoint`."""
+def checkpoint(
+    db: sqlite3.Connection, read: model.ReadCheckpoint, known: Heads
+) -> model.ThreadState:
+    """Answer a `ReadCheckpoint`, and remember the thread's head."""
     thread, ns = read.thread, read.ns
     if read.id is None:
         rows = db.execute(_AT_REST, (ns, thread)).fetchall()
@@ -107,21 +110,34 @@ def checkpoint(db: sqlite3.Connection, read: model.ReadCheckpoint) -> model.Thre
         return model.ThreadState(0, 0)
     rows.sort(key=_part)
     first = rows[0]
-    generation, deleted_at, life = first[1] or 0, first[2] or 0, first[4] or 0
+    own, rest = first[1:_AFTER_HEAD], first[_AFTER_HEAD:]
+    _, tips, _, _, generation, life, deleted_at, *_ = own
+    generation, deleted_at, life = generation or 0, deleted_at or 0, life or 0
     if not type(generation) is type(deleted_at) is type(life) is int:
         raise records.wrong_types("tk_threads", thread)
-    named, logs = records.unpack_tips(first[3]), heads.ends_of(first[-1])
-    if first[6] is None:
+    named, head = records.unpack_tips(tips), known.get(thread)
+    if head is not None and head.tips == named:
+        logs = head.logs
+    else:
+        try:
+            head = heads.head_of(own)
+        except CorruptionError:  # (of an entry, which this read does not need)
+            logs = heads.ends_of(own[9])
+        else:
+            logs = head.logs
+            known.keep((head,))
+    if rest[1] is None:
         return model.ThreadState(generation, deleted_at, None, named, life, logs)
-    row = records.checkpoint_row(first[5:17])
+    row = records.checkpoint_row(rest[:12])
     writes = [records.write_row(other[1:9]) for other in rows[1:]]
-    keyframe = None if first[17] is None else records.keyframe(row, first[17:20])
-    child = records.child(first[20:23]) if first[20:-1] and first[20] is not None else None
+    keyframe = None if rest[12] is None else records.keyframe(row, rest[12:15])
+    child = records.child(rest[15:18]) if rest[15:] and rest[15] is not None else None
     writes.sort(key=_seq)
     found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
     return model.ThreadState(generation, deleted_at, found, named, life, logs)
 
 
+_AFTER_HEAD = 1 + heads.WIDTH
 _part = itemgetter(0)
 _seq = attrgetter("seq")
 
@@ -203,9 +219,11 @@ def needs_transaction(reads: Sequence[model.Read]) -> bool:
     return len(reads) != 1 or not isinstance(reads[0], model.ReadCheckpoint)
 
 
-def reply(db: sqlite3.Connection, read: model.Read) -> Any:
+def reply(db: sqlite3.Connection, read: Any, known: Heads) -> Any:
     """Answer one read as its docstring says. Raises the driver's errors."""
     try:
+        if type(read) is model.ReadCheckpoint:
+            return checkpoint(db, read, known)
         return _REPLIES[type(read)](db, read)
     except CorruptionError as error:
         raise error.at(thread=getattr(read, "thread", None)) from error.__cause__
@@ -465,7 +483,6 @@ def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
 
 _REPLIES: dict[Any, Callable[[sqlite3.Connection, Any], Any]] = {
     **moves.REPLIES,
-    model.ReadCheckpoint: checkpoint,
     model.ReadSegments: segments,
     model.ReadPath: _path,
     model.ScanCheckpoints: _scan,
