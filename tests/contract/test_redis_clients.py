@@ -88,6 +88,7 @@ def test_a_call_is_one_round_trip(backend):
 
 def test_a_group_is_one_round_trip(backend):
     backend.commit(batch(1))
+    backend.fetch([ReadCheckpoint(thread, "") for thread in "abcd"])
     trips = Trips(BlockingConnection)
     with trips.patch:
         group = [batch(2), *(batch(1)._replace(thread=thread) for thread in "abc")]
@@ -96,10 +97,12 @@ def test_a_group_is_one_round_trip(backend):
         group = [batch(3), batch(1)._replace(thread="d"), batch(4), batch(2)._replace(thread="d")]
         assert backend.commit_many(group) == [None] * 4
         assert trips.count == 2
+        group = [batch(1)._replace(thread=thread) for thread in "ef"]  # (not read before)
+        assert backend.commit_many(group) == [None] * 2
+        assert trips.count == 4
 
 
-def test_batches_of_a_thread_in_one_run_know_their_own_words(backend):
-    """One that is refused takes none of the next one's."""
+def test_a_refused_batch_leaves_the_others_of_its_thread_alone(backend):
     backend.commit(batch(1))
     third = batch(3)._replace(fences=())
     stale = batch(2)._replace(generation=7, segments=(segment(5), segment(6)))

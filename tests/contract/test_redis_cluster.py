@@ -177,11 +177,13 @@ class Sweeping:
         self.is_cluster, self.sent = True, []
 
     async def send(self, calls):
-        self.sent += [call.words[0] for call in calls]
-        answers = await self.inner.send(calls)
-        if calls[0].words[0] == "ZADD" and self.times:
-            self.times -= 1
-            await self.inner.send([RedisCommand(("DEL", self.index))])
+        answers = []
+        for call in calls:
+            self.sent.append(call.words[0])
+            answers += await self.inner.send([call])
+            if call.words[0] == "ZADD" and self.times:
+                self.times -= 1
+                await self.inner.send([RedisCommand(("DEL", self.index))])
         return answers
 
 

@@ -70,7 +70,6 @@ def test_a_user_who_may_not_is_told_what_to_call():
             passwords=["+secret"],
             keys=["tk:*"],
             categories=["+@all", "-@dangerous"],
-            commands=["+restore"],
         )
         url = f"redis://agent:secret@127.0.0.1:{server.port}/0"
         with open_saver(url, compression=PLAIN) as saver:

@@ -9,11 +9,16 @@ from kit.redis import empty_prefix, url
 from langgraph.graph import START, StateGraph
 
 from threadkeep import RedisSaver
-from threadkeep._core.engine.model import Batch, ReadCheckpoint, ReadThread
-from threadkeep._stores.redis import server
+from threadkeep._core.engine.model import (
+    Batch,
+    FindThreads,
+    ReadCheckpoint,
+    ReadSegments,
+    ReadThread,
+)
 from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep.errors import StaleThreadError
-from threadkeep.testing.records import NOW, THREAD, checkpoint, segment
+from threadkeep.testing.records import NOW, THREAD, checkpoint, linked, segment, uid
 
 CONFIG = {"configurable": {"thread_id": "t"}}
 ALWAYS = {"role": "system", "content": "the same object in each run " * 20}
@@ -95,7 +100,7 @@ def test_another_process_brings_it_back_meanwhile(prefix, vanish):
         assert other.get_tuple(CONFIG).checkpoint["channel_values"]["said"] == result["said"]
 
 
-# -- generations -----------------------------------------------------------------------
+# -- tips --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -105,89 +110,41 @@ def backend(prefix):
     made.close()
 
 
-def generation(backend, thread=THREAD):
-    (state,) = backend.fetch([ReadCheckpoint(thread, "")])
-    (rows,) = backend.fetch([ReadThread(thread)])
-    assert rows.generation == state.generation
-    return state.generation
+def first(*base):
+    link = linked(*base)
+    return Batch(THREAD, NOW, 0, segments=(segment(0),), checkpoints=(checkpoint(1),), link=link)
 
 
-def first(thread=THREAD, **rest):
-    return Batch(thread, NOW, segments=(segment(0),), checkpoints=(checkpoint(1),), **rest)
-
-
-def test_who_made_a_thread_calls_its_generation_what_it_was_before(backend):
-    before = generation(backend)
-    backend.commit(first(generation=before))
-    assert generation(backend) == before
-    backend.commit(Batch(THREAD, NOW, generation=before, bump_generation=True))
-    assert generation(backend) == before + 1
-
-
-def test_a_generation_of_an_earlier_life_is_stale(backend, vanish):
-    before = generation(backend)
-    backend.commit(first(generation=before))
-    vanish()
-    with pytest.raises(StaleThreadError):  # no reader has looked since
-        backend.commit(first(generation=before))
-    after = generation(backend)
-    assert after != before
-    with pytest.raises(StaleThreadError):
-        backend.commit(first(generation=before))
-    backend.commit(first(generation=after))
-    assert generation(backend) == after
-    with pytest.raises(StaleThreadError):
-        backend.commit(first(generation=before))
-
-
-def test_it_is_stale_too_where_that_life_was_forgotten(backend, vanish, monkeypatch):
-    monkeypatch.setattr(server, "_MOST", 2)
-    before = generation(backend)
-    for thread in ("a", "b", "c"):
-        backend.commit(first(thread, generation=generation(backend, thread)))
+def test_a_change_that_builds_on_an_earlier_life_is_stale(backend, vanish):
+    made = first()
+    backend.commit(made)
+    later = Batch(THREAD, NOW, 0, checkpoints=(checkpoint(2),), link=linked(made.tip))
     vanish()
     with pytest.raises(StaleThreadError):
-        backend.commit(first("a", generation=before))
-    assert generation(backend, "a") != before
-
-
-def test_lives_that_end_seldom_disturb_who_makes_another_thread():
-    generations = server.Generations()
-    before = generations.name("new", 0)
-    for number in range(12_000):
-        generations.began(str(number), number)
-    for number in range(11_000, 12_000):
-        assert generations.name(str(number), 0) != before
-    assert generations.stored("new", before) is None
-    for number in range(12_000, 22_000):
-        generations.began(str(number), number)
-    assert generations.stored("new", before) == server.NEVER
-
-
-def test_two_lives_differ_for_who_made_neither(backend, prefix, vanish):
-    other = RedisBackend(url(), prefix=prefix)
-    other.commit(first())
-    one = generation(backend)
-    vanish()
-    other.commit(first())
-    assert generation(backend) != one
+        backend.commit(later)
+    assert backend.fetch([FindThreads(None, 9)]) == [[]]
+    backend.commit(first())
     with pytest.raises(StaleThreadError):
-        backend.commit(first(generation=one))
-    other.close()
+        backend.commit(later)
+
+
+def test_segments_of_an_earlier_life_are_not_read(backend, vanish):
+    made = first()
+    backend.commit(made)
+    read = ReadSegments(THREAD, (segment(0).span,), 0, base=(made.tip,))
+    assert backend.fetch([read]) == [[segment(0)]]
+    vanish()
+    backend.commit(first())
+    assert backend.fetch([read]) == [[]]
 
 
 def test_it_does_not_matter_who_makes_a_thread_first(backend, prefix, vanish):
-    before = generation(backend)
     other = RedisBackend(url(), prefix=prefix)
-    other.commit(Batch(THREAD, NOW, generation=generation(other), checkpoints=(checkpoint(5),)))
-    backend.commit(first(generation=before))
-    assert generation(backend) == before
-    backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(2),)))
-    other.commit(Batch(THREAD, NOW, bump_generation=True))
-    with pytest.raises(StaleThreadError):
-        backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(3),)))
-    vanish()
-    other.commit(first())
-    with pytest.raises(StaleThreadError):
-        backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(3),)))
+    for again in (int, vanish):
+        again()
+        backend.fetch([ReadCheckpoint(THREAD, "")])
+        other.commit(Batch(THREAD, NOW, 0, checkpoints=(checkpoint(5),)))
+        backend.commit(first())
+        (rows,) = other.fetch([ReadThread(THREAD)])
+        assert [one.row.id for one in rows.checkpoints] == [uid(1), uid(5)]
     other.close()

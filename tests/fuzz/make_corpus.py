@@ -192,10 +192,7 @@ def _redis() -> Files:
     row = ROWS[0]
     return {
         "checkpoint": redis_rows.pack_checkpoint(row.checkpoints[0]),
-        "write": redis_rows.place("", "id")
-        + b"\0"
-        + b"0" * 8
-        + redis_rows.pack_write(row.writes[0]),
+        "write": redis_rows.pack_write(row.writes[0]),
         "place": redis_rows.pack_place(1, 2, 3),
     }
 

@@ -20,11 +20,13 @@ from threadkeep._core.engine.rule_reads import ReadHead
 from threadkeep._core.engine.rules import (
     addition,
     check_state,
+    holds_surely,
     is_made,
     mends,
     move_of,
+    only_adds,
 )
-from threadkeep._stores.records import new_tip, only_adds, tip_of
+from threadkeep._stores.records import new_tip, tip_of
 from threadkeep.errors import StaleThreadError, ThreadkeepError
 
 _ATTEMPTS = 32
@@ -90,7 +92,9 @@ def plain_move(head: Head, change: model.Change) -> Move | None:
 
     So a change is never refused here: the head may be an old one.
     """
-    if not only_adds(change):
+    if type(change) is not model.Batch or not only_adds(change):
+        return None
+    if not all(holds_surely(fence, head) for fence in change.fences):
         return None
     try:
         check_state(change, head)
@@ -109,10 +113,13 @@ def single(known: Heads, changes: Sequence[model.Change]) -> Move | None:
 
 
 def committing(
-    known: Heads, changes: Sequence[model.Change]
+    known: Heads, changes: Sequence[model.Change], *, shares_heaps: bool = True
 ) -> Asking[tuple[Results, Iterable[Head]]]:
-    """Make changes, in order; return the refusal of each, and the heads to remember."""
-    group = _Group(known, len(changes))
+    """Make changes, in order; return the refusal of each, and the heads to remember.
+
+    Without `shares_heaps`, a fork copies segments.
+    """
+    group = _Group(known, len(changes), shares_heaps=shares_heaps)
     yield from group.read(_threads(changes))
     yield from group.plan(changes, range(len(changes)))
     stale = group.stale
@@ -136,11 +143,12 @@ def _threads(changes: Iterable[model.Change]) -> dict[str, None]:
 class _Group:
     """Changes of one call: their heads as planned, and the moves that are not made yet."""
 
-    def __init__(self, known: Heads, count: int) -> None:
+    def __init__(self, known: Heads, count: int, *, shares_heaps: bool) -> None:
         self.results: Results = [None] * count
         self.heads: dict[str, Head] = {}
         self.stale: list[int] = []
         self._known = known
+        self._shares_heaps = shares_heaps
         self._sure: set[str] = set()  # threads whose heads were read or made in this call
         self._made: set[str] = set()  # those whose heads were made
         self._late: set[str] = set()  # those whose heads had moved
@@ -261,7 +269,8 @@ class _Group:
             if not damage and is_made(tip, self.heads[change.thread]):
                 return
             try:
-                rule = move_of(change, self.heads.__getitem__, tip, careful=True)
+                shares, head_of = self._shares_heaps, self.heads.__getitem__
+                rule = move_of(change, head_of, tip, careful=True, shares_heaps=shares)
                 move = yield from _looked(rule)
             except ThreadkeepError as refusal:
                 self.results[number] = refusal

@@ -1,18 +1,17 @@
-"""Rules that several stores apply to records: refusals, entries of the registry, segments."""
+"""Rules that several stores apply to records: tips, entries of the registry, segments."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from operator import attrgetter, gt, lt
 from os import urandom
-from typing import TypeGuard
 
 import ormsgpack
 
-from threadkeep._core.engine import model, rules, thread_summary
+from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.heads import NO_LOGS, Head, LogEnds
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
@@ -20,12 +19,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadQuery,
     ThreadStatus,
 )
-from threadkeep.errors import (
-    ConflictError,
-    SegmentTakenError,
-    StaleThreadError,
-    ThreadExistsError,
-)
+from threadkeep.errors import SegmentTakenError
 
 # -- texts ---------------------------------------------------------------------------
 
@@ -56,7 +50,7 @@ def beyond(prefix: str) -> str | None:
 _LAST, _FIRST_SURROGATE, _AFTER_SURROGATES = 0x10FFFF, 0xD800, 0xE000
 
 
-# -- refusals ------------------------------------------------------------------------
+# -- tips ----------------------------------------------------------------------------
 
 
 def tie(changes: Iterable[model.Change]) -> None:
@@ -86,30 +80,6 @@ def new_tip() -> int:
     """Return a random tip."""
     # (not of `random`, which forked processes and seeds repeat)
     return int.from_bytes(urandom(8), "big") >> 2 or 1
-
-
-def check_ends(
-    change: model.CopyThread | model.ForkThread,
-    generation: int,
-    revision: int,
-    *,
-    target_holds: bool = False,
-) -> None:
-    """Refuse a source that has changed, and a target that is the source or holds checkpoints."""
-    if isinstance(change, model.ForkThread) and change.generation != generation:
-        raise StaleThreadError(thread=change.source)
-    if change.revision not in (None, revision):
-        raise ConflictError(thread=change.source)
-    if target_holds or change.source == change.target:
-        raise ThreadExistsError(thread=change.target)
-
-
-def only_adds(change: model.Change) -> TypeGuard[model.Batch]:
-    """Return True for a batch that only adds rows and replaces segments.
-
-    Segments that are sealed into larger ones are replaced: no reader sees it.
-    """
-    return type(change) is model.Batch and not change.fences and rules.only_adds(change)
 
 
 # -- heads ---------------------------------------------------------------------------
@@ -181,12 +151,6 @@ class Log:
             self.drop(other.start, other.count)
         self.put(segment)
         return gone
-
-
-def overlap(segments: Iterable[model.Segment]) -> bool:
-    """Return True if two segments of a thread have a position in common."""
-    ordered = sorted(segments, key=attrgetter("log", "start"))
-    return any(a.log == b.log and a.stop > b.start for a, b in pairwise(ordered))
 
 
 def add(logs: dict[int, Log], segments: Iterable[model.Segment]) -> None:

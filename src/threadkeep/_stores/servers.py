@@ -1,4 +1,4 @@
-"""Shared by stores on a server: connections, retries, refusals by functions and scripts."""
+"""Shared by stores on a server: connections and retries."""
 
 from __future__ import annotations
 
@@ -9,28 +9,11 @@ from typing import Generic, TypeVar
 import tenacity
 
 from threadkeep._stores import sync_bridge
-from threadkeep.errors import (
-    ClosedError,
-    ConflictError,
-    SegmentTakenError,
-    StaleThreadError,
-    ThreadDeletedError,
-    ThreadExistsError,
-    ThreadkeepError,
-)
+from threadkeep.errors import ClosedError
 
 T = TypeVar("T")
 
 _PATIENCE = 45.0  # seconds: long enough for a server to restart or fail over
-
-REFUSALS: dict[str, type[ThreadkeepError]] = {
-    "deleted": ThreadDeletedError,
-    "stale": StaleThreadError,
-    "conflict": ConflictError,
-    "taken": SegmentTakenError,
-    "exists": ThreadExistsError,
-}
-"""Errors by the word with which functions and scripts in a server refuse a change."""
 
 
 class Source:

@@ -128,13 +128,11 @@ class ThreadState(NamedTuple):
     """The state of a thread, part of every reply about one, and a checkpoint if it was found.
 
     `generation` grows whenever segments of the thread are removed (delete, prune); anything cached
-    under an older generation must be read again. It is 0 for a missing thread. If threads can
-    expire in the store, each life of a thread has other generations, and a number is valid only for
-    the backend object that returned it. `deleted_at` is the tombstone: microseconds since 1970, or
-    0 if the thread was never deleted. `tips` are those of its last commits, newest first (see
-    `tips`); only what the row still names may be used of what a process remembers. `life` is the
-    tip of its last deletion, 0 if there was none. `logs` are the ends of its logs, as far as the
-    store knows them.
+    under an older generation must be read again. It is 0 for a missing thread. `deleted_at` is the
+    tombstone: microseconds since 1970, or 0 if the thread was never deleted. `tips` are those of
+    its last commits, newest first (see `tips`); only what the row still names may be used of what a
+    process remembers. `life` is the tip of its last deletion, 0 if there was none. `logs` are the
+    ends of its logs, as far as the store knows them.
     """
 
     generation: int

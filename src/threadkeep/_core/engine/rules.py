@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.heads import (
+    NO_LOGS,
     Copying,
     Head,
     Move,
@@ -43,7 +44,12 @@ HeadOf: TypeAlias = Callable[[str], Head]
 
 
 def move_of(
-    change: model.Change, head_of: HeadOf, tip: int, *, careful: bool = False
+    change: model.Change,
+    head_of: HeadOf,
+    tip: int,
+    *,
+    careful: bool = False,
+    shares_heaps: bool = True,
 ) -> Planning[Move | None]:
     """Return the move of a change; None if there is nothing to change.
 
@@ -52,6 +58,7 @@ def move_of(
         head_of: returns the head of a thread.
         tip: the tip of the commit.
         careful: look at stored segments, also if the head knows where there are none.
+        shares_heaps: a fork shares the segments of its origin; else it copies them.
 
     Raises:
         ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
@@ -59,12 +66,14 @@ def move_of(
     """
     if isinstance(change, model.Batch):
         return (yield from _batch(change, head_of, tip, careful=careful))
+    if isinstance(change, model.ForkThread):
+        return (yield from _fork(change, head_of, tip, shares_heaps=shares_heaps))
     return (yield from _RULES[type(change)](change, head_of, tip))
 
 
 def is_made(tip: int, stored: Head) -> bool:
     """Return True if the store has made the change of a tip already, and its answer was lost."""
-    return tip in stored.tips
+    return tip in stored.tips or tip == stored.life
 
 
 def mends(change: model.Change) -> model.UnreadableRow | None:
@@ -308,28 +317,35 @@ def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move 
     )
 
 
-def _fork(change: model.ForkThread, head_of: HeadOf, tip: int) -> Planning[Move]:
+def _fork(
+    change: model.ForkThread, head_of: HeadOf, tip: int, *, shares_heaps: bool
+) -> Planning[Move]:
     source, target = head_of(change.source), head_of(change.target)
     if not source.tips:
         raise StaleThreadError(thread=change.source)
     yield from _check_ends(change, source, target)
     _, beside = yield from _raised(target, tip)
-    heap = source.heap or source.number
-    named = source._replace(heap=heap, tips=after(source.tips, tip), lists_all=False)
-    named, others = yield from _raised(named, tip)
     new = Head(
         change.target,
         (tip,),
         target.number,
-        heap,
+        0,
         target.generation + 1,
         target.life,
         seq=source.seq,
         newest=source.newest,
-        lists_all=False,
+        logs=source.logs,
+        lists_all=source.lists_all,
         size=change.entry.size,
         revision=target.revision,
     )
+    named = source
+    others: tuple[tuple[Head, Head], ...] = ()
+    if shares_heaps:
+        heap = source.heap or source.number
+        new = new._replace(heap=heap, logs=NO_LOGS, lists_all=False)
+        named = source._replace(heap=heap, tips=after(source.tips, tip), lists_all=False)
+        named, others = yield from _raised(named, tip)
     return Move(
         target,
         with_entry(new, change.entry),
@@ -337,7 +353,7 @@ def _fork(change: model.ForkThread, head_of: HeadOf, tip: int) -> Planning[Move]
         clears=True,
         clears_heap=not beside,
         clears_labels=True,
-        copies=Copying(source, change.checkpoints, change.writes, segments=False),
+        copies=Copying(source, change.checkpoints, change.writes, segments=not shares_heaps),
         beside=_beside(target, *beside, (source, named), *others),
     )
 
@@ -383,8 +399,24 @@ def check_state(batch: model.Batch, head: Head) -> None:
         raise StaleThreadError(thread=batch.thread)
 
 
+def holds_surely(fence: model.Fence, head: Head) -> bool:
+    """Return True if a fence holds, as far as the head alone tells."""
+    match fence:
+        case model.HeadFence("", expected):
+            newest = head.newest
+            return newest is None or (expected is not None and newest <= expected)
+        case model.WritesFence(seen=seen):
+            return head.seq <= seen
+        case thread_entry.EntryFence(revision):
+            return head.entry_revision == revision
+    return False
+
+
 def _check_fence(fence: model.Fence, batch: model.Batch, head: Head) -> Planning[None]:
+    if holds_surely(fence, head):
+        return
     at: dict[str, str] = {}
+    holds = False
     match fence:
         case model.HeadFence(ns, expected):
             found = yield from _newer(head, ns, expected, batch)
@@ -396,16 +428,12 @@ def _check_fence(fence: model.Fence, batch: model.Batch, head: Head) -> Planning
         case model.RowsFence():
             family = yield from family_of(head)
             holds = fence == (yield from ask(CountRows(tuple(family))))
-        case thread_entry.EntryFence(revision):
-            holds = head.entry_revision == revision
     if not holds:
         raise ConflictError(thread=batch.thread, **at)
 
 
 def _newer(head: Head, ns: str, expected: str | None, batch: model.Batch) -> Planning[str | None]:
     """Return a checkpoint after the expected one that is not the batch's own."""
-    if not ns and (head.newest is None or (expected is not None and head.newest <= expected)):
-        return None
     own = {row.id for row in batch.checkpoints if row.ns == ns}
     # (one more than the batch's own, which may be stored already)
     found = yield from ask(ReadNewer(head, ns, expected, len(own) + 1))
@@ -458,5 +486,4 @@ def allows(
 _RULES: Mapping[type[model.Change], Callable[..., Planning[Move | None]]] = {
     model.DropThread: _drop,
     model.CopyThread: _copy,
-    model.ForkThread: _fork,
 }

@@ -7,30 +7,29 @@ Answers and errors of the driver do not leave this package.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from threadkeep._core import tenants
 from threadkeep._core.engine import model
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
 from threadkeep._stores.base import AsyncBackend, ScrubReport
+from threadkeep._stores.committing import Ask, Heads, MakeMoves, awaited, committing, single
 from threadkeep._stores.options import described, from_url
-from threadkeep._stores.records import check_ends, confirm, new_tip, tie
 from threadkeep._stores.redis import RedisThreadOptions, clients, rows, scripts, threads
 from threadkeep._stores.redis.clients import ClientSource, RedisSettings
-from threadkeep._stores.redis.rows import Word
+from threadkeep._stores.redis.heads import stored
+from threadkeep._stores.redis.moves import copied_words, move_words
 from threadkeep._stores.redis.scripts import Question, RedisCommand, call
-from threadkeep._stores.redis.server import DAMAGED, NEVER, Generations, Server, refusal, scrub
+from threadkeep._stores.redis.server import DAMAGED, Server, scrub
 from threadkeep._stores.sync_bridge import BlockingFace, finish
 from threadkeep.errors import CorruptionError, ThreadkeepError, invalid
 
 if TYPE_CHECKING:
+    from threadkeep._core.engine.heads import Copying, Head, Move
     from threadkeep._stores.items.records import SearchOptions
     from threadkeep._stores.redis.cache import RedisEntries
     from threadkeep._stores.redis.items import AsyncRedisItems
-
-T = TypeVar("T", model.Batch, model.DropThread)
 
 
 class AsyncRedisBackend(Server, AsyncBackend):
@@ -39,7 +38,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
     Args:
         source: the clients.
         settings: the store's settings.
-        generations: the births of threads; shared by the backends of one saver.
+        heads: known heads of threads; shared by the backends of one saver.
     """
 
     commits_groups = True
@@ -47,36 +46,25 @@ class AsyncRedisBackend(Server, AsyncBackend):
     counts_usage = True
 
     def __init__(
-        self, source: ClientSource, settings: RedisSettings, generations: Generations | None = None
+        self, source: ClientSource, settings: RedisSettings, heads: Heads | None = None
     ) -> None:
         super().__init__(source, settings)
-        self._generations = generations or Generations()
+        self._heads = Heads() if heads is None else heads
 
     # -- reads -----------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         """Answer each read, in order; a thread's reads see one state. See `Backend.fetch`."""
         with self.mapped_errors():
-            found = {at: scripts.inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
-            replies = await self._answered({at: asked for at, asked in found.items() if asked})
-            for at, read in enumerate(reads):
-                if at not in replies:
-                    replies[at] = await threads.answer(read, self)
-        return [self._as_named(read, replies[at]) for at, read in enumerate(reads)]
+            return await self._replies(reads)
 
-    def _as_named(self, read: model.Read, reply: Any) -> Any:
-        """Return the reply with this process's name of the generation."""
-        if not isinstance(read, model.ReadCheckpoint | model.ReadThread):
-            return reply
-        name = self._generations.name(read.thread, reply.generation)
-        return reply if name == reply.generation else reply._replace(generation=name)
-
-    def _as_stored(self, read: model.Read) -> model.Read:
-        """Return a read with the stored generation."""
-        if isinstance(read, model.ReadSegments) and read.generation is not None:
-            stored = self._generations.stored(read.thread, read.generation)
-            return read._replace(generation=NEVER if stored is None else stored)
-        return read
+    async def _replies(self, reads: Sequence[Any]) -> list[Any]:
+        found = {at: scripts.inquiry(read, self._heads.found) for at, read in enumerate(reads)}
+        replies = await self._answered({at: asked for at, asked in found.items() if asked})
+        for at, read in enumerate(reads):
+            if at not in replies:
+                replies[at] = await threads.answer(read, self)
+        return [replies[at] for at in range(len(reads))]
 
     async def _answered(self, inquiries: dict[int, scripts.Inquiry]) -> dict[int, Any]:
         """Return the reply to each read; the script runs once for each thread."""
@@ -102,146 +90,61 @@ class AsyncRedisBackend(Server, AsyncBackend):
             raise refused
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
-        """Make several changes in as few round trips as possible. See `Backend.commit_many`.
+        """Make each change, in as few round trips as possible. See `Backend.commit_many`.
 
-        Each change is its own transaction. A batch may build on an earlier batch of its thread
-        (see `_run.driver`), so a thread's batches go to one run of the script. It is safe to send
-        all of them again.
+        Each is its own transaction, and safe to send again.
         """
-        results: list[ThreadkeepError | None] = []
         with self.mapped_errors():
-            await self.sent([one for change in changes for one in self._make_sound(change)])
-            for is_batch, run in groupby(changes, lambda change: type(change) is model.Batch):
-                if is_batch and not self.is_cluster:
-                    results += await self._commit_batches(list(run))
-                else:
-                    results += [await self._commit_apart(change) for change in run]
+            move = single(self._heads, changes)
+            if move is not None:
+                (head,) = await self._make([move], [self._moving(move)])
+                if head is not None:
+                    self._heads.keep((head,))
+                    await self.warn_of_eviction()
+                    return [None]
+                self._heads.forget(move.old.thread)
+            steps = committing(self._heads, changes, shares_heaps=False)
+            refusals, heads = await awaited(steps, self._carry_out_step)
+            self._heads.keep(heads)
             await self.warn_of_eviction()
-        return results
-
-    async def _commit_apart(self, change: model.Change) -> ThreadkeepError | None:
-        """Make a single change, in a transaction of its own."""
-        tie([change])
-        refused = await self._commit_alone(change)
-        confirm([change], [refused])
-        return refused
-
-    async def _commit_batches(self, batches: Sequence[Any]) -> list[ThreadkeepError | None]:
-        by_thread: dict[str, list[model.Batch]] = {}
-        for batch in batches:
-            by_thread.setdefault(batch.thread, []).append(self._expecting(batch))
-        told = [call for batch in batches for call in self._beforehand(batch)]
-        calls = [
-            self._writing("commit", scripts.batch_words(own), thread)
-            for thread, own in by_thread.items()
-        ]
-        answers = (await self.sent([*told, *calls, *told]))[len(told) :]
-        found = {thread: iter(answer) for thread, answer in zip(by_thread, answers, strict=False)}
-        return await self._noted([(batch, next(found[batch.thread])) for batch in batches])
-
-    def _make_sound(self, change: model.Change) -> Iterator[RedisCommand]:
-        """Yield calls that replace damaged fields of a thread's own row by safe values."""
-        for row in change.drop_unreadable if isinstance(change, model.Batch) else ():
-            if row.table == model.THREADS and isinstance(change, model.Batch):
-                key = rows.keys_of(self.prefix, change.thread)[0]
-                for name, value in rows.sound_fields(change, row).items():
-                    yield RedisCommand(
-                        ("HDEL", key, name) if value is None else ("HSET", key, name, value)
-                    )
-
-    def _expecting(self, change: T) -> T:
-        """Return a batch or drop that expects the stored generation."""
-        if change.generation is None:
-            return change
-        stored = self._generations.stored(change.thread, change.generation)
-        expecting: T = change._replace(generation=stored)
-        return expecting
-
-    def _beforehand(self, change: model.Change) -> list[RedisCommand]:
-        return threads.beforehand(change, self.prefix) if self._settings.indexed else []
-
-    async def _noted(
-        self, done: Sequence[tuple[model.Change, Sequence[bytes]]]
-    ) -> list[ThreadkeepError | None]:
-        """Update the index, remember new threads, and return the refusals."""
-        if self._settings.indexed:
-            calls = [call for each in done for call in threads.afterwards(*each, self.prefix)]
-            await self.sent(calls)
-        refusals = []
-        for change, answer in done:
-            refused = refusal(answer, change.thread)
-            refusals.append(refused)
-            if answer[0] == b"created":
-                self._generations.began(change.thread, int(answer[1]))
-            elif refused is None and isinstance(change, model.Batch):
-                stored = int(answer[1]) - change.bump_generation
-                self._generations.joined(change.thread, change.generation, stored)
         return refusals
 
-    async def _commit_alone(self, change: model.Change) -> ThreadkeepError | None:
-        """Make a single change.
+    async def _carry_out_step(self, request: Ask | MakeMoves) -> list[Any]:
+        if isinstance(request, Ask):
+            return await self._replies(request.reads)
+        moves = request.moves
+        if moves[0].copies is not None:  # (then it is alone)
+            return [await self._copy(moves[0], moves[0].copies)]
+        return await self._make(moves, [self._moving(move) for move in moves])
 
-        A new thread must be in the index first. If the index is in another slot, the script says
-        that the thread is new, and does nothing.
-        """
-        try:
-            script = await self._script_of(change)
-        except ThreadkeepError as refused:
-            return refused
-        if script is None:
+    async def _copy(self, move: Move, copies: Copying) -> Head | None:
+        """Make a move that copies another thread's rows, which may be in another slot."""
+        (found,) = await self.ask([(copies.source.thread, Question("whole"))])
+        copied = copied_words(copies, found)
+        if copied is None:
             return None
-        done = await self._made(change, *script)
-        if done[0] == b"unknown":
-            await self.sent([self._listing(change.thread)])
-            done = await self._made(change, *script, in_index=True)
-            if done[0] == b"created":
-                await self.sent([self._listing(change.thread)])  # (a read may have removed it)
-        return (await self._noted([(change, done)]))[0]
+        (head,) = await self._make([move], [self._moving(move, copied)])
+        return head
 
-    async def _script_of(self, change: model.Change) -> tuple[str, Sequence[Word]] | None:
-        """Return a change's script and its arguments; None if there is nothing to do.
+    async def _make(self, moves: Sequence[Move], calls: list[RedisCommand]) -> list[Head | None]:
+        """Send the calls of moves, and update the index."""
+        is_indexed = self._settings.indexed
+        told = [threads.told(move, self) for move in moves] if is_indexed else []
+        before = [call for first, again in told for call in (*first, *again)]
+        after = [call for _, again in told for call in again]
+        answers = await self.sent([*before, *calls, *after])
+        answers = answers[len(before) : len(before) + len(calls)]
+        if is_indexed:
+            await threads.tell_made(moves, answers, self)
+        return [
+            None if answer is None else stored(move.new)
+            for move, answer in zip(moves, answers, strict=True)
+        ]
 
-        Two threads are in two slots, and a script on a cluster sees only one: the source is read at
-        one instant, the target is checked and written at another.
-        """
-        if isinstance(change, model.Batch):
-            return "commit", [*scripts.batch_words([self._expecting(change)])]
-        if isinstance(change, model.DropThread):
-            return "drop", [*scripts.drop_words(self._expecting(change))]
-        is_fork = isinstance(change, model.ForkThread)
-        (found,) = await self.ask([(change.source, Question("whole" if is_fork else "dump"))])
-        mark = rows.pack_number(new_tip())  # (identifies the copy or fork)
-        if isinstance(change, model.ForkThread):
-            stored = rows.generation_of(found[0]) if found else 0
-            generation = self._generations.name(change.source, stored)
-            check_ends(change, generation, rows.revision_of(found[0] if found else ()))
-            return "fork", (mark, *scripts.fork_words(change, found))
-        if not found:
-            return None
-        dumps, row = found
-        check_ends(change, 0, rows.revision_of(row))
-        return "copy", (mark, *dumps, *rows.copy_words(change, row))
-
-    async def _made(
-        self, change: model.Change, name: str, words: Sequence[Word], *, in_index: bool = False
-    ) -> Sequence[bytes]:
-        """Run the script of a change and return its answer."""
-        told = self._beforehand(change)
-        call = self._writing(name, words, change.thread, in_index=in_index)
-        answer = (await self.sent([*told, call, *told]))[len(told)]
-        found: Sequence[bytes] = answer[0] if name == "commit" else answer
-        return found
-
-    def _writing(
-        self, name: str, words: Iterable[Word], thread: str, *, in_index: bool = False
-    ) -> RedisCommand:
-        keys = rows.keys_of(self.prefix, thread)
-        in_index = in_index or not self._settings.indexed
-        if self._settings.indexed and not self.is_cluster:
-            keys.append(self.index)
+    def _moving(self, move: Move, *copied: Sequence[Any]) -> RedisCommand:
+        thread = move.new.thread
         ttl = "" if tenants.is_hidden(thread) else self._settings.ttl_milliseconds
-        first = (thread.encode(), int(in_index), ttl)
-        return call(name, keys, (*first, *words))
+        return call("move", rows.keys_of(self.prefix, thread), move_words(move, ttl, *copied))
 
     async def clear(self, beginning: str) -> None:
         """Remove all threads with this prefix, tombstones too. Not on a cluster.
@@ -336,9 +239,9 @@ def _over_own_clients(
     settings: RedisSettings,
 ) -> tuple[AsyncRedisBackend, AsyncRedisBackend, clients.OwnAsyncClients]:
     """Return the backend twice: on blocking clients and on async clients."""
-    generations, loops = Generations(), clients.OwnAsyncClients(settings)
-    blocking = AsyncRedisBackend(clients.OwnClient(settings), settings, generations)
-    return blocking, AsyncRedisBackend(loops, settings, generations), loops
+    heads, loops = Heads(), clients.OwnAsyncClients(settings)
+    blocking = AsyncRedisBackend(clients.OwnClient(settings), settings, heads)
+    return blocking, AsyncRedisBackend(loops, settings, heads), loops
 
 
 def opened(server: Any, **options: Unpack[RedisThreadOptions]) -> RedisBackend | AsyncRedisBackend:

@@ -15,9 +15,9 @@ local function take_from(words)
     return {unpack(words, 2, count + 1)}, {unpack(words, count + 2)}
 end
 
+-- The thread's own row; empty if the thread does not exist.
 local function state()
-    local found = redis.call('HMGET', THREAD, 'generation', 'deleted_at', 'life')
-    return {found[1] or '0', found[2] or '0', named_tips(), found[3] or '0'}
+    return redis.call('HGETALL', THREAD)
 end
 
 -- Keyframes of one reply: places and data alternately, each once.
@@ -142,7 +142,8 @@ end
 function READS.segments(generation, ...)
     local base, spans = take_from({...})
     local found, known = {}, {}
-    if (generation ~= '' and generation ~= state()[1]) or not names(base) then
+    local now = redis.call('HGET', THREAD, 'generation') or '0'
+    if (generation ~= '' and generation ~= now) or not names(base) then
         return found
     end
     local function add(segment)
@@ -295,31 +296,61 @@ function READS.bytes()
     return {rows, segments}
 end
 
--- The thread's own row; empty if the thread does not exist.
-function READS.entry()
-    return redis.call('HGETALL', THREAD)
-end
+READS.entry = state
 
--- The thread's own row, its checkpoints and writes, and its segments as dumps; empty if the thread
--- does not exist.
+-- The thread's newest tip, and all of its rows.
 function READS.whole()
-    if redis.call('EXISTS', THREAD) == 0 then
-        return {}
+    local found = {string.sub(named_tips(), 1, 8)}
+    for number, key in ipairs({ROWS, CHILDREN, WRITES, PLACES}) do
+        found[number + 1] = redis.call('ZRANGEBYLEX', key, '-', '+')
     end
-    return {
-        redis.call('HGETALL', THREAD), redis.call('ZRANGEBYLEX', ROWS, '-', '+'),
-        redis.call('ZRANGEBYLEX', WRITES, '-', '+'), redis.call('DUMP', PLACES) or '',
-        redis.call('DUMP', DATA) or ''}
+    found[6] = redis.call('HGETALL', DATA)
+    return found
 end
 
--- All rows as dumps, for another thread, and the thread's own row; empty without rows.
-function READS.dump()
-    local dumps, any = {}, false
-    for number = 2, 6 do
-        local dump = redis.call('DUMP', KEYS[number])
-        dumps[number - 1], any = dump or '', any or dump
+-- Places of checkpoints that are not nested, smallest first. Arguments: the namespace, the bound to
+-- begin at, the limit.
+function READS.newer(ns, first, limit)
+    local found, size, most = {}, 2, tonumber(limit)
+    while #found < most do
+        local page = redis.call('ZRANGEBYLEX', ROWS, first, '(' .. ns .. '\1', 'LIMIT', 0, size)
+        for _, member in ipairs(page) do
+            local place, at = place_of(member)
+            if #found < most and not has_flag(member, at, NESTED) then
+                found[#found + 1] = place
+            end
+        end
+        if #page < size then
+            break
+        end
+        first, size = '(' .. page[#page], 64
     end
-    return any and {dumps, redis.call('HGETALL', THREAD)} or {}
+    return found
+end
+
+-- 1 if a checkpoint has a write of another run. Arguments: its place, the first seq that counts, the
+-- run.
+function READS.others(place, first, run)
+    local newer = redis.call(
+        'ZRANGEBYLEX', WRITES, '[' .. place .. '\0' .. first, '(' .. place .. '\1')
+    for _, member in ipairs(newer) do
+        local _, at = place_of(member)
+        if string.sub(member, at + 8, at + 15) ~= run then
+            return 1
+        end
+    end
+    return 0
+end
+
+-- The last segment of each of these logs, without empty ones.
+function READS.ends(...)
+    local found = {}
+    for _, log in ipairs({...}) do
+        local last = redis.call(
+            'ZREVRANGEBYLEX', PLACES, '[' .. log .. LAST, '[' .. log, 'LIMIT', 0, 1)
+        found[#found + 1] = last[1]
+    end
+    return found
 end
 
 if ARGV[1] == '1' then

@@ -3,8 +3,7 @@ r"""Converts records to keys and members of Redis, and back.
 A thread of any size has these six keys. They share a hash tag, so they are on one node of a cluster
 and can expire at the same time:
 
-    t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
-                    its entry in the registry (see writing.lua)
+    t  hash         the thread's own row: its head (see `heads`), its labels, ttl (milliseconds)
     c  sorted set   checkpoints: ns NUL id NUL, flags run seen key_log key_pos, 0 or 1 (has exact),
                     parent, (ts, metadata, exact, manifest)
     x  sorted set   children: ns NUL parent NUL id NUL, run seen
@@ -20,8 +19,7 @@ value. A packed text sorts by code point and ends with a NUL; inside it, NUL is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from random import getrandbits
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -185,9 +183,10 @@ def unpack_child(member: bytes) -> model.Child | None:
 
 
 def pack_write(row: model.WriteRow) -> bytes:
-    """Pack a write into the part of its member after `seq`."""
+    """Pack a write into a member."""
+    numbers = map(pack_number, (row.seq, row.run, row.seen))
     end = packb((row.task_id.encode(), row.task_path.encode(), row.body))
-    return pack_number(row.run) + pack_number(row.seen) + end
+    return b"".join((place(row.ns, row.checkpoint_id), b"\x00", *numbers, end))
 
 
 def unpack_write(member: bytes) -> model.WriteRow:
@@ -238,87 +237,19 @@ def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[model.St
 
 
 # -- entries of the registry -----------------------------------------------------------
-# An optional value is an empty word for None, else the value after an equals sign.
 
 RedisRow: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
 """A thread's own row: as a command gives it, or a script."""
 
 
-def registry_words(batch: model.Batch) -> Iterator[Word]:
-    """Yield the script's arguments for the registry's part of a batch."""
-    yield int(batch.entry is not None)
-    if batch.entry is not None:
-        yield from entry_words(batch.entry)
-    yield int(batch.touch is not None)
-    if batch.touch is not None:
-        yield from _touch_words(batch.touch, batch.now)
-
-
-def entry_words(entry: thread_entry.ThreadEntry) -> Iterator[Word]:
-    """Yield the arguments of `put_entry` for an entry."""
-    origin, checkpoint = entry.origin or (None, None)
-    yield from (entry.state, entry.created_at, entry.updated_at, _optional(entry.waits_at))
-    yield _optional("1" if entry.pinned else None)
-    yield from map(_optional, (entry.ttl, origin, checkpoint))
-    yield from _label_words(entry.labels)
-
-
-def _touch_words(touch: thread_entry.EntryUpdate, now: int) -> Iterator[Word]:
-    yield from (now, "" if touch.at is None else touch.at, int(touch.whole), touch.size)
-    yield len(touch.transitions)
-    for sources, target, checkpoint, waits, same in touch.transitions:
-        yield from (f"|{'|'.join(sources)}|", target, checkpoint.encode(), int(waits), int(same))
-    yield from _label_words(touch.labels)
-
-
-def _label_words(labels: Sequence[str]) -> Iterator[Word]:
-    yield len(labels)
-    for label in labels:
-        yield from (thread_entry.label_prefix(label), label)
-
-
-def _optional(value: str | int | None) -> Word:
-    return "" if value is None else f"={value}".encode()
-
-
-def copy_words(change: model.CopyThread, row: RedisRow) -> Iterator[Word]:
-    """Yield the arguments of `copy.lua` from the source's own row."""
-    entry = unpack_entry(change.source, row)
-    yield from (change.now, _fields(row).get(b"size", b"0"), int(entry is not None))
-    if entry is not None:
-        yield from (entry.state, _optional(entry.waits_at), _optional(entry.ttl))
-        yield from _label_words(entry.labels)
-
-
-def _fields(row: RedisRow) -> dict[bytes, bytes]:
+def row_fields(row: RedisRow) -> dict[bytes, bytes]:
+    """Return the fields of a thread's own row."""
     return row if isinstance(row, dict) else dict(pairs(row))
-
-
-def unpack_state(
-    words: Sequence[bytes], *, skip: bool = False
-) -> tuple[int, int, tuple[int, ...], int]:
-    """Return a thread's generation, tombstone, tips and life; `skip`: 0 for a damaged number."""
-    numbers = [words[0], words[1], words[3]]
-    generation, deleted_at, life = [(_number(word) or 0) if skip else int(word) for word in numbers]
-    tips = words[2]
-    named = tuple([unpack_number(tips[at : at + 8]) for at in range(0, len(tips) - 7, 8)])
-    return generation, deleted_at, named, life
-
-
-def generation_of(row: RedisRow) -> int:
-    """Return the generation in a thread's own row."""
-    return int(_fields(row)[b"generation"])
-
-
-def revision_of(row: RedisRow) -> int:
-    """Return the revision of the entry in a thread's own row; 0 without an entry."""
-    entry = unpack_entry("", row)
-    return 0 if entry is None else entry.revision
 
 
 def unpack_entry(thread: str, row: RedisRow) -> thread_entry.ThreadEntry | None:
     """Unpack the entry in a thread's own row, as `checked`."""
-    fields = _fields(row)
+    fields = row_fields(row)
     if b"state" not in fields and b"created_at" not in fields:
         return None
     origin = tuple([_text(fields.get(name, b"")) for name in _ORIGIN])
@@ -326,16 +257,16 @@ def unpack_entry(thread: str, row: RedisRow) -> thread_entry.ThreadEntry | None:
     entry = thread_entry.ThreadEntry(
         thread=thread,
         state=_text(fields.get(b"state", b"")),
-        created_at=_number(fields.get(b"created_at", b"")),
-        updated_at=_number(fields.get(b"updated_at", b"")),
-        size=_number(fields.get(b"size", b"0")),
+        created_at=number_of(fields.get(b"created_at", b"")),
+        updated_at=number_of(fields.get(b"updated_at", b"")),
+        size=number_of(fields.get(b"size", b"0")),
         labels=tuple(sorted(str(_text(fields[name])) for name in fields if name[:2] == b"l:")),
         pinned=b"pinned" in fields,
-        ttl=None if rest is None else _number(rest),
+        ttl=None if rest is None else number_of(rest),
         origin=origin if b"origin" in fields else None,
         waits_at=None if waits_at is None else _text(waits_at),
-        deleted_at=_number(fields.get(b"deleted_at", b"0")),
-        revision=_number(fields.get(b"revision", b"0")),
+        deleted_at=number_of(fields.get(b"deleted_at", b"0")),
+        revision=number_of(fields.get(b"revision", b"0")),
     )
     return thread_entry.checked(entry)
 
@@ -343,7 +274,7 @@ def unpack_entry(thread: str, row: RedisRow) -> thread_entry.ThreadEntry | None:
 _ORIGIN = (b"origin", b"origin_checkpoint")
 
 
-def _number(value: bytes) -> Any:
+def number_of(value: bytes) -> Any:
     """Return a number; None if the field is damaged."""
     try:
         return int(value)
@@ -357,43 +288,3 @@ def _text(value: bytes) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         return value
-
-
-def damaged_row(thread: str, row: RedisRow) -> tuple[model.UnreadableRow, ...]:
-    """The thread's own row, if its entry or its generation is damaged."""
-    entry, fields = unpack_entry(thread, row), _fields(row)
-    problem = "" if entry is None else entry.damage
-    if fields and not thread_entry.is_count(_number(fields.get(b"generation", b"0"))):
-        problem = "its generation is damaged"
-    if not problem:
-        return ()
-    data = packb([word for name in sorted(fields) for word in (name, fields[name])])
-    return (model.UnreadableRow(model.THREADS, data, problem, repr(fields).encode()),)
-
-
-_SAFE: dict[bytes, tuple[Callable[[Any], bool], Word | None]] = {
-    b"created_at": (thread_entry.is_time, "now"),
-    b"updated_at": (thread_entry.is_time, "now"),
-    b"size": (lambda number: number is not None and abs(number) <= thread_entry.LARGEST, 0),
-    b"rest": (thread_entry.is_count, None),
-    b"deleted_at": (lambda number: number is not None and 0 <= number <= thread_entry.LATEST, None),
-    b"revision": (thread_entry.is_count, "new"),
-    b"generation": (thread_entry.is_count, "new"),
-    b"life": (thread_entry.is_count, "new"),
-}
-
-
-def sound_fields(batch: model.Batch, row: model.UnreadableRow) -> dict[bytes, Word | None]:
-    """Return safe values for the damaged fields of a thread's own row; None removes a field."""
-    fields = dict(pairs(unpackb(row.key)))
-    safe: dict[bytes, Word | None] = {}
-    for name, (is_right, value) in _SAFE.items():
-        if name in fields and not is_right(_number(fields[name])):
-            safe[name] = {"now": batch.now, "new": getrandbits(60)}.get(str(value), value)
-    if _text(fields.get(b"state", b"")) not in set(thread_entry.ThreadStatus):
-        safe[b"state"] = None
-    if any(type(_text(fields.get(name, b""))) is bytes for name in _ORIGIN):
-        safe |= {b"origin": None, b"origin_checkpoint": None}
-    if type(_text(fields.get(b"waits_at", b""))) is bytes:
-        safe[b"waits_at"] = None
-    return safe

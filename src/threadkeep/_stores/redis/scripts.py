@@ -1,26 +1,32 @@
 """Scripts that run in the server: their calls, their arguments, and their answers as records.
 
-The text of a script depends only on the files beside this module, so a server caches few. Arguments
-are packed in the order in which `commit.lua`, `drop.lua` and `fork.lua` take them. One run of
-`read.lua` answers the reads of a thread, so they see one state.
+The text of a script depends only on the files beside this module, so a server caches few. One run
+of `read.lua` answers the reads of a thread, so they see one state. `move.lua` makes moves: see
+`moves`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pkgutil import get_data
 from typing import Any, NamedTuple, TypeVar
 
-from threadkeep._core.engine import model
-from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry
-from threadkeep._stores.records import overlap, tip_of, with_writes
+from threadkeep._core.engine import model, rule_reads
+from threadkeep._core.engine.heads import Head
+from threadkeep._core.engine.thread_entry import ReadEntry
+from threadkeep._stores.records import with_writes
+from threadkeep._stores.redis.heads import (
+    damaged_row,
+    key_of_row,
+    mended_head,
+    state_of,
+    unpack_head,
+)
 from threadkeep._stores.redis.rows import (
     Word,
-    damaged_row,
-    entry_words,
     keyframes_of,
     pack_checkpoint,
     pack_child,
@@ -30,12 +36,11 @@ from threadkeep._stores.redis.rows import (
     pack_write,
     pairs,
     place,
-    registry_words,
     stored_rows,
     unpack_checkpoint,
     unpack_entry,
     unpack_place,
-    unpack_state,
+    unpack_text,
     unpack_write,
 )
 
@@ -45,10 +50,7 @@ T = TypeVar("T")
 
 _FILES = {  # by the name of the script
     "read": ("common", "read"),
-    "commit": ("common", "writing", "rows", "commit"),
-    "drop": ("common", "writing", "rows", "drop"),
-    "copy": ("common", "writing", "founding", "copy"),
-    "fork": ("common", "writing", "founding", "fork"),
+    "move": ("common", "move"),
     "items": ("items",),
     "cache": ("cache",),
     "item_page": ("item_page",),
@@ -85,120 +87,9 @@ def call(name: str, keys: Sequence[str], arguments: Sequence[Word]) -> RedisComm
     return RedisCommand(("EVALSHA", digest, *rest), ("EVAL", text, *rest))
 
 
-# -- arguments of changes --------------------------------------------------------------
-
-
-def batch_words(batches: Sequence[model.Batch]) -> Iterator[Word]:
-    """Yield the arguments of `commit.lua`: batches of one thread."""
-    yield len(batches)
-    for batch in batches:
-        words = list(_batch_words(batch))
-        yield len(words)
-        yield from words
-
-
-def _batch_words(batch: model.Batch) -> Iterator[Word]:
-    segments = sorted(set(batch.segments))
-    yield from _expected(batch)
-    yield from _counted([(pack_place(*at),) for at in batch.drop_segments])
-    yield int(overlap(segments))
-    yield from _added(batch, segments)
-    yield from _counted([(place(*key),) for key in batch.drop_checkpoints])
-    yield from _counted(
-        [(place(ns, id_) + b"\x00" + pack_number(seq),) for ns, id_, seq in batch.drop_writes]
-    )
-    yield from _counted([_replacement(row) for row in batch.replace_writes])
-    yield from _counted([(place(*key),) for key in batch.hide_checkpoints])
-    members = [row for row in batch.drop_unreadable if row.table != model.THREADS]
-    yield from _counted([(row.table, row.key) for row in members])
-    yield int(batch.bump_generation)
-    yield int(batch.removes)
-    yield pack_number(tip_of(batch))
-    yield from registry_words(batch)
-
-
-def _replacement(row: model.WriteRow) -> tuple[bytes, bytes]:
-    """Return the part of a write's member that finds it, and the rest of its new member."""
-    return place(row.ns, row.checkpoint_id) + b"\x00" + pack_number(row.seq), pack_write(row)
-
-
-def drop_words(change: model.DropThread) -> Iterator[Word]:
-    """Yield the arguments of `drop.lua`."""
-    tip = tip_of(change)
-    yield tip if change.ends else ""
-    yield from _expected(change.expected)
-    yield from (change.now, pack_number(tip))
-    yield int(change.entry is not None)
-    if change.entry is not None:
-        yield from entry_words(change.entry)
-    rows = change.rows
-    yield int(rows is not None)
-    if rows is not None:
-        yield from _added(rows, rows.segments)
-        yield int(rows.bump_generation)
-        yield pack_number(tip_of(rows))
-        yield from registry_words(rows)
-
-
-def fork_words(change: model.ForkThread, found: Sequence[Any]) -> Iterator[Word]:
-    """Yield the arguments of `fork.lua`; `found` is the answer to "whole" for the source."""
-    _, members, writes, *dumps = found
-    rows = [(member, unpack_checkpoint(member)) for member in members]
-    checkpoints, wanted = set(change.checkpoints), set(change.writes)
-    chosen = [(member, row) for member, row in rows if (row.ns, row.id) in checkpoints]
-    yield from _counted([(member, pack_child(row)) for member, row in chosen])
-    made = [(member, unpack_write(member)) for member in writes]
-    yield from _counted(
-        [(member,) for member, row in made if (row.ns, row.checkpoint_id, row.seq) in wanted]
-    )
-    yield from dumps
-    yield from entry_words(change.entry)
-    yield change.entry.size
-
-
-def _added(batch: model.Batch, segments: Sequence[model.Segment]) -> Iterator[Word]:
-    """Yield the rows that a batch adds, with its segments in this order."""
-    yield from _counted([(pack_place(s.log, s.start, s.count), s.data) for s in segments])
-    yield from _counted(
-        [(place(r.ns, r.id), pack_checkpoint(r), pack_child(r)) for r in batch.checkpoints]
-    )
-    yield from _counted([(place(w.ns, w.checkpoint_id), pack_write(w)) for w in batch.writes])
-
-
-def _expected(batch: model.Batch) -> Iterator[Word]:
-    """Yield what `rows.lua` checks first."""
-    for number in (batch.life, batch.generation):
-        yield "" if number is None else number
-    yield from _counted([(pack_number(tip),) for tip in batch.base])
-    yield from _counted([_fence(fence, batch) for fence in batch.fences])
-
-
-def _counted(rows: Sequence[Sequence[Word]]) -> Iterator[Word]:
-    yield len(rows)
-    for row in rows:
-        yield from row
-
-
-def _fence(fence: model.Fence, batch: model.Batch) -> tuple[Word, ...]:
-    match fence:
-        case model.HeadFence(ns, expected):
-            first = b"[" + pack_text(ns) + b"\x00"
-            if expected is not None:
-                first += pack_text(expected) + b"\x01"
-            own = [place(row.ns, row.id) for row in batch.checkpoints if row.ns == ns]
-            return ("head", pack_text(ns), first, len(own), *own)
-        case model.WritesFence(ns, checkpoint, run, seen):
-            unseen = pack_number(max(seen + 1, 0))
-            return ("writes", place(ns, checkpoint), unseen, pack_number(run))
-        case model.RowsFence():
-            return ("rows", fence.checkpoints, fence.writes)
-        case EntryFence():
-            return ("entry", fence.revision)
-
-
 # -- reads -----------------------------------------------------------------------------
 
-_MOST_SPANS = 1_000  # in one question: Lua's stack holds about 8,000 words
+_MOST_WORDS = 3_000  # of a list in one question: Lua's stack holds about 8,000
 USES = {"head", "one", "path", "segments", "page", "rows"}
 """Questions of programs that use a thread, so `ttl_refresh_on_read` applies."""
 
@@ -218,25 +109,42 @@ class Inquiry(NamedTuple):
     reply: Callable[[Sequence[Any]], Any]
 
 
-def inquiry(read: model.Read) -> Inquiry | None:
-    """Return the questions for a read, or None if it spans threads or namespaces."""
+def _in_parts(name: str, first: tuple[Word, ...], words: Sequence[Word]) -> tuple[Question, ...]:
+    """Ask a question about a list, in parts; each begins with the words `first`."""
+    parts = [words[at : at + _MOST_WORDS] for at in range(0, len(words), _MOST_WORDS)]
+    return tuple([Question(name, (*first, *part)) for part in parts])
+
+
+def inquiry(read: Any, found: Callable[[Head], None]) -> Inquiry | None:
+    """Return the questions for a read, or None if it spans threads or namespaces.
+
+    A reply that brings a thread's head calls `found` with it.
+    """
     if isinstance(read, model.ScanCheckpoints) and (read.thread is None or read.ns is None):
         return None
+    if isinstance(read, model.ReadCheckpoint):
+        return _checkpoint(read, found)
     ask = _INQUIRIES.get(type(read))
     return None if ask is None else ask(read)
 
 
-def _checkpoint(read: model.ReadCheckpoint) -> Inquiry:
+def _checkpoint(read: model.ReadCheckpoint, found: Callable[[Head], None]) -> Inquiry:
     if read.id is None:
         question = Question("head", (pack_text(read.ns),))
     else:
         question = Question("one", (place(read.ns, read.id),))
 
     def reply(answers: Sequence[Any]) -> model.ThreadState:
-        ((now, *found),) = answers
-        generation, deleted_at, tips, life = unpack_state(now)
-        rows = stored_rows(read.thread, *found)
-        return model.ThreadState(generation, deleted_at, rows[0] if rows else None, tips, life)
+        ((now, *stored),) = answers
+        rows = stored_rows(read.thread, *stored)
+        row = rows[0] if rows else None
+        try:
+            head = unpack_head(read.thread, now)
+        except (ValueError, TypeError):
+            return state_of(now)._replace(found=row)
+        found(head)
+        state = (head.generation, head.deleted_at, row, head.tips, head.life, head.logs)
+        return model.ThreadState(*state)
 
     return Inquiry(read.thread, (question,), reply)
 
@@ -252,18 +160,10 @@ def _rows(thread: str, name: str, *words: Word) -> Inquiry:
 
 
 def _segments(read: model.ReadSegments) -> Inquiry:
-    spans = [tuple(map(pack_number, span)) for span in read.spans if span[1] < span[2]]
+    spans = [word for span in read.spans if span[1] < span[2] for word in map(pack_number, span)]
     generation = "" if read.generation is None else read.generation
-    questions = tuple(
-        Question(
-            "segments",
-            (
-                *(generation, len(read.base), *map(pack_number, read.base)),
-                *(word for span in spans[at : at + _MOST_SPANS] for word in span),
-            ),
-        )
-        for at in range(0, len(spans), _MOST_SPANS)
-    )
+    first = (generation, len(read.base), *map(pack_number, read.base))
+    questions = _in_parts("segments", first, spans)
 
     def reply(answers: Sequence[Any]) -> list[model.Segment]:
         found = {at: data for flat in answers for at, data in pairs(flat)}
@@ -282,12 +182,12 @@ def _entry(read: ReadEntry) -> Inquiry:
 
 def _thread(read: model.ReadThread) -> Inquiry:
     if read.skip:
-        questions = (Question("bare"), Question("entry"))
-        return Inquiry(read.thread, questions, lambda found: _readable_rows(read.thread, *found))
+        bare = (Question("bare"),)
+        return Inquiry(read.thread, bare, lambda found: _readable_rows(read.thread, *found[0]))
 
     def reply(answers: Sequence[Any]) -> model.ThreadRows:
         ((now, members, keys, flat, writes, places, sizes),) = answers
-        generation, deleted_at, tips, life = unpack_state(now)
+        generation, deleted_at, _, tips, life, _ = state_of(now)
         keyframes = keyframes_of(flat)
         checkpoints, orphans = with_writes(
             read.thread,
@@ -308,16 +208,24 @@ def _thread(read: model.ReadThread) -> Inquiry:
     return Inquiry(read.thread, (Question("thread"),), reply)
 
 
-def _readable_rows(thread: str, answer: Sequence[Any], own: Sequence[bytes]) -> model.ThreadRows:
+def _readable_rows(
+    thread: str,
+    now: Sequence[bytes],
+    members: Sequence[bytes],
+    writes: Sequence[bytes],
+    children: Sequence[bytes],
+    places: Sequence[bytes],
+    sizes: Sequence[int],
+    stray: Sequence[bytes],
+) -> model.ThreadRows:
     """Answer a `ReadThread` with `skip`.
 
     A member becomes a record only if the record packs to the same bytes: otherwise the scripts
     would not find the member again.
     """
-    now, members, writes, children, places, sizes, stray = answer
-    broken = list(damaged_row(thread, own))
+    broken = list(damaged_row(thread, now))
     rows = _readable("checkpoints", members, unpack_checkpoint, pack_checkpoint, broken)
-    made = _readable("writes", writes, unpack_write, _packed_write, broken)
+    made = _readable("writes", writes, unpack_write, pack_write, broken)
     sound = _readable("segments", places, _sound_place, lambda at: pack_place(*at), broken)
     wanted = {pack_child(row) for row in rows}
     problem = "it is the child entry of a missing checkpoint"
@@ -327,7 +235,7 @@ def _readable_rows(thread: str, answer: Sequence[Any], own: Sequence[bytes]) -> 
     checkpoints, orphans = with_writes(thread, rows, [None] * len(rows), made)
     size_of = dict(zip(places, sizes, strict=True))
     infos = tuple([model.SegmentInfo(*at, size_of[pack_place(*at)]) for at in sound])
-    generation, deleted_at, tips, life = unpack_state(now, skip=True)
+    generation, deleted_at, _, tips, life, _ = state_of(now, skip=True)
     rows_ = (checkpoints, orphans, infos, (), tuple(broken))
     return model.ThreadRows(generation, deleted_at, *rows_, tips, life)
 
@@ -357,10 +265,6 @@ def _sound_place(member: bytes) -> tuple[int, int, int]:
     if count < 1:
         raise ValueError(count)
     return log, start, count
-
-
-def _packed_write(row: model.WriteRow) -> bytes:
-    return place(row.ns, row.checkpoint_id) + b"\x00" + pack_number(row.seq) + pack_write(row)
 
 
 # -- scans ---------------------------------------------------------------------------
@@ -415,11 +319,73 @@ def filter_texts(wanted: Mapping[str, Any]) -> list[Word]:
     ]
 
 
-_INQUIRIES: dict[type[model.Read], Callable[[Any], Inquiry]] = {
-    model.ReadCheckpoint: _checkpoint,
+# -- reads of the rules ------------------------------------------------------------------
+
+
+def _head(read: rule_reads.ReadHead) -> Inquiry:
+    question = Question("entry")
+    return Inquiry(read.thread, (question,), lambda found: unpack_head(read.thread, found[0]))
+
+
+def _damaged(read: rule_reads.ReadDamaged) -> Inquiry:
+    def reply(answers: Sequence[Any]) -> Head | None:
+        ((row, members, writes, *_),) = answers
+        if key_of_row(row) != read.key:
+            return None
+        return mended_head(read.thread, row, members, writes)
+
+    return Inquiry(read.thread, (Question("bare"),), reply)
+
+
+def _newer(read: rule_reads.ReadNewer) -> Inquiry:
+    first = b"[" + pack_text(read.ns) + b"\x00"
+    if read.id is not None:
+        first += pack_text(read.id) + b"\x01"
+
+    def reply(answers: Sequence[Any]) -> list[str]:
+        return [unpack_text(found.split(b"\x00")[1]) for found in answers[0]]
+
+    question = Question("newer", (pack_text(read.ns), first, read.limit))
+    return Inquiry(read.head.thread, (question,), reply)
+
+
+def _others(read: rule_reads.HasOthers) -> Inquiry:
+    unseen = pack_number(max(read.seen + 1, 0))
+    words = (place(read.ns, read.checkpoint_id), unseen, pack_number(read.run))
+    return Inquiry(read.head.thread, (Question("others", words),), lambda found: bool(found[0]))
+
+
+def _counts(read: rule_reads.CountRows) -> Inquiry:
+    (head,) = read.heads  # (no threads share a heap)
+    return Inquiry(head.thread, (Question("counts"),), lambda found: tuple(found[0][1:3]))
+
+
+def _holds(read: rule_reads.HoldsCheckpoints) -> Inquiry:
+    last = 4 if read.any_row else 2
+    return Inquiry(read.head.thread, (Question("counts"),), lambda found: any(found[0][1:last]))
+
+
+def _ends(read: rule_reads.ReadEnds) -> Inquiry:
+    logs = [pack_number(log) for log in read.logs]
+
+    def reply(answers: Sequence[Any]) -> dict[int, int]:
+        places = [unpack_place(at) for found in answers for at in found]
+        return {log: start + count for log, start, count in places}
+
+    return Inquiry(read.head.thread, _in_parts("ends", (), logs), reply)
+
+
+_INQUIRIES: dict[type, Callable[[Any], Inquiry]] = {
     model.ReadSegments: _segments,
     model.ReadPath: _path,
     model.ReadThread: _thread,
     model.ScanCheckpoints: _page,
     ReadEntry: _entry,
+    rule_reads.ReadHead: _head,
+    rule_reads.ReadDamaged: _damaged,
+    rule_reads.ReadNewer: _newer,
+    rule_reads.HasOthers: _others,
+    rule_reads.CountRows: _counts,
+    rule_reads.HoldsCheckpoints: _holds,
+    rule_reads.ReadEnds: _ends,
 }

@@ -1,15 +1,4 @@
-"""The Redis server of a store: its errors, calls with retries, and generations of threads.
-
-A thread in Redis can vanish without being deleted: it expired, or the server restarted empty. If a
-new thread of the same id had the same generations, a process that remembers the first one would
-build on missing rows. So a thread's first generation is the server's time when it was created, in
-microseconds since 1970.
-
-A process that found a thread missing, and then wrote to it, continues from the generation that it
-gave to missing threads; other processes use the stored generation. A write under the generation of
-a missing thread relies on no rows, so it does not matter which process creates the thread. No name
-stands for two lives of one thread: after a life has ended or was forgotten, the missing thread gets
-a new name.
+"""The Redis server of a store: its errors, and calls with retries.
 
 A deleted key leaves memory at once, but stays in the server's files until these are rewritten.
 `scrub` reports a file as cleared only if its rewrite began after the call, and succeeded.
@@ -22,16 +11,16 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import exceptions
 
 from threadkeep._stores.base import Meaning, ScrubReport, store_error
 from threadkeep._stores.records import beyond
 from threadkeep._stores.redis.clients import DRIVER_ERRORS, ClientSource, RedisSettings
-from threadkeep._stores.redis.rows import Word, index_of, keys_of, unpack_text
+from threadkeep._stores.redis.rows import Word, index_of, key_of, keys_of
 from threadkeep._stores.redis.scripts import USES, Question, RedisCommand, call
-from threadkeep._stores.servers import REFUSALS, Retrying
+from threadkeep._stores.servers import Retrying
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -65,7 +54,7 @@ _MEANINGS: dict[str, Meaning] = {
     ),
     "NOPERM": (
         BackendError,
-        "Grant this user ~tk:* (or another prefix) +@all -@dangerous +restore.",
+        "Grant this user ~tk:* (or another prefix) +@all -@dangerous.",
     ),
     "NOAUTH": _LET_IN,
     "WRONGPASS": _LET_IN,
@@ -156,88 +145,6 @@ def _meaning(error: Exception) -> Meaning:
     if isinstance(error, _LOST):
         return UnreachableError, "Check that the server runs and can be reached."
     return BackendError, "See the server's log."
-
-
-def refusal(answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
-    """Return the error for a script's refusal, or None if it made the change."""
-    word, *rest = answer
-    kind = REFUSALS.get(word.decode(errors="replace"))
-    if kind is None:
-        return None
-    ns, checkpoint = map(unpack_text, rest[0].split(b"\x00")) if rest else (None, None)
-    return kind(thread=thread, namespace=ns, checkpoint=checkpoint)
-
-
-# -- generations -----------------------------------------------------------------------
-
-_MOST = 10_000  # remembered threads
-_APART = 2**32  # generations of one life: no thread is pruned more often
-NEVER = -1
-"""A generation that no thread has."""
-
-
-class _Life(NamedTuple):
-    name: int  # this process's generation of the thread before it existed
-    stored: int  # the server's number of the same generation
-
-
-class Generations:
-    """Generations of threads that this process saw begin.
-
-    No lock is needed: a race makes a generation stale at worst.
-    """
-
-    def __init__(self) -> None:
-        self._lives: dict[str, _Life] = {}
-        self._absent = 0  # the generation of missing threads
-        self._ended: dict[str, int] = {}  # of missing threads that existed before
-        self._last = 0  # the last of these
-
-    def began(self, thread: str, stored: int) -> None:
-        """Remember a thread that was just created."""
-        if thread in self._lives:
-            self._forget(thread)
-        self._remember(thread, stored)
-
-    def joined(self, thread: str, name: int | None, stored: int) -> None:
-        """Remember a thread that another process created while it was missing here."""
-        if name == self._missing(thread) and thread not in self._lives:
-            self._remember(thread, stored)
-
-    def _remember(self, thread: str, stored: int) -> None:
-        self._lives[thread] = _Life(self._ended.pop(thread, self._absent), stored)
-        while len(self._lives) > _MOST:
-            self._forget(next(iter(self._lives)))
-
-    def stored(self, thread: str, name: int) -> int | None:
-        """Return the server's number of a generation; None if any will do."""
-        life = self._lives.get(thread)
-        if life is not None and 0 <= name - life.name < _APART:
-            return life.stored + name - life.name
-        if name < _APART:
-            return None if life is None and name == self._missing(thread) else NEVER
-        return name
-
-    def name(self, thread: str, stored: int) -> int:
-        """Return this process's name for a stored generation (0: the thread is missing)."""
-        life = self._lives.get(thread)
-        if life is not None:
-            if 0 <= stored - life.stored < _APART:
-                return stored - life.stored + life.name
-            self._forget(thread)
-        return stored or self._missing(thread)
-
-    def _missing(self, thread: str) -> int:
-        return self._ended.get(thread, self._absent)
-
-    def _forget(self, thread: str) -> None:
-        self._lives.pop(thread, None)
-        self._last -= _APART
-        self._ended[thread] = self._last
-        if len(self._ended) > _MOST:  # (a process about to create a thread reads again)
-            self._last -= _APART
-            self._absent = self._last
-            self._ended.clear()
 
 
 # -- calls -----------------------------------------------------------------------------
@@ -342,19 +249,16 @@ class Server(Retrying[ClientSource]):
                 return
             after = names[-1]
 
-    def _listing(self, thread: str) -> RedisCommand:
-        return RedisCommand(("ZADD", self.index, 0, thread.encode()))
-
     async def sweep(self, thread: str) -> None:
         """Remove a missing thread from the index.
 
         Another process may create the thread meanwhile, so it is looked up again and put back.
         """
-        first, member = keys_of(self.prefix, thread)[0], thread.encode()
+        first, member = key_of(self.prefix, thread), thread.encode()
         await self.sent([RedisCommand(("ZREM", self.index, member))])
         (there,) = await self.sent([RedisCommand(("EXISTS", first))])
         if there:
-            await self.sent([self._listing(thread)])
+            await self.sent([RedisCommand(("ZADD", self.index, 0, member))])
 
 
 # -- files -----------------------------------------------------------------------------

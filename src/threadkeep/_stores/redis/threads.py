@@ -2,7 +2,7 @@
 
 An entry is stored in its thread's own row, which decides. The index, in another slot, is a hint:
 sorted sets of ids by time, and a set of ids for each *term* (a state, a label, an origin). It is
-updated before a change and again after it, so a crash leaves ids too many at worst. Reads remove
+updated before a move and again after it, so a crash leaves ids too many at worst. Reads remove
 these. A reply shows each thread in one state, but not all threads at the same instant.
 """
 
@@ -14,9 +14,9 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from threadkeep._core.engine import model
+from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
-    EntryUpdate,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
@@ -55,75 +55,80 @@ async def answer(read: model.Read, server: Server) -> Any:
 # -- changes of the index ---------------------------------------------------------------
 
 
-def beforehand(change: model.Change, prefix: str) -> list[RedisCommand]:
-    """Return the calls that update the index before a change."""
-    if isinstance(change, model.CopyThread):
-        return []
-    thread, calls = change.thread, []
-    put = change.rows if isinstance(change, model.DropThread) else change
-    touch = (put.touch if isinstance(put, model.Batch) else None) or EntryUpdate()
-    entry = change.entry if put is None or change.entry is not None else put.entry
-    if isinstance(change, model.DropThread) and change.now:
-        calls.append(_added(prefix, f"state:{ThreadStatus.DELETED}", thread))
-    if entry is not None:
-        calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
-        calls += [_added(prefix, term, thread) for term in _terms(entry)]
-    if touch.at is not None:
-        calls += _listed(prefix, thread, touch.at, touch.at, "GT")
-        calls += [
-            _added(prefix, f"state:{transition.target}", thread) for transition in touch.transitions
-        ]
-    return calls + [_added(prefix, term, thread) for term in _searched(touch.labels)]
+def told(move: Move, server: Server) -> tuple[list[RedisCommand], list[RedisCommand]]:
+    """Return the calls that update the index: those before a move, and those before and after it.
+
+    They are harmless if the move is refused.
+    """
+    old, new, prefix = move.old, move.new, server.prefix
+    first: list[RedisCommand] = []
+    if None not in (old.state, new.state) and new.updated_at != old.updated_at:
+        first.append(_timed(prefix, "updated_at", new, "GT"))
+    if _keeps_terms(move):
+        return first, []
+    again = [_added(prefix, term, new.thread) for term in _searched(move.labels)]
+    again += [_added(prefix, term, new.thread) for term in _terms(new) - _terms(old)]
+    if not old.number:
+        again.append(RedisCommand(("ZADD", server.index, 0, new.thread.encode())))
+    if new.state is not None:
+        if old.state is None or new.created_at != old.created_at:
+            again.append(_timed(prefix, "created_at", new, "NX"))
+        if old.state is None:
+            again.append(_timed(prefix, "updated_at", new, "GT"))
+    return first, again
 
 
-def _terms(entry: ThreadEntry) -> Iterator[str]:
-    yield f"state:{entry.state}"
-    yield from _searched(entry.labels)
-    if entry.origin is not None:
-        yield f"origin:{entry.origin[0]}"
+def _keeps_terms(move: Move) -> bool:
+    """Return True if a move leaves the index as it is, except perhaps `updated_at`."""
+    old, new = move.old, move.new
+    return (
+        not (move.labels or move.clears_labels)
+        and bool(old.number)
+        and (old.state, old.created_at, old.origin) == (new.state, new.created_at, new.origin)
+    )
+
+
+async def tell_made(
+    moves: Sequence[Move], answers: Sequence[Sequence[bytes] | None], server: Server
+) -> None:
+    """Complete the index after moves, by the script's answers: exact times, and terms to remove."""
+    calls: list[RedisCommand] = []
+    strays: list[tuple[bytes, str]] = []
+    for move, gone in zip(moves, answers, strict=True):
+        if gone is None or _keeps_terms(move):
+            continue
+        old, new, prefix = move.old, move.new, server.prefix
+        labels = {label.decode(errors="replace") for label in gone}.difference(move.labels)
+        terms = [*(_terms(old) - _terms(new)), *_searched(labels)]
+        strays += [(term_of(prefix, term), new.thread) for term in terms]
+        if new.state is None:
+            if old.state is not None:
+                strays += [(times_of(prefix, name).encode(), new.thread) for name in _TIMES]
+        elif old.state is None or new.created_at != old.created_at:
+            calls += [_timed(prefix, name, new) for name in _TIMES]
+    if calls:
+        await server.sent(calls)
+    if strays:
+        await _take_out(strays, server)
+
+
+def _terms(entry: Head | ThreadEntry) -> set[str]:
+    """Return the terms of an entry, without those of its labels."""
+    terms = set() if entry.state is None else {f"state:{entry.state}"}
+    return terms if entry.origin is None else {*terms, f"origin:{entry.origin[0]}"}
 
 
 def _searched(labels: Iterable[str]) -> Iterator[str]:
     return (f"label:{label}" for label in labels if not is_record_label(label))
 
 
-def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[RedisCommand]:
-    member = thread.encode()
-    return [
-        RedisCommand(("ZADD", times_of(prefix, "created_at"), "NX", created, member)),
-        RedisCommand(("ZADD", times_of(prefix, "updated_at"), how, updated, member)),
-    ]
+def _timed(prefix: str, name: str, head: Head, *how: str) -> RedisCommand:
+    time = getattr(head, name)
+    return RedisCommand(("ZADD", times_of(prefix, name), *how, time or 0, head.thread.encode()))
 
 
 def _added(prefix: str, term: str, thread: str) -> RedisCommand:
     return RedisCommand(("SADD", term_of(prefix, term), thread.encode()))
-
-
-def _removed(prefix: str, term: str | bytes, thread: str) -> RedisCommand:
-    return RedisCommand(("SREM", term_of(prefix, term), thread.encode()))
-
-
-def afterwards(change: model.Change, answer: Sequence[bytes], prefix: str) -> list[RedisCommand]:
-    """Return the calls that update the index after a change, by the script's answer."""
-    if len(answer) <= 2:  # noqa: PLR2004 - it was refused, or done before
-        return []
-    before, after, created_at, updated_at, *gone = answer[2:]
-    thread = change.thread
-    calls = [_removed(prefix, term, thread) for term in gone]
-    if before == after and isinstance(change, model.Batch):
-        return calls
-    if before and before != after:
-        calls.append(_removed(prefix, b"state:" + before, thread))
-    if after:
-        calls.append(_added(prefix, f"state:{after.decode()}", thread))
-    if after and (before in (b"", b"deleted") or not isinstance(change, model.Batch)):
-        for name, at in zip(_TIMES, (created_at, updated_at), strict=True):
-            calls.append(RedisCommand(("ZADD", times_of(prefix, name), at, thread.encode())))
-    if not after:
-        calls += [
-            RedisCommand(("ZREM", times_of(prefix, name), thread.encode())) for name in _TIMES
-        ]
-    return calls
 
 
 # -- entries ---------------------------------------------------------------------------
@@ -203,25 +208,34 @@ async def _with_terms(
         yield _matching(entries, query)
 
 
-async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server, kind: str = "S") -> None:
-    """Remove threads from sets ("Z": sorted sets) that they do not belong to.
+async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server) -> None:
+    """Remove threads from sets, some of them sorted, that they do not belong to.
 
     A thread that another process has just added is added again.
     """
-    await server.sent([RedisCommand((f"{kind}REM", key, name.encode())) for key, name in strays])
-    entries = await _entries([name for _, name in strays], server)
-    for (key, _), entry in zip(strays, entries, strict=True):
+    sorted_ = {times_of(server.prefix, name).encode() for name in _TIMES}
+    names = [*dict.fromkeys(name for _, name in strays)]
+    removing = [
+        RedisCommand(("ZREM" if key in sorted_ else "SREM", key, name.encode()))
+        for key, name in strays
+    ]
+    rows = (await server.sent([*removing, *_reading(names, server)]))[len(strays) :]
+    entries = dict(zip(names, map(unpack_entry, names, rows), strict=True))
+    back: list[RedisCommand] = []
+    for key, name in strays:
+        entry = entries[name]
         if entry is not None and key in (places := _places_of(entry, server)):
-            await server.sent(
-                [RedisCommand((f"{kind}ADD", key, *places[key], entry.thread.encode()))]
-            )
+            verb = "ZADD" if key in sorted_ else "SADD"
+            back.append(RedisCommand((verb, key, *places[key], name.encode())))
+    await server.sent(back)
 
 
 def _places_of(entry: ThreadEntry, server: Server) -> dict[bytes, tuple[int, ...]]:
     """Return the keys of a thread's sets, with its score if a set is sorted."""
     prefix = server.prefix
     times = {times_of(prefix, name).encode(): (getattr(entry, name),) for name in _TIMES}
-    return {**times, **{term_of(prefix, term): () for term in _terms(entry)}}
+    terms = (*_terms(entry), *_searched(entry.labels))
+    return {**times, **{term_of(prefix, term): () for term in terms}}
 
 
 def _matching(entries: Iterable[ThreadEntry | None], query: ThreadQuery) -> list[ThreadEntry]:
@@ -245,7 +259,7 @@ async def _in_order(read: SearchThreads, server: Server) -> list[ThreadEntry]:
             strays += [(key, name) for name, entry in zip(names, entries, strict=True) if not entry]
         if len(found) >= read.limit:
             break
-    await _take_out(strays, server, "Z")
+    await _take_out(strays, server)
     return found[: read.limit]
 
 
@@ -275,10 +289,13 @@ async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]
 
 
 async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
-    # (a command instead of a script: it reads this one key at one instant, three times as fast)
-    keys = [key_of(server.prefix, name) for name in names]
-    rows = await server.sent([RedisCommand(("HGETALL", key)) for key in keys])
+    rows = await server.sent(_reading(names, server))
     return [unpack_entry(name, row) for name, row in zip(names, rows, strict=True)]
+
+
+def _reading(names: Iterable[str], server: Server) -> list[RedisCommand]:
+    # (a command instead of a script: it reads this one key at one instant, three times as fast)
+    return [RedisCommand(("HGETALL", key_of(server.prefix, name))) for name in names]
 
 
 # -- threads ---------------------------------------------------------------------------
