@@ -1,9 +1,11 @@
-"""The protocol of backends and its records, for authors of backends.
+"""Base classes of databases and the records that they exchange, for authors of backends.
 
-`Backend` and `AsyncBackend` are the protocol; the docstring of each record says what the reply to a
-read is, and what a change does. `threadkeep.testing` has the tests of all that.
+`Database` and `AsyncDatabase` make moves and answer reads; `Backend` and `AsyncBackend` are what
+the rest of threadkeep sees of them. The docstring of each record says what the reply to a read is,
+and what a move or a change does. `threadkeep.testing` has the tests of all that.
 """
 
+from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.model import (
     Batch,
     Change,
@@ -36,6 +38,16 @@ from threadkeep._core.engine.model import (
     WriteRow,
     WritesFence,
 )
+from threadkeep._core.engine.rule_reads import (
+    CountRows,
+    HasOthers,
+    HoldsCheckpoints,
+    ReadDamaged,
+    ReadEnds,
+    ReadFamily,
+    ReadHead,
+    ReadNewer,
+)
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
     EntryFence,
@@ -49,29 +61,43 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._core.engine.usage import ItemUsage, ReadUsage, StoreUsage, ThreadUsage
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.database import AsyncDatabase, Database
 
 __all__ = [
     "AsyncBackend",
+    "AsyncDatabase",
     "Backend",
     "Batch",
     "Change",
     "CheckpointRow",
     "Child",
     "CopyThread",
+    "Copying",
+    "CountRows",
     "CountThreads",
+    "Database",
     "DropThread",
     "EntryFence",
     "EntryUpdate",
     "Fence",
     "FindThreads",
     "ForkThread",
+    "HasOthers",
+    "Head",
     "HeadFence",
+    "HoldsCheckpoints",
     "ItemUsage",
+    "Move",
     "Order",
     "Read",
     "ReadCheckpoint",
     "ReadDamage",
+    "ReadDamaged",
+    "ReadEnds",
     "ReadEntry",
+    "ReadFamily",
+    "ReadHead",
+    "ReadNewer",
     "ReadPath",
     "ReadSegments",
     "ReadSizes",

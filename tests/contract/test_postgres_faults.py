@@ -20,7 +20,6 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._stores import servers
-from threadkeep._stores.committing import MakeMoves
 from threadkeep._stores.postgres import silence
 from threadkeep._stores.postgres.backend import AsyncPostgresBackend
 from threadkeep.errors import ReadOnlyError, ThreadExistsError, UnreachableError
@@ -259,16 +258,15 @@ def test_what_was_done_and_not_acknowledged_is_done_once():
 
 def test_a_change_of_threads_whose_answer_was_lost_is_made_once(monkeypatch):
     """The change is repeated, and finds its own thread, not another one of its name."""
-    real = AsyncPostgresBackend._carry_out_step
+    real = AsyncPostgresBackend.make
     with proxy(url()) as way, PostgresSaver(way.url, schema=empty_schema()) as saver:
         refund(saver).invoke(asks("Please"), named("t"))
         threads, first = saver.threads, saver.threads.interrupts("t")[0]
 
-        async def lost(self, request):
-            if isinstance(request, MakeMoves):
-                monkeypatch.setattr(AsyncPostgresBackend, "_carry_out_step", real)
-                way.lose_the_next_answer()
-            return await real(self, request)
+        async def lost(self, many):
+            monkeypatch.setattr(AsyncPostgresBackend, "make", real)
+            way.lose_the_next_answer()
+            return await real(self, many)
 
         for act in (
             lambda: threads.create("new", tags=["mine"]),
@@ -277,7 +275,7 @@ def test_a_change_of_threads_whose_answer_was_lost_is_made_once(monkeypatch):
             lambda: threads.answer("t", {first.id: "yes"}),
             lambda: threads.tag("t", "word"),
         ):
-            monkeypatch.setattr(AsyncPostgresBackend, "_carry_out_step", lost)
+            monkeypatch.setattr(AsyncPostgresBackend, "make", lost)
             act()
             assert way.has_lost_it
         assert threads.get("fork").forked_from[0] == "t"

@@ -9,7 +9,7 @@ from threadkeep._stores.options import listed
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisOptions
 from threadkeep._stores.sqlite import CACHE_DEFAULTS, SqliteOptions
-from threadkeep._stores.sqlite.opening import Database
+from threadkeep._stores.sqlite.opening import GivenDatabase
 from threadkeep.cache.cache import CacheOptions, NodeCache
 
 __all__ = [
@@ -81,7 +81,7 @@ class SqliteCache(NodeCache):
     """
 
     @listed(SqliteCacheOptions, **CACHE_DEFAULTS)
-    def __init__(self, path: Database, **options: Unpack[SqliteCacheOptions]) -> None:
+    def __init__(self, path: GivenDatabase, **options: Unpack[SqliteCacheOptions]) -> None:
         backend, own = open_in("sqlite", CacheOptions, {**CACHE_DEFAULTS, **options}, path)
         super().__init__(backend, owned=True, **own)
 

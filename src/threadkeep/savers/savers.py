@@ -8,7 +8,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._stores.open import open_in, open_url
 from threadkeep._stores.options import listed
-from threadkeep._stores.sqlite.opening import Database
+from threadkeep._stores.sqlite.opening import GivenDatabase
 from threadkeep.savers.options import (
     OpenSaverOptions,
     PostgresSaverOptions,
@@ -54,7 +54,7 @@ class SqliteSaver(Saver):
     """For programs that call `setup` if it is False: opening a file creates its tables."""
 
     @listed(SqliteSaverOptions)
-    def __init__(self, conn: Database, **options: Unpack[SqliteSaverOptions]) -> None:
+    def __init__(self, conn: GivenDatabase, **options: Unpack[SqliteSaverOptions]) -> None:
         backend, own = open_in("sqlite", SaverOptions, options, conn)
         super().__init__(backend, **own)
         self._offer(conn, backend)

@@ -12,7 +12,7 @@ from threadkeep._stores.options import listed
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisOptions
 from threadkeep._stores.sqlite import SqliteOptions
-from threadkeep._stores.sqlite.opening import Database
+from threadkeep._stores.sqlite.opening import GivenDatabase
 from threadkeep.store.embedding import LocalEmbeddings
 from threadkeep.store.items import FoundItem, ItemVersion, StoredItem, StoreOptions
 from threadkeep.store.store import Store
@@ -99,7 +99,7 @@ class SqliteStore(Store):
     """For programs that call `setup` if it is False: the first use creates the tables."""
 
     @listed(SqliteStoreOptions)
-    def __init__(self, conn: Database, **options: Unpack[SqliteStoreOptions]) -> None:
+    def __init__(self, conn: GivenDatabase, **options: Unpack[SqliteStoreOptions]) -> None:
         backend, own = open_in("sqlite", StoreOptions, options, conn)
         super().__init__(backend, owned=True, **own)
         self._offer(conn, backend)

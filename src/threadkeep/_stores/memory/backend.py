@@ -22,8 +22,8 @@ from threadkeep._core.engine.usage import (
 )
 from threadkeep._core.texts import shown_url
 from threadkeep._stores import process_forks
-from threadkeep._stores.base import Backend, ScrubReport
-from threadkeep._stores.committing import Ask, Heads, MakeMoves, carried_out, committing
+from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.database import Database
 from threadkeep._stores.memory.rows import (
     EMPTY_NAMESPACE,
     MemoryNamespace,
@@ -31,30 +31,28 @@ from threadkeep._stores.memory.rows import (
     MemoryThread,
 )
 from threadkeep._stores.records import between, first_entries, matches, run_id
-from threadkeep.errors import ClosedError, OpenError, ThreadkeepError
+from threadkeep.errors import ClosedError, OpenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from threadkeep._core.engine.heads import Head
-    from threadkeep._core.engine.model import Change
+    from threadkeep._core.engine.heads import Head, Move
     from threadkeep._stores.items.records import SearchOptions
     from threadkeep._stores.memory.cache import MemoryEntries
     from threadkeep._stores.memory.items import MemoryItems
 
 
-class MemoryBackend(Backend):
+class MemoryBackend(Database):
     """Rows in this process's memory. The engine applies metadata filters of scans."""
 
     instant = True
     has_identity = True
-    commits_groups = True
     counts_usage = True
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self._rows = MemoryRows()
-        self._heads = Heads()
         self._closed = False
         self._identity = secrets.token_hex(16)
         self.beside: weakref.WeakSet[MemoryEntries | MemoryItems] = weakref.WeakSet()
@@ -75,30 +73,15 @@ class MemoryBackend(Backend):
         self.beside.add(entries)
         return entries
 
-    def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
+    def fetch(self, reads: Sequence[Any]) -> list[Any]:
         with self._lock:
             self._check_open()
-            return self._answered(reads)
+            return [_REPLIES[type(read)](self._rows, read) for read in reads]
 
-    def commit(self, change: Change) -> None:
-        (error,) = self.commit_many([change])
-        if error is not None:
-            raise error
-
-    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+    def make(self, moves: Sequence[Move]) -> list[Head | None]:
         with self._lock:
             self._check_open()
-            refusals, heads = carried_out(committing(self._heads, changes), self._answer)
-            self._heads.keep(heads)
-            return refusals
-
-    def _answer(self, request: Ask | MakeMoves) -> list[Any]:
-        if isinstance(request, Ask):
-            return self._answered(request.reads)
-        return [self._rows.make(move) for move in request.moves]
-
-    def _answered(self, reads: Sequence[Any]) -> list[Any]:
-        return [_REPLIES[type(read)](self._rows, read) for read in reads]
+            return [self._rows.make(move) for move in moves]
 
     def identity(self) -> str:
         """Different in each process. See `Backend.identity`."""
@@ -117,7 +100,7 @@ class MemoryBackend(Backend):
         with self._lock:
             self._closed = True
             self._rows.clear()
-            self._heads.clear()
+            self.heads.clear()
 
     def before_fork(self) -> None:
         """See `WatchedMethods.before_fork`: no other thread is in the middle of a change."""

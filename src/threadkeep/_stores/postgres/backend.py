@@ -11,11 +11,11 @@ from weakref import WeakSet
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep._core.engine.heads import Head
-from threadkeep._core.engine.model import Change, Read
+from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._stores.base import AsyncBackend, ScrubReport
-from threadkeep._stores.committing import Ask, Heads, MakeMoves, awaited, committing, single
+from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.committing import Heads
+from threadkeep._stores.database import AsyncDatabase
 from threadkeep._stores.postgres import PostgresOptions, connections, maintenance, moves, reads
 from threadkeep._stores.postgres.connections import (
     ConnectionSource,
@@ -27,7 +27,7 @@ from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import Statement
 from threadkeep._stores.postgres.threads import item_usage
 from threadkeep._stores.sync_bridge import BlockingFace
-from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError
+from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
     from threadkeep._stores.items.records import SearchOptions
@@ -42,13 +42,12 @@ WHERE d.datname = current_database()
 """
 
 
-class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
+class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
     """Rows in a PostgreSQL database, over connections that are awaited."""
 
     counts_for_all = True
     has_identity = True
     counts_usage = True
-    commits_groups = True
 
     @property
     def given_lock(self) -> Any:
@@ -58,40 +57,22 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncBackend):
     def __init__(
         self, source: ConnectionSource, settings: PostgresSettings, known: Heads | None = None
     ) -> None:
-        super().__init__(source, settings)
-        self._heads = Heads() if known is None else known
+        PostgresDatabase.__init__(self, source, settings)
+        AsyncDatabase.__init__(self, known)
 
-    async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
+    async def fetch(self, reads_: Sequence[Any]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
-        found = self._heads.found
+        found = self.heads.found
         return await self.replies([reads.query(read, found) for read in reads_])
 
-    async def commit(self, change: Change) -> None:
-        (refused,) = await self.commit_many([change])
-        if refused is not None:
-            raise refused
-
-    async def commit_many(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Make each change, in as few round trips as possible. See `Backend.commit_many`."""
-        move = single(self._heads, many)
-        if move is not None:
-            if await self.answered((moves.addition(move),), NEWEST_STATE) != [[]]:
-                self._heads.keep((moves.made(move),))
-                return [None]
-            self._heads.forget(move.old.thread)
-        refusals, known = await awaited(committing(self._heads, many), self._carry_out_step)
-        self._heads.keep(known)
-        return refusals
-
-    async def _carry_out_step(self, request: Ask | MakeMoves) -> list[Any]:
-        if isinstance(request, Ask):
-            return await self.replies([reads.query(read) for read in request.reads])
-        made: list[Head | None] = [None] * len(request.moves)
-        for numbers, statements in moves.statements(request.moves):
+    async def make(self, many: Sequence[Move]) -> list[Head | None]:
+        """Make moves, in one round trip. See `Database.make`."""
+        made: list[Head | None] = [None] * len(many)
+        for numbers, statements in moves.statements(many):
             *_, rows = await self.answered(statements, NEWEST_STATE)
             for (place,) in rows:
                 number = numbers[place - 1]
-                made[number] = moves.made(request.moves[number])
+                made[number] = moves.made(many[number])
         return made
 
     async def identity(self) -> str:

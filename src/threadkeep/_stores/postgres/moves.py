@@ -374,8 +374,9 @@ def statements(moves: Sequence[Move]) -> Iterator[tuple[list[int], Sequence[Stat
     Those are numbers in `moves`. The last statement returns the places, in that list and from 1 on,
     of the moves that were made. Of several moves, each only adds rows.
     """
-    if len(moves) == 1 and not only_adds(moves[0]):
-        yield [0], transaction(moves[0])
+    if len(moves) == 1:
+        (move,) = moves
+        yield [0], [addition(move)] if only_adds(move) else transaction(move)
         return
     part: list[int] = []
     bytes_ = 0

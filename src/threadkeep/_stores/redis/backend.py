@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from threadkeep._core import tenants
-from threadkeep._core.engine import model
 from threadkeep._core.engine.usage import SAMPLED_ITEMS, ItemUsage
-from threadkeep._stores.base import AsyncBackend, ScrubReport
-from threadkeep._stores.committing import Ask, Heads, MakeMoves, awaited, committing, single
+from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.committing import Heads
+from threadkeep._stores.database import AsyncDatabase
 from threadkeep._stores.options import described, from_url
 from threadkeep._stores.redis import RedisThreadOptions, clients, rows, scripts, threads
 from threadkeep._stores.redis.clients import ClientSource, RedisSettings
@@ -23,7 +23,7 @@ from threadkeep._stores.redis.moves import copied_words, move_words
 from threadkeep._stores.redis.scripts import Question, RedisCommand, call
 from threadkeep._stores.redis.server import DAMAGED, Server, scrub
 from threadkeep._stores.sync_bridge import BlockingFace, finish
-from threadkeep.errors import CorruptionError, ThreadkeepError, invalid
+from threadkeep.errors import CorruptionError, invalid
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.heads import Copying, Head, Move
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from threadkeep._stores.redis.items import AsyncRedisItems
 
 
-class AsyncRedisBackend(Server, AsyncBackend):
+class AsyncRedisBackend(Server, AsyncDatabase):
     """Backend on async clients of redis-py.
 
     Args:
@@ -41,29 +41,26 @@ class AsyncRedisBackend(Server, AsyncBackend):
         heads: known heads of threads; shared by the backends of one saver.
     """
 
-    commits_groups = True
+    shares_heaps = False
     has_identity = True
     counts_usage = True
 
     def __init__(
         self, source: ClientSource, settings: RedisSettings, heads: Heads | None = None
     ) -> None:
-        super().__init__(source, settings)
-        self._heads = Heads() if heads is None else heads
+        Server.__init__(self, source, settings)
+        AsyncDatabase.__init__(self, heads)
 
     # -- reads -----------------------------------------------------------------------
 
-    async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """Answer each read, in order; a thread's reads see one state. See `Backend.fetch`."""
         with self.mapped_errors():
-            return await self._replies(reads)
-
-    async def _replies(self, reads: Sequence[Any]) -> list[Any]:
-        found = {at: scripts.inquiry(read, self._heads.found) for at, read in enumerate(reads)}
-        replies = await self._answered({at: asked for at, asked in found.items() if asked})
-        for at, read in enumerate(reads):
-            if at not in replies:
-                replies[at] = await threads.answer(read, self)
+            found = {at: scripts.inquiry(read, self.heads.found) for at, read in enumerate(reads)}
+            replies = await self._answered({at: asked for at, asked in found.items() if asked})
+            for at, read in enumerate(reads):
+                if at not in replies:
+                    replies[at] = await threads.answer(read, self)
         return [replies[at] for at in range(len(reads))]
 
     async def _answered(self, inquiries: dict[int, scripts.Inquiry]) -> dict[int, Any]:
@@ -84,38 +81,16 @@ class AsyncRedisBackend(Server, AsyncBackend):
 
     # -- changes ---------------------------------------------------------------------
 
-    async def commit(self, change: model.Change) -> None:
-        (refused,) = await self.commit_many([change])
-        if refused is not None:
-            raise refused
-
-    async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
-        """Make each change, in as few round trips as possible. See `Backend.commit_many`.
-
-        Each is its own transaction, and safe to send again.
-        """
+    async def make(self, moves: Sequence[Move]) -> list[Head | None]:
+        """Make moves, in as few round trips as possible. See `Database.make`."""
         with self.mapped_errors():
-            move = single(self._heads, changes)
-            if move is not None:
-                (head,) = await self._make([move], [self._moving(move)])
-                if head is not None:
-                    self._heads.keep((head,))
-                    await self.warn_of_eviction()
-                    return [None]
-                self._heads.forget(move.old.thread)
-            steps = committing(self._heads, changes, shares_heaps=False)
-            refusals, heads = await awaited(steps, self._carry_out_step)
-            self._heads.keep(heads)
+            copies = moves[0].copies
+            if copies is not None:  # (then it is alone)
+                made = [await self._copy(moves[0], copies)]
+            else:
+                made = await self._make(moves, [self._moving(move) for move in moves])
             await self.warn_of_eviction()
-        return refusals
-
-    async def _carry_out_step(self, request: Ask | MakeMoves) -> list[Any]:
-        if isinstance(request, Ask):
-            return await self._replies(request.reads)
-        moves = request.moves
-        if moves[0].copies is not None:  # (then it is alone)
-            return [await self._copy(moves[0], moves[0].copies)]
-        return await self._make(moves, [self._moving(move) for move in moves])
+        return made
 
     async def _copy(self, move: Move, copies: Copying) -> Head | None:
         """Make a move that copies another thread's rows, which may be in another slot."""

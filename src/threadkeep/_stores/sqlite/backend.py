@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from threadkeep._stores.sqlite.cache import SqliteEntries
     from threadkeep._stores.sqlite.items import SqliteItems
     from threadkeep._stores.sqlite.message_index import SqliteIndex
-    from threadkeep._stores.sqlite.opening import Database
+    from threadkeep._stores.sqlite.opening import GivenDatabase
 
 
 class SqliteBackend(Backend):
@@ -45,7 +45,7 @@ class SqliteBackend(Backend):
 
     def __init__(
         self,
-        database: Database,
+        database: GivenDatabase,
         *,
         read_only: bool | Literal["live"] = False,
         **options: Unpack[SqliteOptions],
@@ -150,7 +150,7 @@ class SqliteBackend(Backend):
         self._connections.close()
 
 
-def opened(database: Database, **options: Any) -> SqliteBackend:
+def opened(database: GivenDatabase, **options: Any) -> SqliteBackend:
     """Open the file of a `sqlite:` URL, a path, or a connection."""
     if isinstance(database, str):
         scheme, mark, _ = database.partition("://")

@@ -102,10 +102,10 @@ class AsyncConnection(Protocol):
         """Run a query."""
 
 
-Database: TypeAlias = str | os.PathLike[str] | sqlite3.Connection | AsyncConnection
+GivenDatabase: TypeAlias = str | os.PathLike[str] | sqlite3.Connection | AsyncConnection
 
 
-def finder(database: Database) -> Callable[[], str]:
+def finder(database: GivenDatabase) -> Callable[[], str]:
     """Return a function that returns the path: see `path_of`.
 
     It blocks only for a connection of aiosqlite, so event loops can call it in another thread.
@@ -116,7 +116,7 @@ def finder(database: Database) -> Callable[[], str]:
     return lambda: path
 
 
-def path_of(database: Database) -> str:
+def path_of(database: GivenDatabase) -> str:
     """Return the absolute path of the file, or `:memory:`."""
     if isinstance(database, sqlite3.Connection) or hasattr(database, "execute_fetchall"):
         return _file_of(database)

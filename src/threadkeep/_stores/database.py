@@ -1,0 +1,124 @@
+"""A database that makes moves: the base class of a store of rows. See `_core.engine.heads`.
+
+The rules of changes are the same for all databases (`_core.engine.rules`). A database answers reads
+and makes moves.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from threadkeep._core.engine.heads import Head, Move
+from threadkeep._core.engine.model import Change
+from threadkeep._stores.base import AsyncBackend, Backend
+from threadkeep._stores.committing import (
+    Ask,
+    Heads,
+    MakeMoves,
+    awaited,
+    carried_out,
+    committing,
+    single,
+)
+from threadkeep.errors import ThreadkeepError
+
+
+class _Commits:
+    """Attributes of blocking and awaited databases."""
+
+    commits_groups = True
+
+    shares_heaps = True
+    """Threads can share segments, so that a fork copies none."""
+
+    def __init__(self, known: Heads | None = None) -> None:
+        self.heads = Heads() if known is None else known
+        """Heads that this process has read or made, as hints. `fetch` may add those it reads."""
+
+
+class Database(_Commits, Backend):
+    """A store of rows, for blocking calls."""
+
+    @abstractmethod
+    def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """Answer each read, in order: see `Backend.fetch`; also the reads of the rules."""
+
+    @abstractmethod
+    def make(self, moves: Sequence[Move]) -> list[Head | None]:
+        """Make moves of different threads, each all or nothing; return when they are durable.
+
+        Of several moves, each only adds rows, and replaces segments.
+
+        Returns:
+            For each the new head, with its `number`; None if the move was refused. See `Move`.
+
+        Raises:
+            LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed.
+        """
+
+    def commit(self, change: Change) -> None:
+        """Make the change, all or nothing. See `Backend.commit`."""
+        (refused,) = self.commit_many([change])
+        if refused is not None:
+            try:
+                raise refused
+            finally:
+                del refused  # its traceback holds this frame: no cycle
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Make each change. See `Backend.commit_many`."""
+        move = single(self.heads, changes)
+        if move is not None:
+            (head,) = self.make((move,))
+            if head is not None:
+                self.heads.keep((head,))
+                return [None]
+            self.heads.forget(move.old.thread)
+        steps = committing(self.heads, changes, shares_heaps=self.shares_heaps)
+        refusals, known = carried_out(steps, self._answer)
+        self.heads.keep(known)
+        return refusals
+
+    def _answer(self, request: Ask | MakeMoves) -> list[Any]:
+        if isinstance(request, MakeMoves):
+            return self.make(request.moves)
+        return self.fetch(request.reads)
+
+
+class AsyncDatabase(_Commits, AsyncBackend):
+    """A store of rows for awaiting calls, with the methods of `Database`."""
+
+    @abstractmethod
+    async def fetch(self, reads: Sequence[Any]) -> list[Any]:
+        """See `Database.fetch`."""
+
+    @abstractmethod
+    async def make(self, moves: Sequence[Move]) -> list[Head | None]:
+        """See `Database.make`."""
+
+    async def commit(self, change: Change) -> None:
+        """See `Backend.commit`."""
+        (refused,) = await self.commit_many([change])
+        if refused is not None:
+            raise refused
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `Backend.commit_many`."""
+        move = single(self.heads, changes)
+        if move is not None:
+            (head,) = await self.make((move,))
+            if head is not None:
+                self.heads.keep((head,))
+                return [None]
+            self.heads.forget(move.old.thread)
+        steps = committing(self.heads, changes, shares_heaps=self.shares_heaps)
+        refusals, known = await awaited(steps, self._answer)
+        self.heads.keep(known)
+        return refusals
+
+    async def _answer(self, request: Ask | MakeMoves) -> list[Any]:
+        if isinstance(request, MakeMoves):
+            return await self.make(request.moves)
+        return await self.fetch(request.reads)
