@@ -10,6 +10,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.heads import Head
 from threadkeep._core.engine.model import HIDDEN
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import beyond, with_writes
@@ -107,6 +108,7 @@ def checkpoint(
         key = pack_id(read.id)
         rows = db.execute(_BY_ID, (ns, key, thread, ns, key, thread)).fetchall()
     if not rows:
+        known.found(Head(thread))
         return model.ThreadState(0, 0)
     rows.sort(key=_part)
     first = rows[0]
