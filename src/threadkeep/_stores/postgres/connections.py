@@ -214,8 +214,12 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[_AsyncConn]:
-        async with (await self._ready()).pool.connection() as conn:
+        pool = (await self._ready()).pool
+        conn = await pool.getconn()  # (see `_Lent`)
+        try:
             yield conn
+        finally:
+            await pool.putconn(conn)
 
     async def mend(self) -> None:
         await (await self._ready()).pool.check()
