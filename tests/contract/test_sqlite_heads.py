@@ -7,24 +7,18 @@ from itertools import pairwise
 
 import pytest
 from kit import sqlite
+from kit.stories import THREADS, a_change
 from kit.tips import without_tips
 
 from threadkeep._core.engine import positions
 from threadkeep._core.engine.model import (
-    HIDDEN,
     Batch,
-    CopyThread,
     DropThread,
-    ForkThread,
     ReadCheckpoint,
     ReadThread,
 )
 from threadkeep._core.engine.thread_entry import (
-    Cause,
-    EntryUpdate,
     ReadEntry,
-    ThreadEntry,
-    transition,
 )
 from threadkeep._stores import committing
 from threadkeep._stores.memory.backend import MemoryBackend
@@ -257,60 +251,6 @@ def test_what_was_refused_leaves_nothing(backend):
 
 
 # -- stories -------------------------------------------------------------------------
-
-THREADS = ("t", "u", "v")
-
-
-def a_batch(dice):
-    """A batch of what graphs, seals, deletions and repairs do, sense or none."""
-    number = dice.randint(1, 8)
-    start, log = dice.randint(0, 9), dice.randint(1, 2)
-    ns = dice.choice(["", "", "", "sub"])
-    pieces = [segment(start, dice.choice([1, 1, 3]), log=log) for _ in range(dice.randint(0, 2))]
-    fields = {
-        "segments": tuple(dict.fromkeys(pieces)),
-        "checkpoints": tuple(
-            checkpoint(
-                number,
-                dice.choice([None, number - 1]),
-                ns=ns,
-                flags=dice.choice([0, 0, 0, HIDDEN]),
-                key_log=log,
-                key_pos=dice.randint(0, start),
-            )
-            for _ in range(dice.randint(0, 1))
-        ),
-        "writes": tuple(write(dice.randint(1, 8), ns=ns) for _ in range(dice.randint(0, 2))),
-    }
-    if dice.random() < 0.3:
-        fields["drop_segments"] = tuple((log, n, dice.choice([1, 3])) for n in range(start))
-    if dice.random() < 0.3:
-        fields["touch"] = EntryUpdate(
-            5, at=number, transitions=(transition(Cause.SAVE, uid(number)),)
-        )
-    if dice.random() < 0.1:
-        fields["generation"] = dice.randint(0, 2)
-    if dice.random() < 0.2:
-        odd = {
-            "drop_checkpoints": ((ns, uid(number)),),
-            "hide_checkpoints": ((ns, uid(number)),),
-            "drop_writes": ((ns, uid(number), 1),),
-            "bump_generation": True,
-        }
-        name = dice.choice([*odd])
-        fields[name] = odd[name]
-    return Batch(dice.choice(THREADS), number, **fields)
-
-
-def a_change(dice):
-    if dice.random() < 0.9:
-        return a_batch(dice)
-    source, target = dice.sample(THREADS, 2)
-    entry = ThreadEntry(target, "active", 1, 1)
-    ids = tuple(("", uid(number)) for number in range(1, 9))
-    forks = [ForkThread(source, target, 9, n, ids, (), entry) for n in range(3)]
-    others = [DropThread(source, dice.randint(1, 9)), CopyThread(source, target, 9)]
-    return dice.choice([*others, *forks])
 
 
 def is_sound(rows):

@@ -208,8 +208,9 @@ class _Group:
             yield from self.flush()
             if self._late.isdisjoint(names):
                 yield from self.alone(number, change)
-            else:  # (after the changes before it)
+            else:  # (after the changes before it, and before others of its threads)
                 self.stale.append(number)
+                self._late.update(names)
             return
         self._moves[name] = move
         self._owners.setdefault(name, []).append(number)

@@ -14,8 +14,10 @@ from threadkeep._core.engine.model import (
     DropThread,
     HeadFence,
     ReadCheckpoint,
+    ReadSegments,
     ReadThread,
     Segment,
+    Span,
 )
 from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, metadata_label, transition
 from threadkeep._stores.base import ScrubReport
@@ -228,6 +230,16 @@ class GroupContract(Contract):
         assert self.everything() == [segment(0), segment(2)]
         assert len(self.rows().orphans) == 2
         assert self.head() == uid(2)
+
+    def test_a_copy_of_a_copy_waits_for_a_late_batch(self) -> None:
+        """In a group, copies follow the batches and copies before them."""
+        self.put(segments=(segment(0),), checkpoints=(checkpoint(1),))
+        late = batch(segment(0, 2), drop_segments=((1, 0, 1), (1, 1, 1)))
+        copies = [CopyThread(THREAD, "copy", NOW), CopyThread("copy", "copy of it", NOW)]
+        assert self.group(late, *copies) == [None, None, None]
+        spans = (Span(1, 0, 9),)
+        reads = [ReadSegments("copy", spans), ReadSegments("copy of it", spans)]
+        assert self.backend.fetch(reads) == [[segment(0, 2)]] * 2
 
     def test_to_scrub_changes_no_row(self) -> None:
         """`scrub` changes no rows, and gives the same report again when it is repeated."""
