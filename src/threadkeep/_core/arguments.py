@@ -32,11 +32,12 @@ OWN_RUN = "__threadkeep_run"
 
 
 def place(config: RunnableConfig) -> CheckpointRef:
-    configurable = _configurable(config)
-    get = configurable.get
+    get = _configurable(config).get
     thread, ns, own_id = get("thread_id"), get("checkpoint_ns", ""), get("checkpoint_id")
-    if type(thread) is type(ns) is str and thread.isascii() and ns.isascii():  # as most are
-        return CheckpointRef(thread, ns, validation.checkpoint_id(own_id))
+    if type(own_id) is not str or not own_id.isascii():  # (the quick way first, as below)
+        own_id = None if own_id is None else validation.checkpoint_id(own_id)
+    if type(thread) is type(ns) is str and thread.isascii() and ns.isascii():
+        return CheckpointRef(thread, ns, own_id or None)
     if thread is None:
         raise InvalidConfigError(
             "The config has no thread_id.", hint='Pass {"configurable": {"thread_id": "..."}}.'
@@ -44,7 +45,7 @@ def place(config: RunnableConfig) -> CheckpointRef:
     return CheckpointRef(
         validation.text("thread_id", str(thread)),
         validation.text("checkpoint_ns", str(ns or "")),
-        validation.checkpoint_id(own_id),
+        own_id or None,
     )
 
 
@@ -58,8 +59,10 @@ def saving_as(run: object, config: RunnableConfig) -> RunnableConfig:
 
 
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
-    configurable = config.get("configurable") if validation.is_mapping(config) else None
-    if not validation.is_mapping(configurable):
+    configurable = None
+    if type(config) is dict or validation.is_mapping(config):  # (most are a dict)
+        configurable = config.get("configurable")
+    if type(configurable) is not dict and not validation.is_mapping(configurable):
         raise InvalidConfigError(
             'The config has no "configurable" part.',
             hint='Pass {"configurable": {"thread_id": "..."}}.',
@@ -94,16 +97,21 @@ def put(
     A channel that `new_versions` names is new, even if its version is its parent's.
     """
     parent = place(config)
-    copied = dict(validation.mapping("checkpoint", checkpoint, parent))
-    if not isinstance(copied.get("id"), str) or not copied["id"]:
+    if type(checkpoint) is not dict:
+        validation.mapping("checkpoint", checkpoint, parent)
+    copied: dict[str, Any] = dict(checkpoint)
+    own_id = copied.get("id")
+    if not isinstance(own_id, str) or not own_id:
         raise InvalidConfigError(
             "The checkpoint has no id.",
             hint="Every checkpoint has one: see langgraph.checkpoint.base.empty_checkpoint().",
             thread=parent.thread,
             namespace=parent.ns or None,
         )
-    own_id = validation.text("checkpoint['id']", copied["id"], parent)
-    target = CheckpointRef(parent.thread, parent.ns, own_id)
+    if type(own_id) is not str or not own_id.isascii():
+        own_id = validation.text("checkpoint['id']", own_id, parent)
+    thread, ns, above = parent
+    target = CheckpointRef(thread, ns, own_id)
     values = copied.get("channel_values") or {}
     versions, new = copied.get("channel_versions") or {}, new_versions or {}
     for what, value in (
@@ -116,11 +124,14 @@ def put(
             validation.mapping(what, value, target)
     copied["channel_values"], copied["channel_versions"] = dict(values), dict(versions)
     validation.checkpoint(copied, target)
-    merged: Any = get_checkpoint_metadata(_with_plain_metadata(config), metadata)
+    given: object = config.get("metadata")
+    if type(given) is ChainMap:
+        config = {**config, "metadata": _plain(given)}
+    merged: Any = get_checkpoint_metadata(config, metadata)
     configurable = config["configurable"]
     by = RUNS.of(_run_of(configurable))
     run = RUNTIME in configurable
-    return Put(target, parent.id, copied, merged, frozenset(new), run=run, by=by)
+    return Put(target, above, copied, merged, frozenset(new), run=run, by=by)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -139,20 +150,17 @@ def puts(many: Sequence[Sequence[Any]]) -> list[Put]:
     return calls
 
 
-def _with_plain_metadata(config: RunnableConfig) -> RunnableConfig:
-    """Return the config with a dict instead of LangGraph's `ChainMap`, which iterates slowly."""
-    found: object = config.get("metadata")
-    if type(found) is not ChainMap:
-        return config
+def _plain(metadata: ChainMap[str, Any]) -> dict[str, Any]:
+    """Return a dict instead of LangGraph's `ChainMap`, which iterates slowly."""
     plain: dict[str, Any] = {}
-    for each in reversed(found.maps):
+    for each in reversed(metadata.maps):
         plain.update(each)
-    return {**config, "metadata": plain}
+    return plain
 
 
 def stored(call: Put) -> RunnableConfig:
     """Return the config that `put` returns."""
-    return _config(call.place.thread, call.place.ns, call.place.id)
+    return _config(*call.place)
 
 
 def put_writes(
@@ -166,13 +174,13 @@ def put_writes(
             hint="Pass the config that put() or get_tuple() returned.",
             thread=target.thread,
         )
-    return PutWrites(
-        target,
-        validation.writes(writes, target),
-        validation.text("task_id", task_id, target),
-        validation.text("task_path", "" if task_path is None else task_path, target),
-        by=RUNS.of(_run_of(config["configurable"])),
-    )
+    pairs = validation.writes(writes, target)
+    if type(task_id) is not str or not task_id.isascii():  # (the quick way first)
+        task_id = validation.text("task_id", task_id, target)
+    if type(task_path) is not str or not task_path.isascii():
+        task_path = validation.text("task_path", "" if task_path is None else task_path, target)
+    by = RUNS.of(_run_of(config["configurable"]))
+    return PutWrites(target, pairs, task_id, task_path, by=by)
 
 
 def listing(

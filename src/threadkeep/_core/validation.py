@@ -191,11 +191,14 @@ def checkpoint(value: Mapping[str, Any], at: CheckpointRef) -> None:
     # Usual checkpoints take one quick check of a microsecond; others are checked name by name.
     values, versions = value["channel_values"], value["channel_versions"]
     seen = value.get("versions_seen", {})
-    _version("checkpoint['v']", value.get("v", 1), at)
+    v = value.get("v", 1)
+    if type(v) is not int or not _LEAST <= v <= _MOST:
+        _version("checkpoint['v']", v, at)
     if not is_usual(values, versions, seen):
         _check_each(values, versions, seen, at)
-    text("checkpoint['ts']", value.get("ts", ""), at)
-    updated = value.get("updated_channels")
+    ts, updated = value.get("ts", ""), value.get("updated_channels")
+    if type(ts) is not str or not ts.isascii():
+        text("checkpoint['ts']", ts, at)
     if updated is not None:
         if not isinstance(updated, list | tuple | set | frozenset):
             raise _invalid("checkpoint['updated_channels']", updated, "Use a list of names.", at)

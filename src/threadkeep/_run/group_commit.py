@@ -91,23 +91,22 @@ class _Ticket:
         self.done = False
         self.error: ThreadkeepError | None = None
 
-    @property
-    def expects_more(self) -> bool:
-        """True if another change of the thread is likely to follow soon.
-
-        A graph saves the writes of its tasks and, without waiting, the checkpoint that follows.
-        No checkpoint follows an interrupt, which moves its thread to another state.
-        """
-        change = self.change
-        if type(change) is not Batch or change.checkpoints or not change.writes:
-            return False
-        return change.touch is None or not change.touch.transitions
-
     def settle(self, error: ThreadkeepError | None) -> None:
         self.error = error
         self.done = True
         if self.settled is not None:
             self.settled.set()
+
+
+def _expects_more(change: Change) -> bool:
+    """Return True if another change of the thread is likely to follow soon.
+
+    A graph saves the writes of its tasks and, without waiting, the checkpoint that follows. No
+    checkpoint follows an interrupt, which moves its thread to another state.
+    """
+    if type(change) is not Batch or change.checkpoints or not change.writes:
+        return False
+    return change.touch is None or not change.touch.transitions
 
 
 def _resolve(tickets: Sequence[_Ticket]) -> None:
@@ -158,20 +157,17 @@ class _Queue:
         self._commit_many = commit_many
         self._pause = pause
         self._notify = notify
-        self._tickets: deque[_Ticket] = deque()
+        self.tickets: deque[_Ticket] = deque()
         self._lock = threading.Lock()  # held only briefly
         self.alone = True  # the last transaction held one change
 
-    def __len__(self) -> int:
-        return len(self._tickets)
-
     def add(self, ticket: _Ticket) -> None:
         with self._lock:
-            self._tickets.append(ticket)
+            self.tickets.append(ticket)
 
     def waiting(self, most: int | None = None) -> list[_Ticket]:
         """Drop settled tickets from the front; return the first unsettled ones, or all."""
-        tickets = self._tickets
+        tickets = self.tickets
         with self._lock:
             while tickets and tickets[0].done:
                 tickets.popleft()
@@ -181,7 +177,7 @@ class _Queue:
     async def commit_next(self) -> None:
         """Commit the first changes as a group. Calls must not overlap."""
         how = self._how
-        if how.max_wait and not self.alone and len(self._tickets) < how.max_batch:
+        if how.max_wait and not self.alone and len(self.tickets) < how.max_batch:
             await self._pause(how.max_wait)
         group = self.waiting(how.max_batch)
         if not group:
@@ -241,11 +237,11 @@ class Writer(ResetInChild):
 
     def commit(self, change: Change) -> None:
         """Commit the change and the rest of the queue; return when the change is durable."""
-        ticket = _Ticket(change)
-        if ticket.expects_more and self._should_linger():
-            ticket.settled = Wake()
-        elif self._commit_alone(change):
+        lingers = _expects_more(change) and self._should_linger()
+        if not lingers and self._commit_alone(change):
             return
+        ticket = _Ticket(change)
+        ticket.settled = Wake() if lingers else None
         self._queue.add(ticket)
         try:
             if ticket.settled is not None:
@@ -271,9 +267,10 @@ class Writer(ResetInChild):
         if self._turn.locked():
             return False
         with self._turn:  # (an interrupt after `acquire` would leave it locked)
-            if len(self._queue) or (self._how.max_wait and not self._queue.alone):
+            queue = self._queue
+            if queue.tickets or (self._how.max_wait and not queue.alone):
                 return False
-            self._queue.alone = True
+            queue.alone = True
             link = getattr(change, "link", None)
             if link is not None:
                 link.tie(new_tip())
@@ -295,7 +292,7 @@ class Writer(ResetInChild):
         future = asyncio.get_running_loop().create_future()
         ticket = _Ticket(change, future)
         self._queue.add(ticket)  # first: the thread sets its flags, then reads the queue
-        if not self._awake and not (self._lingering and ticket.expects_more):
+        if not self._awake and not (self._lingering and _expects_more(change)):
             self._wake_or_commit()
         return future
 
@@ -359,7 +356,7 @@ class Writer(ResetInChild):
     def _linger(self) -> None:
         """Wait briefly if another change is likely and earlier waits were useful."""
         waiting = self._queue.waiting()
-        is_likely = bool(waiting) and all(ticket.expects_more for ticket in waiting)
+        is_likely = bool(waiting) and all(_expects_more(ticket.change) for ticket in waiting)
         if not is_likely or not self._should_linger():
             return
         self._lingering = True

@@ -101,7 +101,7 @@ def together(store, changes, how=AT_ONCE):
         first = pool.submit(commit, changes[0])
         assert store.begun.wait(10)
         rest = [pool.submit(commit, change) for change in changes[1:]]
-        until(lambda: len(writer._queue) == len(changes) - 1)
+        until(lambda: len(writer._queue.tickets) == len(changes) - 1)
         store.opened.set()
         return [found.result(10) for found in (first, *rest)]
 
@@ -141,7 +141,7 @@ def test_what_is_committed_is_let_go_of():
     writer.commit(batch(1))
     asyncio.run(awaited(writer, batch(2)))
     writer.close()
-    assert not writer._queue
+    assert not writer._queue.tickets
 
 
 def test_a_group_holds_no_more_than_it_may():
@@ -270,7 +270,7 @@ def test_several_event_loops_meet_in_one_queue():
         done = [pool.submit(one_loop, 0)]
         assert store.begun.wait(10)
         done += [pool.submit(one_loop, number) for number in range(1, 4)]
-        until(lambda: len(writer._queue) == 4)
+        until(lambda: len(writer._queue.tickets) == 4)
         store.opened.set()
         for found in done:
             found.result(10)
@@ -283,7 +283,7 @@ def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
     writer = Writer(store)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(writer.commit, writes(1))
-        until(lambda: len(writer._queue) == 1)
+        until(lambda: len(writer._queue.tickets) == 1)
         writer.commit(batch(1))
         waiting.result(1)
     assert store.groups == [["t1", "t1"]]
@@ -390,7 +390,7 @@ def test_one_wait_in_vain_among_useful_ones_leaves_out_none(monkeypatch):
 
     def turn(pool):
         waiting = pool.submit(writer.commit, writes(1))
-        until(lambda: len(writer._queue) == 1)
+        until(lambda: len(writer._queue.tickets) == 1)
         writer.commit(batch(1))
         waiting.result(1)
 
