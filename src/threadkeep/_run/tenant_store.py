@@ -20,7 +20,6 @@ from threadkeep._core.engine.operation import (
     Request,
 )
 from threadkeep._core.engine.usage import Counters
-from threadkeep._core.engine.working_set import PrefixedSet
 from threadkeep._run.first_change import FirstChange
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
@@ -47,7 +46,7 @@ class TenantStore(LayeredBackend):
         self._home = whole._home  # noqa: SLF001 - the same backend's
         self.cold, self.tiering, self.retention = whole.cold, whole.tiering, whole.retention
         self._archives = self._writer = self._loop_writers = self._hot = self._cache = None
-        self.working_set = PrefixedSet(whole.working_set, names.prefix)
+        self.working_set = whole.working_set.part(names.prefix)
         self._use(())
 
     @property

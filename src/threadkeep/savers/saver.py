@@ -406,7 +406,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         except ThreadkeepError as error:
             self._store.run(put.save(self._engine, call, (built, error)))
         except BaseException:
-            built.appender.failed()
+            built.draft.failed()
             raise
         else:
             remember(self._engine, place, built)
@@ -424,7 +424,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         except ThreadkeepError as error:
             await self._store.arun_here(put.save(self._engine, call, (built, error)))
         except BaseException:
-            built.appender.failed()
+            built.draft.failed()
             raise
         else:
             remember(self._engine, place, built)

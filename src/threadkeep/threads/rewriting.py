@@ -14,7 +14,7 @@ from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.draft import INLINE_MAX
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import CheckpointKey, Lineage, by_log, write_key
-from threadkeep._core.engine.logs import EXCLUSIVE
+from threadkeep._core.engine.logs import NEW_LOG_BITS
 from threadkeep._core.engine.model import (
     CheckpointRow,
     Segment,
@@ -104,6 +104,7 @@ class _Work:
         self.result = Renewed(rows)
         self._made: dict[object, Ref] = {}  # values that functions of channels have changed
         self._bases: dict[tuple[str, str], RawElement] = {}  # the last of each channel
+        self._log = engine.token(NEW_LOG_BITS)  # of new values
 
     # -- elements --------------------------------------------------------------------
 
@@ -213,15 +214,15 @@ class _Work:
         return ref if data is None else Inline(data, ref.needs)
 
     def _stored(self, channel: tuple[str, str], value: object) -> Ref:
-        """Store a value that a channel's function returned, as one element of a new log."""
+        """Store a value that a channel's function returned, as an element of a new log."""
         data = self.codec.encode(value)
         if len(data) <= INLINE_MAX:
             return Inline(data)
         element, depth, uses, anchor = elements.patch_against(self._bases.get(channel), data)
-        log = EXCLUSIVE + self.engine.token(EXCLUSIVE.bit_length() - 1)
-        self.result.added.append(Segment(log, 0, 1, pack([element], self.engine.compression)))
-        self._bases[channel] = RawElement(data, log, 0, depth, uses, anchor)
-        return Cell(log, 0, uses)
+        log, pos = self._log, len(self.result.added)
+        self.result.added.append(Segment(log, pos, 1, pack([element], self.engine.compression)))
+        self._bases[channel] = RawElement(data, log, pos, depth, uses, anchor)
+        return Cell(log, pos, uses)
 
 
 def _range(span: Span) -> range:

@@ -10,14 +10,9 @@ from threadkeep._core.codec import Codec
 from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine import refs
 from threadkeep._core.engine.differences import SeenSequence, to_watch
+from threadkeep._core.engine.draft import Draft
 from threadkeep._core.engine.elements import Elements
-from threadkeep._core.engine.logs import (
-    FULL_BYTES,
-    FULL_COUNT,
-    KEYFRAMES,
-    Appender,
-    TailSegment,
-)
+from threadkeep._core.engine.logs import FULL_BYTES, FULL_COUNT, KEYFRAMES, TailSegment
 from threadkeep._core.engine.model import (
     HIDDEN,
     OWN_NS,
@@ -43,6 +38,7 @@ from threadkeep._core.engine.rows import Write, counting, manifest_of
 from threadkeep._core.engine.shadow import Shadow
 from threadkeep._core.engine.shapes import ChannelShapes, refuse_marked
 from threadkeep._core.engine.snapshots import (
+    ITSELF,
     ChannelValue,
     CheckpointSnapshot,
     Keyframe,
@@ -212,7 +208,8 @@ def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:
     items = list(value) if keys is None else list(value.values())
     shadow = Shadow.of(to_watch(keys, items))
     raws = {i: found.raw(*refs.cut(ref.spans, i, i + 1)[0][:2]) for i in shadow.opaque}
-    return RunValue(ref.kind, ref.spans, SeenSequence(keys, items, shadow), weight, raws)
+    seen = SeenSequence(keys, items, shadow, len(items))
+    return RunValue(ref.kind, ref.spans, seen, weight, raws)
 
 
 def resume_logs(
@@ -244,7 +241,7 @@ def resume_logs(
         if segment.count < FULL_COUNT and size < FULL_BYTES:
             tail = TailSegment(elements, size, len(segment.data))
             tails.append((segment.log, segment.start, tail))
-    memory.note_tails(tails, proof)
+    memory.publish(proof, tails)
 
 
 def keyframe_of(
@@ -269,7 +266,7 @@ class Built(NamedTuple):
     memory: ThreadMemory
     proof: Proof
     batch: Batch
-    appender: Appender
+    draft: Draft
     state: CheckpointSnapshot | None = None
     reported: Reported | None = None
     fence: HeadFence | None = None  # the head that the run expects
@@ -283,18 +280,23 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 
 def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     """Publish a committed batch to the working set."""
-    built.appender.committed()
-    memory, state = built.memory, built.state
-    if built.by is not None:
-        built.by.saved((engine.working_set.key, place.thread), built.batch, built.proof)
-    memory.note_tails(built.appender.tails, built.proof)
-    counts, touch = engine.working_set.counts, built.batch.touch
+    memory, proof, batch, draft, state, reported, fence, begins, by = built
+    thread, working_set = place.thread, engine.working_set
+    draft.committed()
+    if by is not None:  # (ids of rows are separate objects)
+        if state is not None:
+            own_id, task = state.id, ITSELF
+        else:
+            (row,) = batch.writes
+            own_id, task = row.checkpoint_id, (row.task_id, row.run)
+        by.note(((working_set.key, thread), place.ns, own_id), (task,), proof)
+    left = memory.publish(proof, draft.tails, state, fence, reported, begins=begins)
+    counts, touch = working_set.counts, batch.touch
     size = 0 if touch is None else touch.size
     counts.written += size
     if state is not None:
-        left = memory.publish(state, built.proof, built.fence, built.reported, begins=built.begins)
         if memory.newest_bytes > size:
             counts.saved += memory.newest_bytes - size
         if left is not None:
-            engine.forked(place.thread, left, state.id)
-    engine.working_set.settle(place.thread, memory)
+            engine.forked(thread, left, state.id)
+    working_set.settle(thread, memory)

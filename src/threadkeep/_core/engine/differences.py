@@ -7,7 +7,7 @@ unchanged shadow, or by exact comparison of a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -35,46 +35,35 @@ class Piece(NamedTuple):
     stop: int
 
 
-class SeenSequence:
-    """A sequence as last seen: `keys` of a dict, `items` (values), and their shadow. Immutable.
+@quick
+class SeenSequence(NamedTuple):
+    """A sequence as last seen: `keys` of a dict, its elements or values, and their shadow.
 
     A version that only appends shares the list of the previous version, which is then longer than
     that version: copying would touch every element.
     """
 
-    __slots__ = ("_items", "keys", "shadow", "size")
-
-    def __init__(self, keys: list[Any] | None, items: list[Any], shadow: Shadow) -> None:
-        """Take ownership of the lists."""
-        self.keys = keys
-        self.shadow = shadow
-        self.size = len(items)
-        self._items = items
+    keys: list[Any] | None
+    every: list[Any]  # the first `size` belong to it
+    shadow: Shadow
+    size: int
 
     @property
     def items(self) -> list[Any]:
         """The elements, or a dict's values, in a fresh list."""
-        return self._items[: self.size]
+        return self.every[: self.size]
 
-    def item(self, number: int) -> Any:
-        """The element, or a dict's value, at this index, 0 to `size - 1`."""
-        return self._items[number]
-
-    def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any], *others: Shadow) -> bool:
-        """Return True if the value is exactly this, and `others` hold, at this instant."""
-        shadow = self.shadow.extended(*others) if others else self.shadow
-        return shadow.holds_in(value, self.keys, self._items, self.size)
-
-    def behind(self, value: list[Any]) -> list[Any] | None:
-        """Return the elements appended to these, or None if `value` does not extend them."""
-        return behind(self._items, self.size, value)
+    def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> bool:
+        """Return True if the value is exactly this at this instant."""
+        return self.shadow.holds_in(value, self.keys, self.every, self.size)
 
     def followed(self, new: list[Any], shadow: Shadow) -> SeenSequence:
         """Return this list with new elements appended. Called by one thread at a time."""
-        # If another version has extended the list already, copy it.
-        items = self._items if len(self._items) == self.size else self.items
+        keys, items, before, size = self
+        if len(items) != size:  # another version has extended the list already
+            items = items[:size]
         items += new
-        return SeenSequence(None, items, shadow)
+        return SeenSequence(keys, items, before.extended(shadow), size + len(new))
 
 
 @quick
@@ -83,14 +72,10 @@ class Comparison(NamedTuple):
 
     keys: list[Any] | None
     items: list[Any]  # from number `first` on
-    pieces: list[Piece]
-    watched: WatchedCopies  # from number `start` on; others are the last version's, unchanged
-    start: int = 0
     first: int = 0
-
-    @property
-    def size(self) -> int:
-        return self.first + len(self.items)
+    pieces: list[Piece] | None = None  # None: all `items` are new
+    watched: WatchedCopies | None = None  # of those from number `start` on that may have changed
+    start: int = 0
 
 
 _CONSTANT = {str, int, bool, float, bytes, type(None)}
@@ -106,8 +91,7 @@ def to_watch(keys: list[Any] | None, items: list[Any]) -> list[Any]:
 def compare(
     value: list[Any] | tuple[Any, ...] | dict[Any, Any],
     old: SeenSequence | None,
-    *,
-    trust: bool = False,
+    trust: bool = False,  # noqa: FBT001, FBT002 - called for every value
 ) -> Comparison:
     """Compare a value, which may keep changing, with its last version.
 
@@ -115,24 +99,23 @@ def compare(
     shadow.
     """
     if old is not None and old.keys is None and type(value) is list:
-        new = old.behind(value)
+        new = behind(old.every, old.size, value)
         if new is not None and (old.shadow.holds() if not trust else not old.shadow.is_opaque):
-            kept = [Piece(0, 0, old.size)] if old.size else []
-            added = [Piece(None, old.size, old.size + len(new))] if new else []
-            return Comparison(None, new, kept + added, copy_and_watch(new), old.size, old.size)
+            return Comparison(None, new, old.size)
     keys, items = _copied(value)
-    if old is None or (old.keys is None) != (keys is None) or is_fragment(old, items):
-        return whole(keys, items)
+    if old is None or (old.keys is None) != (keys is None) or _is_fragment(old, items):
+        return Comparison(keys, items)
     changed = old.shadow.opaque if trust else old.shadow.changed()
     return _Comparer(old, keys, items, changed).cut()
 
 
-def whole(keys: list[Any] | None, items: list[Any]) -> Comparison:
-    """Return a comparison in which all elements are new."""
-    return Comparison(keys, items, [Piece(None, 0, len(items))], _copies(keys, items))
+def new_of(pieces: Iterable[Piece]) -> list[int]:
+    """Return the indexes of the new elements."""
+    return [i for piece in pieces if piece.old is None for i in range(piece.start, piece.stop)]
 
 
-def _copies(keys: list[Any] | None, items: list[Any]) -> WatchedCopies:
+def watch(keys: list[Any] | None, items: list[Any]) -> WatchedCopies:
+    """Copy and watch elements, or a dict's items."""
     elements = to_watch(keys, items)
     found = copy_and_watch(elements)
     return found if elements is items else found._replace(copies=[v for _, v in found.copies])
@@ -147,46 +130,39 @@ def _copied(
     return None, list(value)
 
 
-def is_fragment(old: SeenSequence, items: list[Any]) -> bool:
+def _is_fragment(old: SeenSequence, items: list[Any]) -> bool:
     """Return True for a few elements of their own next to a long list, as in a write."""
     if not items or 4 * len(items) >= old.size:
         return False
-    return items[0] is not old.item(0) and items[-1] is not old.item(old.size - 1)
+    return items[0] is not old.every[0] and items[-1] is not old.every[old.size - 1]
 
 
 def shadows(
-    now: Comparison, old: SeenSequence | None, found: Mapping[int, Shadow]
+    now: Comparison, pieces: list[Piece], old: SeenSequence, found: Mapping[int, Shadow]
 ) -> tuple[Shadow, list[Shadow]]:
     """Return the shadow of a sequence as it is stored; `found` are known shadows of elements.
 
     Also returns the shadows of the last version's elements that were replaced by equal ones: the
     stored bytes are right only as long as these hold too.
     """
-    stop = now.start + len(now.watched.copies)
-    if old is None or now.first:
-        middle = _joined(now, found, stop)
-        return (old.shadow.extended(middle) if old else middle), []
+    items, start, taken = now.items, now.start, now.watched or watch(None, [])
+    stop = start + len(taken.copies)
     parts, others = dict(found), []
-    for piece in now.pieces:
-        start, end = max(piece.start, now.start), min(piece.stop, stop)
-        if piece.old is None or start >= end:
+    for piece in pieces:
+        first, end = max(piece.start, start), min(piece.stop, stop)
+        if piece.old is None or first >= end:
             continue
         shift = piece.old - piece.start
-        same = [i for i in range(start, end) if old.item(i + shift) is now.items[i]]
+        same = [i for i in range(first, end) if old.every[i + shift] is items[i]]
         parts |= {i: old.shadow.part(i + shift, i + shift + 1) for i in same}
-        if len(same) < end - start:
-            others.append(old.shadow.part(start + shift, end + shift))
-    before = old.shadow.part(0, now.start)
-    behind = old.shadow.part(old.size - (now.size - stop), old.size)
-    return before.extended(_joined(now, parts, stop), behind), others
-
-
-def _joined(now: Comparison, parts: Mapping[int, Shadow], stop: int) -> Shadow:
-    taken = now.watched.shadow
-    if not parts:
-        return taken
-    numbers = [(i, i - now.start) for i in range(now.start, stop)]
-    return Shadow.joined([parts.get(i) or taken.part(n, n + 1) for i, n in numbers])
+        if len(same) < end - first:
+            others.append(old.shadow.part(first + shift, end + shift))
+    middle = taken.shadow
+    if parts:
+        numbers = [(i, i - start) for i in range(start, stop)]
+        middle = Shadow.joined([parts.get(i) or middle.part(n, n + 1) for i, n in numbers])
+    after = old.shadow.part(old.size - (len(items) - stop), old.size)
+    return old.shadow.part(0, start).extended(middle, after), others
 
 
 class _Comparer:
@@ -203,7 +179,7 @@ class _Comparer:
         self.behind = self._same_back()
         stop = len(items) - self.behind
         middle = None if keys is None else keys[self.start : stop]
-        self.watched = _copies(middle, items[self.start : stop])
+        self.watched = watch(middle, items[self.start : stop])
 
     def cut(self) -> Comparison:
         back, size = len(self.items) - self.behind, len(self.items)
@@ -218,7 +194,7 @@ class _Comparer:
                 pieces.append(Piece(source, j, j + 1))
         if self.behind:
             pieces.append(Piece(self.old.size - self.behind, back, size))
-        return Comparison(self.keys, self.items, pieces, self.watched, self.start)
+        return Comparison(self.keys, self.items, 0, pieces, self.watched, self.start)
 
     def _same_front(self) -> int:
         at = min([same_front(old, new) for old, new in self.rows])
@@ -264,7 +240,7 @@ class _Comparer:
         for old, new in self.rows[1:]:
             if old[i] is not new[j] and not same(old[i], new[j]):
                 return False
-        kept = self.old.item(i)
+        kept = self.old.every[i]
         return kept is self.items[j] or same(kept, self.watched.copies[j - self.start])
 
 

@@ -1,41 +1,49 @@
-"""Draft: turning the values of a call into references, storing only new elements.
+"""Draft: one batch on its way into the store: its values as references, and its new elements.
 
-Invariant: the stored value is the value at one instant during the call, though the program may keep
-changing it. New elements are encoded from copies. Before anything is appended, all shadows and the
-sequence itself are checked together. If the check fails, the value is tried again, and in the end
-copied as a whole.
+Invariants:
+
+- The stored value is the value at one instant during the call, though the program may keep changing
+  it. New elements are encoded from copies. Before anything is appended, all shadows and the
+  sequence itself are checked together. If the check fails, the value is tried again, and in the end
+  copied as a whole.
+- A batch carries each position that it was given, and the segments that it borrows from other
+  batches until those are committed.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.codec import Codec
+from threadkeep._core.codec.frame import Compression, pack
+from threadkeep._core.codec.introspection import layout
 from threadkeep._core.engine import elements, refs
 from threadkeep._core.engine.differences import (
     Comparison,
     SeenSequence,
     compare,
-    is_fragment,
+    new_of,
     shadows,
-    whole,
+    watch,
 )
-from threadkeep._core.engine.logs import (
-    NO_KEY,
-    SPANS_FREE,
-    Appender,
-    Element,
-    in_common,
-    new_elements,
-    passing,
-    spans_of,
-    too_scattered,
-    was_changed,
-)
-from threadkeep._core.engine.model import Span
+from threadkeep._core.engine.logs import FULL_BYTES, FULL_COUNT, OpenLog, Tail, TailSegment
+from threadkeep._core.engine.model import Segment, Span
+from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
-from threadkeep._core.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy_and_watch, is_state
+from threadkeep._core.engine.shadow import (
+    KINDS,
+    ONE_LEAF,
+    STATES,
+    Shadow,
+    WatchedCopies,
+    copy_and_watch,
+    is_leaf,
+    is_state,
+)
 from threadkeep._core.engine.snapshots import (
+    NO_RAWS,
+    BatchSegments,
     CellValue,
     ChannelValue,
     RawElement,
@@ -52,14 +60,45 @@ from threadkeep.errors import ThreadkeepError, UnserializableError
 _PASSING = "passing"  # the log of values that will change before a channel holds them
 INLINE_MAX = 64  # bytes of the largest value kept in the manifest itself
 INLINE_USING = 512  # the same for a value that refers to elements: a graph's input
+SEGMENT_BYTES = 256 * 1024  # new elements are cut into segments of about this size
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
 _FEW = 4  # elements of a list that is not long
 _LARGE = 256 * 1024  # bytes of a list that is remembered as a whole
+_SPANS_FREE = 32  # spans that a value may have without being rewritten
 _TRIES = 3  # attempts at a changing value before it is copied as a whole
 
 Stored: TypeAlias = tuple[Ref, ChannelValue]
 _KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_Run: TypeAlias = tuple[int, int, list[bytes], int]  # log, start, elements, bytes
+
+
+_Places: TypeAlias = list[Any]
+"""Of each new element a `StoredObject`, or None as long as it has no place."""
+
+
+@quick
+class _New(NamedTuple):
+    """The new elements of a sequence, and their indexes in `now.items`."""
+
+    channel: str
+    now: Comparison
+    items: list[Any]
+    numbers: Sequence[int]
+
+
+@quick
+class _Encoded(NamedTuple):
+    """New elements of a sequence, encoded from copies."""
+
+    copies: list[Any]
+    data: list[bytes]
+    shadow: Shadow
+    at: Sequence[int]  # their indexes in the shadow
+    raws: Mapping[int, bytes]  # the bytes of opaque ones, by index in the sequence
+
+
+_NOTHING = _Encoded([], [], ONE_LEAF, (), NO_RAWS)
 
 
 class _MovedError(Exception):
@@ -67,160 +106,105 @@ class _MovedError(Exception):
 
 
 class Draft:
-    """The values of one call on their way into the store; `writes`: they are pending writes."""
+    """One batch of one namespace of a thread; `writes`: of pending writes."""
 
-    __slots__ = ("_known", "_placed", "_settles", "appender", "codec", "fresh", "memory", "writes")
+    __slots__ = (
+        *("memory", "codec", "ns", "compression", "writes", "home", "fresh", "stored"),
+        *("dropped", "tails", "_size", "_settles", "_placed", "_known"),
+        *("_runs", "_borrowed", "_sealed", "_seals"),
+    )
 
     def __init__(
-        self, memory: ThreadMemory, codec: Codec, appender: Appender, *, writes: bool = False
+        self,
+        memory: ThreadMemory,
+        codec: Codec,
+        ns: str,
+        compression: Compression,
+        *,
+        writes: bool = False,
     ) -> None:
         self.memory = memory
         self.codec = codec
-        self.appender = appender
+        self.ns = ns
+        self.compression = compression
         self.writes = writes
+        self.home = BatchSegments()
         self.fresh = 0  # bytes that the values do not share with the previous ones
+        self.stored = 0  # bytes by which the committed segments grow (or shrink)
+        self._size = 0  # bytes of the elements
         self._settles = False  # the value is a copy
         self._placed: list[StoredObject] = []
         self._known: list[tuple[str, StoredValue]] = []
+        self._runs: list[_Run] = []
+        self.tails: list[tuple[int, int, TailSegment]] = []  # (log, start, segment)
+        # Most batches have none of these.
+        self.dropped: tuple[tuple[int, int, int], ...] = ()  # log, start, count
+        self._borrowed: dict[tuple[int, int], Segment] | None = None
+        self._sealed: tuple[Segment, ...] = ()
+        self._seals: tuple[tuple[OpenLog, Tail, Tail], ...] = ()
+
+    # -- values ------------------------------------------------------------------------
 
     def value(self, channel: str, value: Any, old: ChannelValue | None = None) -> Stored:
         """Store a channel's value, as it is at one instant, given its last seen value."""
         try:
-            # Shortcuts for the most common values.
-            kind = type(value)
-            if kind in _SCALARS:
-                done = self._scalar(value)
-            elif kind is not list:
-                done = None
-            elif self.writes:
-                done = self._written(channel, value, old)
-            else:
-                done = self._grown(channel, value, old)
-            return done or self._any(channel, value, old)
-        except ThreadkeepError as exc:
+            if type(value) in _SCALARS:
+                data = self.codec.encode(value)
+                size = len(data)
+                if size <= INLINE_MAX:
+                    self.fresh += size
+                    return Inline(data), CellValue(value, ONE_LEAF, data, (), None, size)
+            return self._value(channel, value, old, trust=True)
+        except (ThreadkeepError, _MovedError) as exc:
+            if isinstance(exc, _MovedError) or _was_changed(exc):
+                return self._again(channel, value, old)
             exc.at(channel=channel)
             raise
 
-    def _scalar(self, value: Any) -> Stored | None:
-        data = self.codec.encode(value)
-        if len(data) > INLINE_MAX:
-            return None
-        self.fresh += len(data)
-        return Inline(data), CellValue(value, ONE_LEAF, data, (), None, len(data))
-
-    def _grown(self, channel: str, value: list[Any], old: ChannelValue | None) -> Stored | None:
-        """Store a list whose elements after the last version's were stored a moment ago."""
-        recent = self.memory.recent
-        if type(old) is not RunValue or old.kind != refs.LIST or not self.codec.divides(value):
-            return None
-        before = old.seen
-        new = before.behind(value)
-        if not new or recent.is_known(channel, value):
-            return None
-        placed = recent.all_placed(new)
-        if placed is None:
-            return None
-        seen = before.followed(new, before.shadow.extended(*[found.shadow for found in placed]))
-        return self._extended(value, seen, old.spans, placed, old.weight)
-
-    def _extended(
-        self,
-        value: list[Any],
-        seen: SeenSequence,
-        before: tuple[Span, ...],
-        placed: list[StoredObject],
-        weight: int,
-    ) -> Stored | None:
-        """Refer to stored spans and the objects after them; None if the list has changed."""
-        spans = refs.merged((*before, *[found.span for found in placed]))
-        if seen.shadow.is_opaque or len(spans) > SPANS_FREE or not seen.is_now(value):
-            return None
-        for found in placed:
-            self.appender.borrow(found.home, found.span)
-            weight += found.size
-        return Run(refs.LIST, spans), RunValue(refs.LIST, spans, seen, weight)
-
-    def _written(self, channel: str, value: list[Any], old: ChannelValue | None) -> Stored | None:
-        """Store a short list of objects, as a task writes it for a collecting channel."""
-        recent, items = self.memory.recent, value.copy()
-        if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
-            return None
-        if type(old) is RunValue and not _is_apart(old.seen, items):
-            return None
-        if recent.is_known(channel, value) or not self.codec.divides(value):
-            return None
-        placed = recent.all_placed(items)
-        if placed is not None:
-            shadow = Shadow.joined([found.shadow for found in placed])
-            return self._extended(value, SeenSequence(None, items, shadow), (), placed, 0)
-        return None if recent.has_any(items) else self._new(channel, value, items)
-
-    def _new(self, channel: str, value: list[Any], items: list[Any]) -> Stored | None:
-        """Store a list of objects that are all new; None if it changes meanwhile."""
-        copies, shadow, _ = copy_and_watch(items)
+    def _again(self, channel: str, value: Any, old: ChannelValue | None) -> Stored:
+        """Store a value that changes meanwhile; in the end, a copy of the whole."""
         try:
-            elements = [self.codec.encode(copy) for copy in copies]
-        except UnserializableError as exc:
-            if not was_changed(exc):
-                raise
-            return None
-        seen = SeenSequence(None, items, shadow)
-        if shadow.is_opaque or not seen.is_now(value):
-            return None
-        own_log = self._aside(channel, items) if any(map(passing, copies)) else channel
-        log, start = self.appender.append(own_log, elements)
-        home, weight = self.appender.home, 0
-        for number, item in enumerate(items):
-            size, at = len(elements[number]), start + number
-            own = shadow if len(items) == 1 else shadow.part(number, number + 1)
-            self._placed.append(StoredObject(item, own, Span(log, at, at + 1), size, home))
-            weight += size
-        self.fresh += weight
-        spans = (Span(log, start, start + len(items)),)
-        run, held = Run(refs.LIST, spans), RunValue(refs.LIST, spans, seen, weight)
-        if weight > _LARGE:  # (too large to be remembered one by one)
-            self._known.append((channel, StoredValue(value, run, held, home, weight)))
-        return run, held
-
-    def _any(self, channel: str, value: Any, old: ChannelValue | None) -> Stored:
-        try:
-            for attempt in range(_TRIES):
+            for _ in range(_TRIES - 1):
                 try:
-                    return self._value(channel, value, old, trust=attempt == 0)
+                    return self._value(channel, value, old, trust=False)
                 except _MovedError:
                     continue
                 except UnserializableError as exc:
-                    if not was_changed(exc):
+                    if not _was_changed(exc):
                         raise
             self._settles = True
-            return self._value(channel, copy_and_watch([value]).copies[0], None)
+            return self._value(channel, copy_and_watch([value]).copies[0], None, trust=False)
+        except ThreadkeepError as exc:
+            exc.at(channel=channel)
+            raise
         finally:
             self._settles = False
 
-    def _value(
-        self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool = False
-    ) -> Stored:
-        known = self.memory.recent.known(channel, value)
-        if known is not None:
+    def _value(self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool) -> Stored:
+        """Store a value; with `trust`, objects that were seen count as unchanged until the end."""
+        known = self.memory.recent.values.get((channel, id(value)))
+        if known is not None and known.holds(value):
             for span in known.ref.needs:
-                self.appender.borrow(known.home, span)
+                self.borrow(known.home, span)
             return known.ref, known.held
-        before, kind = self.appender.size, _KINDS.get(type(value))
+        before, kind = self._size, _KINDS.get(type(value))
         if channel == START and isinstance(value, dict):
             ref, held = self._input(channel, value)
-        elif kind is None or not self.codec.divides(value):
+        elif kind is None or (kind == refs.DICT and not self.codec.divides(value)):
             cell = old if isinstance(old, CellValue) else None
             ref, held = self._single(channel, value, cell)
-        elif isinstance(old, RunValue) and old.kind == kind:
-            now = compare(value, old.seen, trust=trust)
-            ref, held = self._run(channel, kind, value, now, old)
+        elif type(old) is RunValue and old.kind == kind:
+            if self.writes and kind == refs.LIST and _is_apart(old.seen, value):
+                old = None
+            return self._sequence(channel, kind, value, old, trust=trust)
+        elif (small := self._small(value)) is not None:
+            ref, held = small
         else:
-            small = self._small(value)
-            ref, held = small or self._run(channel, kind, value, compare(value, None), None)
+            return self._sequence(channel, kind, value, None, trust=trust)
         # A single value is held whole, even if little of it had to be stored.
-        size = held.weight if isinstance(held, CellValue) else self.appender.size - before
+        size = held.weight if isinstance(held, CellValue) else self._size - before
         self.fresh += size
-        self._known.append((channel, StoredValue(value, ref, held, self.appender.home, size)))
+        self._known.append((channel, StoredValue(value, ref, held, self.home, size)))
         return ref, held
 
     def _moved(self) -> None:
@@ -230,7 +214,231 @@ class Draft:
 
     def settle(self, proof: Proof) -> None:
         """Remember where values were put. Called when the segments are packed."""
-        self.memory.remember(self._placed, self._known, proof)
+        if self._placed or self._known:
+            self.memory.remember(self._placed, self._known, self._size, proof)
+
+    # -- lists, tuples and dicts -------------------------------------------------------
+
+    def _sequence(
+        self,
+        channel: str,
+        kind: int,
+        value: Any,
+        old: RunValue | None,
+        *,
+        trust: bool,
+        afresh: bool = False,
+    ) -> Stored:
+        """Store the new elements of a value; `afresh`: all elements, wherever they are stored."""
+        seen = None if old is None else old.seen
+        now = compare(value, seen, trust)
+        numbers: Sequence[int] = range(len(now.items))
+        pieces, items = now.pieces, now.items
+        if pieces is not None:
+            numbers = new_of(pieces)
+            items = [items[i] for i in numbers]
+        new = _New(channel, now, items, numbers)
+        places, rest, is_known = self._find(new, trust, afresh)
+        made = self._encoded(new, rest) if rest else _NOTHING
+        after, others = _watched(new, seen, places, len(rest), made.shadow)
+        keys, items, shadow, size = after
+        if others:
+            shadow = shadow.extended(*others)
+        if not shadow.holds_in(value, keys, items, size):
+            self._moved()
+            after = SeenSequence(keys, after.items, Shadow.of_unwatched(size), size)
+        before = self._size
+        if rest:
+            is_known = self._put(new, rest, places, made, old) and is_known
+        spans, weight = _spans_of(now, places, old)
+        if old is not None and len(places) < size:
+            weight += old.weight * (size - len(places)) // old.seen.size
+        run, held = Run(kind, spans), RunValue(kind, spans, after, weight, made.raws)
+        grown = self._size - before
+        self.fresh += grown
+        if not is_known or grown > _LARGE:  # (too large to be remembered one by one)
+            if (
+                not is_known
+                and rest
+                and old is not None
+                and len(places) <= min(size - 1, _SHARE_MOST)
+            ):
+                self._know_part(kind, new, rest, places)
+            self._known.append((channel, StoredValue(value, run, held, self.home, grown)))
+        if len(spans) > _SPANS_FREE and old is not None and 3 * len(spans) ** 2 > weight:
+            # The spans take as much space as the value: each costs about 6 bytes in every following
+            # manifest, so n changes that each split one more span cost n * n * 3 bytes.
+            self.memory.logs.start(self.ns, channel)
+            return self._sequence(channel, kind, value, None, trust=trust, afresh=True)
+        return run, held
+
+    def _find(
+        self,
+        new: _New,
+        trust: bool,  # noqa: FBT001 - as for `_sequence`
+        afresh: bool,  # noqa: FBT001 - likewise
+    ) -> tuple[_Places, Sequence[int], bool]:
+        """Find elements that were stored a moment ago, for example as a write.
+
+        Returns their places, the indexes of the rest, and True if all found are objects that are
+        found again by their identity.
+        """
+        _, now, items, _ = new
+        recent, count = self.memory.recent, len(items)
+        if afresh or now.keys is not None:
+            places: _Places = [None] * count
+        else:  # (each record keeps its object, so that no other one has the same `id`)
+            places = [*map(recent.objects.get, map(id, items))]
+            if not trust:
+                places = [one if one and one.shadow.holds() else None for one in places]
+        unknown = places.count(None)
+        rest: Sequence[int] = range(count)
+        if unknown < count:
+            rest = [k for k in rest if places[k] is None] if unknown else ()
+        if unknown and recent.parts and not afresh:
+            rest = self._find_parts(new, rest, places)
+        if len(rest) < count:
+            for place in places:
+                if place is not None and not place.home.committed:
+                    self.borrow(place.home, place.span)
+        return places, rest, now.pieces is None and len(rest) == unknown
+
+    def _find_parts(self, new: _New, rest: Sequence[int], places: _Places) -> Sequence[int]:
+        """Find elements that came with a list or dict that is stored already; return the rest."""
+        parts, at = self.memory.recent.parts, 0
+        channel, _, items, _ = new
+        left: list[int] = []
+        while at < len(rest):
+            count, found = 0, parts.get((channel, id(items[rest[at]])))
+            if found is None:
+                left.append(rest[at])
+                at += 1
+                continue
+            known, offset = found
+            held = known.held
+            if type(held) is RunValue and held.seen.shadow.holds():
+                count = _in_common(new, rest[at:], held.seen, offset)
+                each = held.weight // held.seen.size
+                for n, k in enumerate(rest[at : at + count], offset):
+                    (span,) = refs.cut(held.spans, n, n + 1)
+                    shadow = held.seen.shadow.part(n, n + 1)
+                    places[k] = StoredObject(items[k], shadow, span, each, known.home)
+            if not count:
+                left.append(rest[at])
+            at += count or 1
+        return rest if len(left) == len(rest) else left
+
+    def _encoded(self, new: _New, rest: Sequence[int]) -> _Encoded:
+        """Encode elements from copies."""
+        _, (keys, _, first, _, watched, start), items, numbers = new
+        own = None if keys is None else [keys[numbers[k]] for k in rest]
+        encode, at = self.codec.encode, rest
+        if watched is not None:
+            every, shadow, _ = watched
+            at = [numbers[k] - start for k in rest]
+            copies = [every[n] for n in at]
+        else:
+            if len(rest) < len(items):
+                at, items = range(len(rest)), [items[k] for k in rest]
+            copies, shadow, _ = copy_and_watch(items) if own is None else watch(own, items)
+        if own is None:
+            data = [*map(encode, copies)]
+        else:
+            data = [encode([key, copy]) for key, copy in zip(own, copies, strict=True)]
+        raws: Mapping[int, bytes] = NO_RAWS
+        if shadow.is_opaque:
+            hidden, each = shadow.opaque, zip(rest, at, data, strict=True)
+            raws = {first + numbers[k]: raw for k, n, raw in each if n in hidden}
+        return _Encoded(copies, data, shadow, at, raws)
+
+    def _put(
+        self,
+        new: _New,
+        rest: Sequence[int],
+        places: _Places,
+        made: _Encoded,
+        old: RunValue | None,
+    ) -> bool:
+        """Append elements to the channel's log, and remember objects by identity.
+
+        Returns True if all of them are remembered.
+        """
+        copies, data, shadow, at, raws = made
+        channel, now, items, _ = new
+        home = self.home
+        if self.writes and any(map(_passing, copies)):
+            channel = self._aside(channel, [items[k] for k in rest])
+        if raws or (self.memory.recent.reserved and not self.writes):
+            spans = self._put_apart(new, rest, made, old)
+        else:
+            log, start = self.append(channel, data)
+            spans = [Span(log, n, n + 1) for n in range(start, start + len(data))]
+        if len(places) > _SHARE_MOST:
+            for k, span, raw in zip(rest, spans, data, strict=True):
+                places[k] = StoredObject(items[k], shadow, span, len(raw), home)
+            return False
+        is_known, is_list = True, now.keys is None
+        for k, n, span, raw in zip(rest, at, spans, data):  # noqa: B905 - costs as much as the loop
+            item, part = items[k], shadow.part(n, n + 1)
+            place = places[k] = StoredObject(item, part, span, len(raw), home)
+            if is_list and KINDS[type(item)] in STATES and not part.is_opaque:
+                self._placed.append(place)
+            else:
+                is_known = False
+        return is_known
+
+    def _put_apart(
+        self, new: _New, rest: Sequence[int], made: _Encoded, old: RunValue | None
+    ) -> list[Span]:
+        """Put elements at their reserved positions; opaque ones only if they have changed."""
+        data, spans = made.data, list[Any]([None] * len(rest))
+        if made.raws and old is not None:
+            for n, k in enumerate(rest):
+                i = new.numbers[k]
+                if i in old.raws and old.raws[i] == made.raws.get(i):
+                    (spans[n],) = refs.cut(old.spans, i, i + 1)
+        if not self.writes:
+            each = zip(spans, rest, data, strict=True)
+            spans = [span or self._fill_reserved(new.items[k], raw) for span, k, raw in each]
+        todo = [n for n, span in enumerate(spans) if span is None]
+        if todo:
+            log, start = self.append(new.channel, [data[n] for n in todo])
+            for at, n in enumerate(todo, start):
+                spans[n] = Span(log, at, at + 1)
+        return spans
+
+    def _know_part(self, kind: int, new: _New, rest: Sequence[int], found: _Places) -> None:
+        """Remember these elements for the write that brought them, if it comes later."""
+        places, all_keys = [found[k] for k in rest], new.now.keys
+        spans = refs.merged([place.span for place in places])
+        items = [place.value for place in places]
+        keys = None if all_keys is None else [all_keys[new.numbers[k]] for k in rest]
+        weight = sum([place.size for place in places])
+        shadow = Shadow.joined([place.shadow for place in places])
+        held = RunValue(kind, spans, SeenSequence(keys, items, shadow, len(items)), weight)
+        part = StoredValue(items, Run(kind, spans), held, self.home, weight)
+        self._known.append((new.channel, part))
+
+    def _aside(self, channel: str, items: list[Any]) -> str:
+        """Return the log for objects that LangGraph will still give an id.
+
+        With an id they are other values. The channel's log reserves a position for each, to stay in
+        order.
+        """
+        for item in items:
+            self.memory.recent.reserve(self.ns, channel, item)
+        return f"{channel} {_PASSING}"
+
+    def _fill_reserved(self, item: Any, data: bytes) -> Span | None:
+        place = self.memory.recent.take_reserved(item) if is_state(item) else None
+        if place is None:
+            return None
+        log, pos = place
+        self._runs.append((log, pos, [data], len(data)))
+        self._size += len(data)
+        return Span(log, pos, pos + 1)
+
+    # -- single values -----------------------------------------------------------------
 
     def _small(self, value: Any) -> Stored | None:
         """Store a value inline, if it is small and holds nothing that is stored elsewhere."""
@@ -244,150 +452,6 @@ class Draft:
             return None
         return Inline(data), cell_value(value, shadow, data)
 
-    def _run(
-        self,
-        channel: str,
-        kind: int,
-        value: Any,
-        now: Comparison,
-        old: RunValue | None,
-        *,
-        afresh: bool = False,
-    ) -> Stored:
-        fresh = new_elements(now)
-        for e in [] if afresh else fresh:  # objects just stored, for example as a write
-            placed = self.memory.recent.placed(e.item) if e.key is NO_KEY else None
-            if placed is not None and is_state(e.item):
-                self.appender.borrow(placed.home, placed.span)
-                e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
-        raws = self._find_or_encode(channel, fresh, now, old, afresh=afresh)
-        found = {e.index: e.shadow for e in fresh if e.shadow is not None and not e.data}
-        shadow, others = shadows(now, old.seen if old else None, found)
-        if old is not None and now.first:
-            seen = old.seen.followed(now.items, shadow)
-        else:
-            seen = SeenSequence(now.keys, now.items, shadow)
-        if not seen.is_now(value, *others):
-            self._moved()
-            seen = SeenSequence(seen.keys, seen.items, Shadow.of_unwatched(seen.size))
-        self._append(channel, fresh)
-        weight = sum([e.size for e in fresh])
-        if old is not None and old.seen.size:
-            weight += old.weight * (now.size - len(fresh)) // old.seen.size
-        run = Run(kind, refs.merged(spans_of(now.pieces, fresh, old)))
-        if old is not None and len(fresh) < now.size:
-            self._know_part(channel, kind, fresh)
-        if old is not None and too_scattered(run.spans, weight):
-            self.memory.logs.start(self.appender.ns, channel)
-            again = whole(seen.keys, seen.items)
-            return self._run(channel, kind, value, again, None, afresh=True)
-        return run, RunValue(kind, run.spans, seen, weight, raws)
-
-    def _know_part(self, channel: str, kind: int, fresh: list[Element]) -> None:
-        """Remember these elements for the write that brought them, if it comes later."""
-        new = [e for e in fresh if e.data and e.shadow is not None]
-        if not new:
-            return
-        if kind != refs.DICT and len(new) == 1 and is_state(new[0].item):
-            return  # a single object is found by its identity
-        spans = refs.merged([e.span for e in new if e.span is not None])
-        items = [e.item for e in new]
-        keys = [e.key for e in new] if kind == refs.DICT else None
-        weight = sum([e.size for e in new])
-        shadow = Shadow.joined([e.shadow for e in new if e.shadow is not None])
-        held = RunValue(kind, spans, SeenSequence(keys, items, shadow), weight)
-        part = StoredValue(items, Run(kind, spans), held, self.appender.home, weight)
-        self._known.append((channel, part))
-
-    def _find_or_encode(
-        self,
-        channel: str,
-        fresh: list[Element],
-        now: Comparison,
-        old: RunValue | None,
-        *,
-        afresh: bool = False,
-    ) -> dict[int, bytes]:
-        """Find or encode each element; return the bytes of those that cannot be watched."""
-        opaque = now.watched.shadow.opaque
-        raws: dict[int, bytes] = {}
-        at = 0
-        while at < len(fresh):
-            e = fresh[at]
-            found = 1 if e.span else 0
-            if not found and not afresh:
-                found = self._found_known(channel, fresh, at)
-            if not found:
-                e.data = self.codec.encode(e.copy if e.key is NO_KEY else [e.key, e.copy])
-                e.size = len(e.data)
-                if e.index - now.start in opaque:
-                    raws[e.index] = e.data
-                    if old is not None and old.raws.get(e.index) == e.data:
-                        e.span = refs.cut(old.spans, e.index, e.index + 1)[0]
-            at += found or 1
-        if len(fresh) <= _SHARE_MOST:
-            for e in fresh:
-                if e.data and e.shadow is None:
-                    number = e.index - now.start
-                    e.shadow = now.watched.shadow.part(number, number + 1)
-        return raws
-
-    def _found_known(self, channel: str, fresh: list[Element], at: int) -> int:
-        """Count the elements from `at` on that came with a list or dict already stored."""
-        known, offset = self.memory.recent.known_part(channel, fresh[at].item) or (None, 0)
-        held = known.held if known is not None else None
-        if known is None or not isinstance(held, RunValue) or not held.seen.shadow.holds():
-            return 0
-        count = in_common(held.seen, offset, fresh, at)
-        if not count:
-            return 0
-        for span in refs.cut(held.spans, offset, offset + count):
-            self.appender.borrow(known.home, span)
-            for pos in range(span.start, span.stop):
-                fresh[at].span = Span(span.log, pos, pos + 1)
-                fresh[at].size = held.weight // held.seen.size
-                fresh[at].shadow = held.seen.shadow.part(offset, offset + 1)
-                at, offset = at + 1, offset + 1
-        return count
-
-    def _append(self, channel: str, fresh: list[Element]) -> None:
-        """Append the elements to the channel's log, and remember objects by identity."""
-        fresh = [e for e in fresh if e.span is None]
-        if not fresh:
-            return
-        if self.writes and any(passing(e.copy) for e in fresh):
-            channel = self._aside(channel, [e.item for e in fresh])
-        if not self.writes:
-            for e in fresh:
-                e.span = self._fill_reserved(e.item, e.data)
-        rest = [e for e in fresh if e.span is None]
-        if rest:
-            log, start = self.appender.append(channel, [e.data for e in rest])
-            for n, e in enumerate(rest):
-                e.span = Span(log, start + n, start + n + 1)
-        for e in fresh:
-            if e.shadow and e.key is NO_KEY and e.span is not None and is_state(e.item):
-                placed = StoredObject(e.item, e.shadow, e.span, len(e.data), self.appender.home)
-                self._placed.append(placed)
-
-    def _aside(self, channel: str, items: list[Any]) -> str:
-        """Return the log for objects that LangGraph will still give an id.
-
-        With an id they are other values. The channel's log reserves a position for each, to stay in
-        order.
-        """
-        for item in items:
-            self.memory.recent.reserve(self.appender.ns, channel, item)
-        return f"{channel} {_PASSING}"
-
-    def _fill_reserved(self, item: Any, data: bytes) -> Span | None:
-        place = self.memory.recent.take_reserved(item) if is_state(item) else None
-        if place is None:
-            return None
-        log, pos = place
-        self.appender.fill(log, pos, data)
-        return Span(log, pos, pos + 1)
-
     def _input(self, channel: str, value: dict[Any, Any]) -> Stored:
         """Store a graph's input: a dict of channel updates.
 
@@ -399,7 +463,7 @@ class Draft:
             for name, part in value.copy().items()
             for item in (part.copy() if type(part) is list else (part,))
             if isinstance(name, str) and is_state(item)
-            if not passing(item) and self._placed_at(item) is None
+            if not _passing(item) and self._placed_at(item) is None
         ]
         del new[_SHARE_MOST:]
         copies, shadow, originals = copy_and_watch([*[item for _, item in new], value])
@@ -409,9 +473,9 @@ class Draft:
                 data = self.codec.encode(copies[number])
                 span = self._fill_reserved(item, data)
                 if span is None:
-                    log, pos = self.appender.append(name, [data])
+                    log, pos = self.append(name, [data])
                     span = Span(log, pos, pos + 1)
-                self._placed.append(StoredObject(item, own, span, len(data), self.appender.home))
+                self._placed.append(StoredObject(item, own, span, len(data), self.home))
         if new:
             shadow = shadow.part(len(new), len(new) + 1)
         return self._single(channel, value, None, WatchedCopies(copies[-1:], shadow, originals))
@@ -436,7 +500,7 @@ class Draft:
             self._moved()
             shadow = Shadow.of_unwatched(1)
         for use in uses:
-            self.appender.borrow(use.home, use.span)
+            self.borrow(use.home, use.span)
         needs = refs.covering([use.span for use in uses])
         if old is not None and old.raw is not None and data == old.data:
             held = old._replace(value=value, shadow=shadow)
@@ -444,7 +508,7 @@ class Draft:
         if len(data) <= (INLINE_USING if needs else INLINE_MAX):
             return Inline(data, needs), cell_value(value, shadow, data, needs)
         element, depth, bases, anchor = elements.patch_against(old.raw if old else None, data)
-        log, pos = self.appender.append(channel, [element])
+        log, pos = self.append(channel, [element])
         needs = refs.covering((*bases, *needs))
         raw = RawElement(data, log, pos, depth, needs, anchor)
         return Cell(log, pos, needs), cell_value(value, shadow, data, needs, raw)
@@ -453,11 +517,202 @@ class Draft:
         if part is None:
             return None
         own = (p for p in self._placed if p.value is part and p.shadow.holds())
-        return self.memory.recent.placed(part) or next(own, None)
+        return self.memory.recent.place(part) or next(own, None)
+
+    # -- segments ----------------------------------------------------------------------
+
+    def append(self, channel: str, data: list[bytes]) -> tuple[int, int]:
+        """Add elements to the channel's log; return log and first position. Takes the list over."""
+        log, start = self.memory.logs.reserve(self.ns, channel, len(data))
+        size = sum(map(len, data))
+        self._runs.append((log, start, data, size))
+        self._size += size
+        return log, start
+
+    def borrow(self, home: BatchSegments, span: Span) -> None:
+        """Refer to elements of another batch, carrying their segments until it is committed."""
+        if home.committed or home is self.home:
+            return
+        if self._borrowed is None:
+            self._borrowed = {}
+        for segment in home.holding(span):
+            self._borrowed[segment.log, segment.start] = segment
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Pack all segments that the batch must add. Called once, at the end."""
+        runs = self._runs
+        if not runs and self._borrowed is None:
+            return self._sealed
+        if len(runs) > 1:
+            runs = _joined(runs)
+        own: list[Segment] = []
+        for log, start, data, size in runs:
+            if len(data) == 1 or size < SEGMENT_BYTES:
+                own.append(self._pack(log, start, data, size))
+            else:
+                own += self._cut(log, start, data)
+        self.home.segments = (*(self._borrowed or {}).values(), *own)
+        return (*self._sealed, *self.home.segments)
+
+    def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
+        found, part, size = [], list[bytes](), 0
+        for element in data:
+            part.append(element)
+            size += len(element)
+            if size >= SEGMENT_BYTES:
+                found.append(self._pack(log, start, part, size))
+                start, part, size = start + len(part), [], 0
+        if part:
+            found.append(self._pack(log, start, part, size))
+        return found
+
+    def _pack(self, log: int, start: int, data: list[bytes], size: int) -> Segment:
+        segment = Segment(log, start, len(data), pack(data, self.compression))
+        stored = len(segment.data)
+        self.stored += stored
+        if size < FULL_BYTES:
+            self.tails.append((log, start, TailSegment(data, size, stored)))
+        return segment
+
+    def seal(self) -> None:
+        """Join the small segments of ripe logs."""
+        for log, tail in self.memory.logs.begin_seals():
+            if self._borrowed and any((log.log, start) in self._borrowed for start in tail):
+                # Stored meanwhile, perhaps by another process: the store compares the two.
+                self.memory.logs.end_seal(log, {}, {})
+                continue
+            grows: Tail = {}
+            runs: list[list[int]] = []  # starts of segments that follow one another
+            stop = -1
+            for start in sorted(tail):
+                if start == stop:
+                    runs[-1].append(start)
+                else:
+                    runs.append([start])
+                stop = start + len(tail[start].elements)
+            for run in runs:
+                joined = tail[run[0]] if len(run) == 1 else self._join(log.log, run, tail)
+                full = len(joined.elements) >= FULL_COUNT or joined.size >= FULL_BYTES
+                grows = {} if full else {run[0]: joined}
+            self._seals += ((log, tail, grows),)
+
+    def _join(self, log: int, run: list[int], tail: Tail) -> TailSegment:
+        elements = [e for start in run for e in tail[start].elements]
+        segment = Segment(log, run[0], len(elements), pack(elements, self.compression))
+        self._sealed += (segment,)
+        self.dropped += tuple([(log, start, len(tail[start].elements)) for start in run])
+        self.stored += len(segment.data) - sum([tail[start].stored for start in run])
+        return TailSegment(elements, sum([tail[start].size for start in run]), len(segment.data))
+
+    def committed(self) -> None:
+        """Mark the batch as committed."""
+        self.home.committed = True
+        self.home.segments = ()  # no other batch has to carry them now
+        for log, tail, grows in self._seals:
+            self.memory.logs.end_seal(log, tail, grows)
+
+    def failed(self) -> None:
+        """Allow others to seal the logs of this batch."""
+        for log, _, _ in self._seals:
+            self.memory.logs.end_seal(log, {}, {})
 
 
-def _is_apart(old: SeenSequence, items: list[Any]) -> bool:
-    """Return True for new objects of their own, not the last version in another form."""
-    if len(items) == 1 < old.size <= _FEW:  # (too few for `is_fragment`)
-        return id(items[0]) not in map(id, old.items)
-    return is_fragment(old, items)
+def _watched(
+    new: _New, seen: SeenSequence | None, places: _Places, unknown: int, shadow: Shadow
+) -> tuple[SeenSequence, list[Shadow]]:
+    """Return the record of a sequence; `shadow` is that of the `unknown` elements without a place.
+
+    Also returns the shadows of the last version's elements that were replaced by equal ones.
+    """
+    _, now, _, numbers = new
+    keys, items, first, pieces, _, _ = now
+    if pieces is not None and seen is not None:
+        found = {i: one.shadow for i, one in zip(numbers, places, strict=True) if one is not None}
+        whole, others = shadows(now, pieces, seen, found)
+        return SeenSequence(keys, items, whole, len(items)), others
+    if not unknown:
+        shadow = Shadow.joined([one.shadow for one in places])
+    elif unknown < len(places):
+        fresh = (shadow.part(n, n + 1) for n in range(unknown))
+        shadow = Shadow.joined([one.shadow if one else next(fresh) for one in places])
+    if first and seen is not None:
+        return seen.followed(items, shadow), []
+    return SeenSequence(keys, items, shadow, len(items)), []
+
+
+def _spans_of(
+    now: Comparison, places: _Places, old: RunValue | None
+) -> tuple[tuple[Span, ...], int]:
+    """Return the spans of all elements, in order, and the bytes of the new ones."""
+    own, weight = [], 0
+    for _, _, span, size, _ in places:
+        own.append(span)
+        weight += size
+    if now.pieces is None or old is None:
+        before = old.spans if old is not None and now.first else ()
+        return (refs.joined(before, own) if before or len(own) != 1 else tuple(own)), weight
+    spans: list[Span] = []
+    at = 0
+    for kept, start, stop in now.pieces:
+        count = stop - start
+        if kept is None:
+            spans += own[at : at + count]
+            at += count
+        else:
+            spans += refs.cut(old.spans, kept, kept + count)
+    return refs.merged(spans), weight
+
+
+def _in_common(new: _New, rest: Sequence[int], seen: SeenSequence, offset: int) -> int:
+    """Count the elements that are those seen from `offset` on."""
+    keys, count = new.now.keys, 0
+    if (keys is None) != (seen.keys is None):
+        return 0
+    for k, n in zip(rest, range(offset, seen.size), strict=False):
+        if new.items[k] is not seen.every[n]:
+            break
+        if keys is not None and seen.keys is not None:
+            key, known = keys[new.numbers[k]], seen.keys[n]
+            if key is not known and not (
+                type(key) is type(known) and is_leaf(key) and bool(key == known)
+            ):
+                break
+        count += 1
+    return count
+
+
+def _is_apart(old: SeenSequence, value: list[Any]) -> bool:
+    """Return True for one new object of its own, not the last version in another form."""
+    items = value[:2]
+    if len(items) != 1 or not 1 < old.size <= _FEW:  # (`compare` notices other fragments)
+        return False
+    return is_state(items[0]) and id(items[0]) not in map(id, old.items)
+
+
+def _was_changed(exc: ThreadkeepError) -> bool:
+    """Return True if a value was refused because parts that are not copied changed meanwhile."""
+    cause = exc.__cause__ if isinstance(exc, UnserializableError) else None
+    return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
+
+
+def _passing(value: Any) -> bool:
+    """Return True for an object that LangGraph is about to give an id, as it does to messages."""
+    cls: type = type(value)
+    if KINDS[cls] not in STATES or not layout(cls).has_dict:
+        return False
+    fields = object.__getattribute__(value, "__dict__")
+    return fields.get("id", value) is None
+
+
+def _joined(
+    runs: list[tuple[int, int, list[bytes], int]],
+) -> list[tuple[int, int, list[bytes], int]]:
+    joined: list[tuple[int, int, list[bytes], int]] = []
+    for log, start, data, size in sorted(runs, key=lambda run: run[:2]):
+        last = joined[-1] if joined else None
+        if last is not None and (last[0], last[1] + len(last[2])) == (log, start):
+            last[2].extend(data)
+            joined[-1] = (*last[:3], last[3] + size)
+        else:
+            joined.append((log, start, data, size))
+    return joined

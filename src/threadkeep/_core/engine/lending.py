@@ -93,7 +93,7 @@ def longer(found: Elements, name: str, part: Grown) -> RunValue:
     size = was.seen.size
     raws = {size + i: found.raw(*refs.cut(rest, i, i + 1)[0][:2]) for i in shadow.opaque}
     weight = was.weight + sum([found.size(span) for span in rest])
-    seen = was.seen.followed(new, was.seen.shadow.extended(shadow))
+    seen = was.seen.followed(new, shadow)
     return RunValue(refs.LIST, spans, seen, weight, {**was.raws, **raws})
 
 

@@ -138,7 +138,7 @@ def _read(
 ) -> Operation[Loaded]:
     memory = engine.memory(stored.thread)
     ns, row, is_proven = stored.row.ns, stored.row, memory.proof is proof
-    state = memory.state(ns, row.id) if is_proven else None
+    state = memory.states.get((ns, row.id)) if is_proven else None
     read, key = keyframe_of(engine, stored, state)
     current = state is not None and state.manifest is read
     lent: dict[str, ChannelValue] = {}
@@ -171,9 +171,9 @@ def _read(
         data, codec = row.manifest if sound is read else b"", engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
         new = CheckpointSnapshot(
-            ns, row.id, row.flags, sound, key, known, data, codec, owner, fresh
+            ns, row.id, row.flags, sound, key, known, data, codec, owner, fresh, complete=True
         )
-        memory.publish(new, proof)
+        memory.publish(proof, (), new)
         engine.working_set.settle(stored.thread, memory)
         counts = engine.working_set.counts
         counts.loads += 1

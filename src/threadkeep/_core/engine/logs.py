@@ -1,8 +1,7 @@
-"""Logs of a thread that this process appends to, and the segments of one batch.
+"""Logs of a thread that this process appends to.
 
-Invariant: within this process, a position is handed out once; positions taken by another process
-are noticed at the commit. A batch carries each position that it was given, and the segments that it
-borrows from other batches until those are committed.
+Invariant: a working set hands out a position once; positions that others have taken are noticed at
+the commit.
 """
 
 from __future__ import annotations
@@ -10,27 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep._core.codec.frame import Compression, pack
-from threadkeep._core.codec.introspection import layout
-from threadkeep._core.engine import refs
-from threadkeep._core.engine.differences import Comparison, Piece, SeenSequence
-from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.records import quick
-from threadkeep._core.engine.shadow import Shadow, is_leaf, is_state
-from threadkeep._core.engine.snapshots import BatchSegments, RunValue
-from threadkeep.errors import UnserializableError
 
 Lock: TypeAlias = AbstractContextManager[Any]
 NEW_LOG_BITS = 31
 KEYFRAMES = ""  # the channel whose log holds the keyframes
-EXCLUSIVE = 2**47  # added to a random number of as many bits, which never repeats
-
 NESTED = 64  # namespaces of subgraphs whose logs stay open
 
-SEGMENT_BYTES = 256 * 1024  # new elements are cut into segments of about this size
 SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
 SEAL_BYTES = 32 * 1024
 SEAL_KEYFRAMES = 16  # keyframes are similar, so a few of them compress well
@@ -80,10 +67,9 @@ class OpenLog:
 class OpenLogs:
     """The open logs of one thread, by namespace and channel."""
 
-    def __init__(self, lock: Lock, token: Callable[[int], int], *, exclusive: bool = False) -> None:
+    def __init__(self, lock: Lock, token: Callable[[int], int]) -> None:
         self._lock = lock
         self._token = token
-        self._exclusive = exclusive
         self._logs: dict[tuple[str, str], OpenLog] = {}
         self._by_number: dict[int, OpenLog] = {}
         self._nested: dict[str, list[str]] = {}  # channels with logs, by namespace
@@ -143,8 +129,6 @@ class OpenLogs:
         return log
 
     def _new_number(self, ns: str) -> int:
-        if self._exclusive:
-            return EXCLUSIVE + self._token(EXCLUSIVE.bit_length() - 1)
         # Only the root namespace of a thread that was seen empty is numbered in sequence: the
         # logs of others are unknown.
         counts = not ns and self._counts
@@ -167,8 +151,6 @@ class OpenLogs:
 
     def resume(self, ns: str, channel: str, log: int, stop: int) -> None:
         """Continue a log that another process may have written, if none is open."""
-        if self._exclusive or log >= EXCLUSIVE:
-            return
         with self._lock:
             self._next_log = max(self._next_log, log + 1) if not ns else self._next_log
             if (ns, channel) not in self._logs:
@@ -184,19 +166,19 @@ class OpenLogs:
             count = len(part.elements)
             if log is None:
                 continue
-            if log.tail and _overlaps(log.tail, start, start + count):
-                if not _covers(log.tail, start, start + count):
+            tail, size = log.tail, part.size
+            if tail and _overlaps(tail, start, start + count):
+                if not _covers(tail, start, start + count):
                     continue
                 self._forget_tail(log)  # (another process has joined segments of it)
-            is_old = not log.tail and (count >= SEAL_EARLY // 4 or part.size >= SEAL_BYTES)
-            log.tail[start] = part
-            if is_old:
+            if not tail and (count >= SEAL_EARLY // 4 or size >= SEAL_BYTES):
                 log.old_count += count
-                log.old_bytes += part.size
+                log.old_bytes += size
             else:
                 log.new_count += count
-                log.new_bytes += part.size
-            self.tails += part.size
+                log.new_bytes += size
+            tail[start] = part
+            self.tails += size
             if log.is_ripe:
                 self._ripe[number] = log
 
@@ -257,225 +239,3 @@ def _covers(tail: Tail, start: int, stop: int) -> bool:
         for at, end in parts
         if at < stop and start < end
     )
-
-
-class Appender:
-    """Collects the new elements of one batch for the logs of one namespace."""
-
-    __slots__ = (
-        *("logs", "ns", "compression", "home", "size", "stored", "dropped", "tails"),
-        *("_borrowed", "_runs", "_sealed", "_seals"),
-    )
-
-    def __init__(self, logs: OpenLogs, ns: str, compression: Compression) -> None:
-        self.logs = logs
-        self.ns = ns
-        self.compression = compression
-        self.home = BatchSegments()
-        self.size = 0  # bytes of the elements
-        self.stored = 0  # bytes by which the committed segments grow (or shrink)
-        self._runs: list[tuple[int, int, list[bytes], int]] = []  # log, start, elements, bytes
-        # Most batches have none of these.
-        self.dropped: tuple[tuple[int, int, int], ...] = ()  # log, start, count
-        self._borrowed: dict[tuple[int, int], Segment] | None = None
-        self._sealed: tuple[Segment, ...] = ()
-        self._seals: tuple[tuple[OpenLog, Tail, Tail], ...] = ()
-        self.tails: list[tuple[int, int, TailSegment]] = []  # (log, start, segment)
-
-    def append(self, channel: str, data: list[bytes]) -> tuple[int, int]:
-        """Add elements to the channel's log; return log and first position. Takes the list over."""
-        log, start = self.logs.reserve(self.ns, channel, len(data))
-        size = sum(map(len, data))
-        self._runs.append((log, start, data, size))
-        self.size += size
-        return log, start
-
-    def fill(self, log: int, pos: int, data: bytes) -> None:
-        """Put an element at the position that was reserved for it."""
-        self._runs.append((log, pos, [data], len(data)))
-        self.size += len(data)
-
-    def borrow(self, home: BatchSegments, span: Span) -> None:
-        """Refer to elements of another batch, carrying their segments until it is committed."""
-        if home.committed or home is self.home:
-            return
-        if self._borrowed is None:
-            self._borrowed = {}
-        for segment in home.holding(span):
-            self._borrowed[segment.log, segment.start] = segment
-
-    def segments(self) -> tuple[Segment, ...]:
-        """Pack all segments that the batch must add. Called once, at the end."""
-        runs = self._runs
-        if not runs and self._borrowed is None:
-            return self._sealed
-        if len(runs) > 1:
-            runs = _joined(runs)
-        own: list[Segment] = []
-        for log, start, data, size in runs:
-            if len(data) == 1 or size < SEGMENT_BYTES:
-                own.append(self._pack(log, start, data, size))
-            else:
-                own += self._cut(log, start, data)
-        self.home.segments = (*(self._borrowed or {}).values(), *own)
-        return (*self._sealed, *self.home.segments)
-
-    def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
-        found, part, size = [], list[bytes](), 0
-        for element in data:
-            part.append(element)
-            size += len(element)
-            if size >= SEGMENT_BYTES:
-                found.append(self._pack(log, start, part, size))
-                start, part, size = start + len(part), [], 0
-        if part:
-            found.append(self._pack(log, start, part, size))
-        return found
-
-    def _pack(self, log: int, start: int, data: list[bytes], size: int) -> Segment:
-        segment = Segment(log, start, len(data), pack(data, self.compression))
-        stored = len(segment.data)
-        self.stored += stored
-        if size < FULL_BYTES:
-            self.tails.append((log, start, TailSegment(data, size, stored)))
-        return segment
-
-    def seal(self) -> None:
-        """Join the small segments of ripe logs."""
-        for log, tail in self.logs.begin_seals():
-            if self._borrowed and any((log.log, start) in self._borrowed for start in tail):
-                # Stored meanwhile, perhaps by another process: the store compares the two.
-                self.logs.end_seal(log, {}, {})
-                continue
-            grows: Tail = {}
-            runs: list[list[int]] = []  # starts of segments that follow one another
-            stop = -1
-            for start in sorted(tail):
-                if start == stop:
-                    runs[-1].append(start)
-                else:
-                    runs.append([start])
-                stop = start + len(tail[start].elements)
-            for run in runs:
-                joined = tail[run[0]] if len(run) == 1 else self._join(log.log, run, tail)
-                full = len(joined.elements) >= FULL_COUNT or joined.size >= FULL_BYTES
-                grows = {} if full else {run[0]: joined}
-            self._seals += ((log, tail, grows),)
-
-    def _join(self, log: int, run: list[int], tail: Tail) -> TailSegment:
-        elements = [e for start in run for e in tail[start].elements]
-        segment = Segment(log, run[0], len(elements), pack(elements, self.compression))
-        self._sealed += (segment,)
-        self.dropped += tuple([(log, start, len(tail[start].elements)) for start in run])
-        self.stored += len(segment.data) - sum([tail[start].stored for start in run])
-        return TailSegment(elements, sum([tail[start].size for start in run]), len(segment.data))
-
-    def committed(self) -> None:
-        """Mark the batch as committed."""
-        self.home.committed = True
-        self.home.segments = ()  # no other batch has to carry them now
-        for log, tail, grows in self._seals:
-            self.logs.end_seal(log, tail, grows)
-
-    def failed(self) -> None:
-        """Allow others to seal the logs of this batch."""
-        for log, _, _ in self._seals:
-            self.logs.end_seal(log, {}, {})
-
-
-def _joined(
-    runs: list[tuple[int, int, list[bytes], int]],
-) -> list[tuple[int, int, list[bytes], int]]:
-    joined: list[tuple[int, int, list[bytes], int]] = []
-    for log, start, data, size in sorted(runs, key=lambda run: run[:2]):
-        last = joined[-1] if joined else None
-        if last is not None and (last[0], last[1] + len(last[2])) == (log, start):
-            last[2].extend(data)
-            joined[-1] = (*last[:3], last[3] + size)
-        else:
-            joined.append((log, start, data, size))
-    return joined
-
-
-NO_KEY: Any = object()
-SPANS_FREE = 32  # spans that a value may have without being rewritten
-
-
-@dataclass(slots=True)
-class Element:
-    """One element on its way into a log: its position, or the bytes to put there."""
-
-    index: int
-    item: Any
-    copy: Any
-    key: Any
-    span: Span | None = None
-    data: bytes = b""
-    size: int = 0
-    shadow: Shadow | None = None
-
-
-def new_elements(now: Comparison) -> list[Element]:
-    return [
-        Element(
-            i,
-            now.items[i - now.first],
-            now.watched.copies[i - now.start],
-            NO_KEY if now.keys is None else now.keys[i],
-        )
-        for piece in now.pieces
-        if piece.old is None
-        for i in range(piece.start, piece.stop)
-    ]
-
-
-def in_common(seen: SeenSequence, offset: int, fresh: list[Element], at: int) -> int:
-    """Count the fresh elements from `at` on that are those seen from `offset` on."""
-    keys = [NO_KEY] * seen.size if seen.keys is None else seen.keys
-    count = 0
-    for element, item, key in zip(fresh[at:], seen.items[offset:], keys[offset:], strict=False):
-        same_key = element.key is key or (
-            type(element.key) is type(key) and is_leaf(key) and bool(element.key == key)
-        )
-        if element.item is not item or not same_key:
-            break
-        count += 1
-    return count
-
-
-def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) -> list[Span]:
-    """Return the spans of the pieces, in order."""
-    spans: list[Span] = []
-    rest = iter(fresh)
-    for piece in pieces:
-        count = piece.stop - piece.start
-        if piece.old is not None and old is not None:
-            every = piece.old == 0 and count == old.seen.size
-            spans += old.spans if every else refs.cut(old.spans, piece.old, piece.old + count)
-        else:
-            spans += [e.span for e in islice(rest, count) if e.span is not None]
-    return spans
-
-
-def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
-    """Return True if the spans take as much space as the value.
-
-    Each costs about 6 bytes in every following manifest. After n changes that each split one more
-    span, n * n * 3 bytes were spent on spans.
-    """
-    return len(spans) > SPANS_FREE and 3 * len(spans) ** 2 > weight
-
-
-def was_changed(exc: UnserializableError) -> bool:
-    """Return True if a value was refused because parts that are not copied changed meanwhile."""
-    cause = exc.__cause__
-    return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
-
-
-def passing(value: Any) -> bool:
-    """Return True for an object that LangGraph is about to give an id, as it does to messages."""
-    cls: type = type(value)
-    if not is_state(value) or not layout(cls).has_dict:
-        return False
-    fields = object.__getattribute__(value, "__dict__")
-    return fields.get("id", value) is None

@@ -13,7 +13,7 @@ from threadkeep.errors import InvalidArgumentError
 
 def unknown(memory: ThreadMemory, parents: Iterable[CheckpointRef]) -> list[CheckpointRef]:
     """Return the parents that are not in the working set."""
-    return [one for one in parents if memory.state(one.ns, str(one.id)) is None]
+    return [one for one in parents if (one.ns, str(one.id)) not in memory.states]
 
 
 def expect(place: CheckpointRef, parents: Sequence[CheckpointRef]) -> Operation[None]:

@@ -32,7 +32,7 @@ from threadkeep._core.engine.context import (
     watched_value,
 )
 from threadkeep._core.engine.draft import Draft
-from threadkeep._core.engine.logs import KEYFRAMES, Appender
+from threadkeep._core.engine.logs import KEYFRAMES
 from threadkeep._core.engine.operation import (
     CheckpointRef,
     Operation,
@@ -71,7 +71,7 @@ _KNOWN_KEYS = frozenset(
 
 def build(engine: Engine, call: SaveCall) -> Built | None:
     """Build the batch of a call; None if the store must be read first."""
-    memory = engine.memory(call.place.thread)
+    memory = engine.working_set.thread(call.place.thread)
     proof = memory.proof
     if proof is None or (proof.life and not _is_sure(engine, memory, call)):
         return None
@@ -80,14 +80,13 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
             return _writes_batch(engine, memory, call, proof)
     if call.above and parents.unknown(memory, call.above):
         return None
-    parent, values = _known_parent(engine, memory, call), _NO_VALUES
-    if parent is not None:
-        if _lost(parent, call):
-            return None
-        values = parent.values
-    elif call.parent is not None:
+    parent = _known_parent(engine, memory, call)
+    if call.parent is not None and (
+        parent is None or not (parent.complete or not _lost(parent, call))
+    ):
         return None
     with memory.encoding:
+        values = _NO_VALUES if parent is None else parent.values
         return _put_batch(engine, memory, call, proof, parent, values, join=True)
 
 
@@ -97,7 +96,7 @@ def _is_sure(engine: Engine, memory: ThreadMemory, call: SaveCall) -> bool:
     if lives.of(engine, call) is not None:
         return True
     if isinstance(call, PutWrites):
-        return memory.state(place.ns, str(place.id)) is not None
+        return (place.ns, str(place.id)) in memory.states
     return call.parent is not None or not place.ns  # (an unknown parent is always read)
 
 
@@ -132,7 +131,7 @@ def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operat
             raise
         finally:  # (also if it was interrupted, and may or may not be stored)
             if not done:
-                built.appender.failed()
+                built.draft.failed()
         if done:
             remember(engine, place, built)
             return
@@ -215,7 +214,7 @@ def _known_parent(engine: Engine, memory: ThreadMemory, call: Put) -> Checkpoint
         DELTA_COUNTERS in call.metadata and not lives.is_proven(engine, call, parent, memory.proof)
     ):
         return None
-    return memory.state(call.place.ns, parent)
+    return memory.states.get((call.place.ns, parent))
 
 
 def _read_parent(engine: Engine, call: Put) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:
@@ -246,7 +245,7 @@ def _recall(
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
     """Return the parent's values of the changed channels, reading those that are unknown."""
-    lost = _lost(parent, call)
+    lost = {} if parent.complete else _lost(parent, call)
     if not lost:
         return parent.values
     held = dict(parent.values)
@@ -295,21 +294,26 @@ def _put_batch(
     join: bool,
 ) -> Built:
     place, ns, now, codec = call.place, call.place.ns, engine.now(), engine.codec
-    appender = Appender(memory.logs, ns, engine.compression)
-    draft = Draft(memory, codec, appender)
+    draft = Draft(memory, codec, ns, engine.compression)
     try:
-        written, held = _manifest(codec, draft, call, parent, known)
+        written, held, complete = _manifest(codec, draft, call, parent, known)
         metadata, exact = pack_metadata(call.metadata, codec)
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
     stored = written if engine.shapes is None else to_store(engine, ns, written)
-    key, data = _encoded(parent, written, stored, appender)
+    key = parent.keyframe if parent is not None else None
+    if key is not None and key.used < KEYFRAME_EVERY:
+        key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
+    else:  # the parent's is used up
+        log, pos = draft.append(KEYFRAMES, [refs.encode_manifest(stored)])
+        key = Keyframe(written, log, pos, 1, refs.numbers(written))
+    data = refs.encode_manifest(stored, key.manifest, key.numbers)
     if join:
-        appender.seal()
-    segments = appender.segments()
+        draft.seal()
+    segments = draft.segments()
     draft.settle(proof)
-    reported, loaded, owner = memory.reported, call.loaded, None
+    reported, loaded, owner = memory.reported, LOADS.of(call.parent), None
     flags = model.FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have reported other metadata meanwhile
         reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
@@ -318,7 +322,7 @@ def _put_batch(
     row = _row(call, loaded, flags, metadata, exact, key, data)
     # A run that named no checkpoint expects to continue from the head.
     fence = None if ns or flags & model.FREE else model.HeadFence(ns, row.parent)
-    touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
+    touch = thread_summary.of_checkpoint(row, call.metadata, draft.stored, now, reported)
     batch = model.Batch(
         thread=place.thread,
         now=now,
@@ -327,17 +331,18 @@ def _put_batch(
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
-        drop_segments=appender.dropped,
+        drop_segments=draft.dropped,
         touch=touch,
         link=Link(proof),
     )
     state = CheckpointSnapshot(
-        ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh
+        *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),
+        complete=complete,
     )
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     fence = fence if call.run or begins else None
-    return Built(memory, proof, batch, appender, state, reported, fence, begins, call.by)
+    return Built(memory, proof, batch, draft, state, reported, fence, begins, call.by)
 
 
 def _row(
@@ -349,12 +354,11 @@ def _row(
     key: Keyframe,
     data: bytes,
 ) -> model.CheckpointRow:
-    _, ns, own_id = call.place
+    (_, ns, own_id), above = call.place, call.parent
     run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
-    above = None if call.parent is None else own_copy(call.parent)
-    ts = pack_time(call.checkpoint.get("ts", ""))
-    # (the columns of the row that the checksum covers, in order)
-    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
+    own_id, ts = str(own_id), pack_time(call.checkpoint.get("ts", ""))
+    # (the columns of the row that the checksum covers, in order; the ids as `own_copy`)
+    at = (ns, own_id[:1] + own_id[1:], above and above[:1] + above[1:], run, seen, flags, ts)
     fields = (*at, metadata, exact, key.log, key.pos)
     return model.CheckpointRow(*fields, seal(data, fields))
 
@@ -365,37 +369,42 @@ def _manifest(
     call: Put,
     parent: CheckpointSnapshot | None,
     known: Mapping[str, ChannelValue],
-) -> tuple[Manifest, dict[str, ChannelValue]]:
-    """Store the changed values; return the manifest, and the values known now."""
+) -> tuple[Manifest, dict[str, ChannelValue], bool]:
+    """Store the changed values.
+
+    Returns the manifest, the values known now, and True if none is unknown.
+    """
     checkpoint = call.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     before = parent.manifest if parent is not None else refs.EMPTY
-    old_entries, new, complete = before.entries, call.new, call.complete
+    old_entries, new, all_new = before.entries, call.new, call.complete
     entries: dict[str, ChannelEntry] = {}
     held: dict[str, ChannelValue] = {}
+    complete = True
     for channel, version in versions.items():
         old = old_entries.get(channel)
         if (  # as `_is_kept`, for all channels of every save
             old is not None
-            and version == old.version
-            and type(version) is type(old.version)
+            and version == old[0]
+            and type(version) is type(old[0])
             and version is not None
-            and not complete
+            and not all_new
             and (channel not in new or channel not in values)
         ):
             entries[channel] = old
             if channel in known:
                 held[channel] = known[channel]
+            elif old[1] is not None:
+                complete = False
         elif channel in values:
             ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
             entries[channel] = ChannelEntry(version, ref)
         else:
             entries[channel] = ChannelEntry(version, None)
     if not values.keys() <= versions.keys():
-        for channel, value in values.items():  # (given without a version)
-            if channel not in versions:
-                ref, held[channel] = draft.value(channel, value, known.get(channel))
-                entries[channel] = ChannelEntry(None, ref)
+        for channel in [name for name in values if name not in versions]:
+            ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
+            entries[channel] = ChannelEntry(None, ref)
     extra = None
     if not checkpoint.keys() <= _KNOWN_KEYS:
         extra = codec.encode({k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS})
@@ -403,29 +412,15 @@ def _manifest(
     if updated is not None and updated is not False:
         updated = list(updated)
     seen = refs.sharing(checkpoint.get("versions_seen", {}), before.seen)
-    return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
-
-
-def _encoded(
-    parent: CheckpointSnapshot | None, written: Manifest, stored: Manifest, appender: Appender
-) -> tuple[Keyframe, bytes]:
-    """Encode a manifest against the parent's keyframe, or a new one if that is used up."""
-    key = parent.keyframe if parent is not None else None
-    if key is not None and key.used < KEYFRAME_EVERY:
-        key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
-    else:
-        log, pos = appender.append(KEYFRAMES, [refs.encode_manifest(stored)])
-        key = Keyframe(written, log, pos, 1, refs.numbers(written))
-    return key, refs.encode_manifest(stored, key.manifest, key.numbers)
+    return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held, complete
 
 
 def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: Proof) -> Built:
     place, now, indexes = call.place, engine.now(), call.indexes
     thread, ns, own_id = place
-    appender = Appender(memory.logs, ns, engine.compression)
-    draft = Draft(memory, engine.codec, appender, writes=True)
+    draft = Draft(memory, engine.codec, ns, engine.compression, writes=True)
     # A write may precede its checkpoint: then it is compared with the one before.
-    state = memory.state(ns, str(own_id)) or memory.newest(ns)
+    state = memory.states.get((ns, str(own_id))) or memory.newest(ns)
     held = state.values if state is not None else {}
     made, asks = [], False
     try:
@@ -441,7 +436,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
-    segments = appender.segments()
+    segments = draft.segments()
     draft.settle(proof)
     loaded = LOADS.of(own_id)
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
@@ -462,7 +457,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         and not loaded.flags & (model.FREE | model.NESTED)
     )
     fence = (model.WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else ()
-    touch = thread_summary.of_writes(row, appender.stored, now, waits=waits)
+    touch = thread_summary.of_writes(row, draft.stored, now, waits=waits)
     batch = model.Batch(
         thread=thread,
         now=now,
@@ -474,4 +469,4 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         touch=touch._replace(at=now) if call.fences else touch,
         link=Link(proof),
     )
-    return Built(memory, proof, batch, appender, by=call.by)
+    return Built(memory, proof, batch, draft, by=call.by)

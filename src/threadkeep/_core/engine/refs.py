@@ -230,16 +230,20 @@ def after(old: Sequence[Span], new: Sequence[Span]) -> tuple[Span, ...]:
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Return the same elements in as few spans as possible."""
-    out: list[Span] = []
-    log = stop = -1  # the end of the last span
-    for span in spans:
+    return joined((), spans)
+
+
+def joined(first: Iterable[Span], then: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the elements of both in as few spans as possible; `first` are so already."""
+    out = [*first]
+    log, start, stop = out[-1] if out else (-1, 0, -1)
+    for span in then:
         if span[0] == log and span[1] == stop:
-            out[-1] = Span(log, out[-1].start, span.stop)
+            stop = span[2]
+            out[-1] = Span(log, start, stop)
         elif span[1] < span[2]:
             out.append(span)
-        else:
-            continue
-        log, stop = span[0], span[2]
+            log, start, stop = span
     return tuple(out)
 
 
@@ -307,7 +311,7 @@ def encode_manifest(
     v, entries, seen, updated, extra = manifest
     channels, nodes = numbers(keyframe) if known is None else known
     if isinstance(updated, list):
-        updated = [channels.get(name, name) for name in updated]  # type: ignore[misc]  # wire form
+        updated = [*map(channels.get, updated, updated)]  # type: ignore[list-item]  # wire form
     parts = (entries, seen, keyframe.entries, keyframe.seen, channels, nodes, to_wire)
     changed = difference(*parts) or portable_difference(*parts)
     return ormsgpack.packb([v, updated, extra, *changed])
@@ -362,7 +366,10 @@ def sharing(
     shared: dict[str, Versions] = {}
     for node, versions in seen.items():
         old = before.get(node)
-        shared[node] = old if old is not None and _same(versions, old) else dict(versions)
+        if old is None or versions != old:
+            shared[node] = dict(versions)
+        else:
+            shared[node] = old if _same(versions, old) else dict(versions)
     return shared
 
 

@@ -98,6 +98,9 @@ def can_change(value: object) -> bool:
 LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED = range(6)  # (a leaf is the only falsy one)
 """`DERIVED` classes extend dict, list or set: they are copied, but cannot be watched."""
 
+STATES = (STATE, SETTLED)
+"""The kinds of instances of data classes (messages, models, dataclasses, ...)."""
+
 _LEAF_BASES = (type, Enum, types.FunctionType, types.BuiltinFunctionType)
 _LEAF_MODULES = frozenset(
     {
@@ -178,7 +181,7 @@ def _solid_base(cls: type) -> type:
 
 def is_state(value: object) -> bool:
     """Return True for an instance of a data class (message, model, dataclass, ...)."""
-    return KINDS[type(value)] in (STATE, SETTLED)
+    return KINDS[type(value)] in STATES
 
 
 def is_leaf(value: object) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine.differences import SeenSequence
-from threadkeep._core.engine.model import Batch, Segment, Span
+from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Numbers, Ref
 from threadkeep._core.engine.shadow import Shadow, is_leaf
@@ -43,8 +43,8 @@ ITSELF: Task = ("", 0)
 """Stands for the checkpoint among its tasks: their writes may be stored before it."""
 
 
-@dataclass(slots=True, eq=False)
-class Noted:
+@quick
+class Noted(NamedTuple):
     """Parts of a checkpoint that a run has seen stored."""
 
     tasks: set[Task]
@@ -68,20 +68,12 @@ class RunEntry:
         if known is not None:
             known.tasks.update(tasks)
             if known.proof is not proof:
-                known.proof = None
+                stored[place] = Noted(known.tasks, None)
             return
         stored[place] = Noted(set(tasks), proof)
         if len(stored) > 2 * _STORED:
             for oldest in [*stored][:-_STORED]:
                 stored.pop(oldest, None)
-
-    def saved(self, thread: Any, batch: Batch, proof: Proof) -> None:
-        """Note that the store has a batch of the run."""
-        for row in batch.checkpoints:
-            self.note((thread, row.ns, row.id), (ITSELF,), proof)
-        for write in batch.writes:
-            place = thread, write.ns, write.checkpoint_id
-            self.note(place, ((write.task_id, write.run),), proof)
 
     @property
     def ended(self) -> bool:
@@ -192,7 +184,7 @@ RUNS = Runs()
 
 
 _PART_MOST = 64  # most elements of a value by which it is found again
-_NO_RAWS: Mapping[int, bytes] = MappingProxyType({})
+NO_RAWS: Mapping[int, bytes] = MappingProxyType({})
 _PART_OVER = 16  # least average bytes of such elements
 
 
@@ -204,7 +196,7 @@ class RunValue(NamedTuple):
     spans: tuple[Span, ...]
     seen: SeenSequence
     weight: int
-    raws: Mapping[int, bytes] = _NO_RAWS  # opaque elements' bytes, by index
+    raws: Mapping[int, bytes] = NO_RAWS  # opaque elements' bytes, by index
 
 
 @quick
@@ -281,11 +273,7 @@ class CheckpointSnapshot(NamedTuple):
     codec: Codec  # the codec of the values: others may load other types
     owner: LoadEntry | None = None  # the load of the run to which the values were lent
     fresh: int = 0  # bytes not shared with the previous snapshot
-
-    @property
-    def weight(self) -> int:
-        """Encoded bytes of the values."""
-        return sum([held.weight for held in self.values.values()])
+    complete: bool = False  # no value is unknown
 
     @property
     def size(self) -> int:
@@ -295,19 +283,18 @@ class CheckpointSnapshot(NamedTuple):
             weight = held.weight
             if isinstance(held, RunValue):
                 seen = held.seen
-                each = _LEAF if seen.size and is_leaf(seen.item(0)) else _ELEMENT
+                each = _LEAF if seen.size and is_leaf(seen.every[0]) else _ELEMENT
                 size += weight + min(seen.size * each, weight * _ELEMENT_FACTOR)
             else:
                 size += weight if isinstance(held.value, str | bytes) else weight * _CELL_FACTOR
         return size
 
 
-@dataclass(slots=True, eq=False)
 class BatchSegments:
     """The segments of one batch, until it is committed."""
 
     segments: tuple[Segment, ...] = ()
-    committed: bool = False
+    committed = False
 
     def holding(self, span: Span) -> list[Segment]:
         """Return the segments that hold a part of the span."""

@@ -7,7 +7,8 @@ Invariant: values remembered as stored are stored, as long as the thread's row p
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,34 +42,31 @@ _FORKED = 64  # forking runs remembered per thread
 _BASE_WEIGHT = 4096  # bytes of a thread without its values
 _STATE_WEIGHT = 2500  # bytes of a remembered checkpoint, without its values
 _ENTRY_WEIGHT = 600  # the same of an object remembered by identity
-_SIZE_AGAIN = 8  # the values are estimated again after a change by one part in so many
+_GROWN_PART = 8  # a thread is weighed again when it has grown by one part in so many
 _FRESH_FACTOR = 2  # memory of a replaced value, per encoded byte
 
 
 class ThreadMemory:
     """The working set of one thread."""
 
-    def __init__(
-        self, locks: Callable[[], Lock], token: Callable[[int], int], *, exclusive: bool = False
-    ) -> None:
+    def __init__(self, locks: Callable[[], Lock], token: Callable[[int], int]) -> None:
         self._lock = locks()
         # Held while a call's values are encoded, so that two simultaneous calls store the same
         # message once.
         self.encoding = locks()
         self.proof: Proof | None = None  # None: the store has not been asked yet
-        self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
+        self.logs = OpenLogs(self._lock, token)
         self.recent = RecentValues(self._lock, self.logs)
-        self._states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
+        self.states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
         self._states_bytes = 0  # of what each holds beyond the one before
         self.newest_bytes = 0  # the values of the one that was remembered last
-        self._newest_size = 0  # the same in memory, estimated
-        self._sized_at = 0  # the value of `newest_bytes` at that time
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of forking runs, oldest first. They outlive the states and the
         # generation, as each run is reported once.
         self._forked: dict[str, None] = {}
         self.reported = NOTHING_REPORTED
         self.weighed = _BASE_WEIGHT  # as the working set last weighed it
+        self.added = 0  # bytes added since then, estimated
         self.used = 0  # the number of uses of all threads at its last one
 
     def meet(
@@ -104,8 +102,8 @@ class ThreadMemory:
                     return None
             self.logs.clear()
             self.recent.clear()
-            self._states.clear()
-            self._states_bytes = self.newest_bytes = self._newest_size = self._sized_at = 0
+            self.states.clear()
+            self._states_bytes = self.newest_bytes = 0
             self._head = None
             self.reported = NOTHING_REPORTED
             self.proof = Proof.of(state)
@@ -130,49 +128,36 @@ class ThreadMemory:
         self,
         placed: list[StoredObject],
         known: list[tuple[str, StoredValue]],
+        size: int,
         proof: Proof,
     ) -> None:
-        """Remember where values were put, if `proof` is still the memory's."""
-        if not (placed or known):
-            return
+        """Remember where values of so many bytes were put, if `proof` is still the memory's."""
         with self._lock:
             if proof is self.proof:
+                self.added += size + (len(placed) + len(known)) * _ENTRY_WEIGHT
                 self.recent.remember(placed, known)
-
-    def note_tails(
-        self, tails: Sequence[tuple[int, int, TailSegment]], proof: Proof | None
-    ) -> None:
-        """Remember small segments that were stored under `proof`, to be sealed later.
-
-        After a removal other elements may have their positions.
-        """
-        if tails:
-            with self._lock:
-                if proof is self.proof:
-                    self.logs.note_tails(tails)
-
-    def state(self, ns: str, checkpoint_id: str) -> CheckpointSnapshot | None:
-        """Return the snapshot of a checkpoint, if it is remembered."""
-        return self._states.get((ns, checkpoint_id))
 
     def newest(self, ns: str) -> CheckpointSnapshot | None:
         """Return the snapshot that was remembered last in the namespace."""
         with self._lock:
-            for state in reversed(self._states.values()):
+            for state in reversed(self.states.values()):
                 if state.ns == ns:
                     return state
             return None
 
     def publish(
         self,
-        state: CheckpointSnapshot,
         proof: Proof | None,
+        tails: Collection[tuple[int, int, TailSegment]],
+        state: CheckpointSnapshot | None = None,
         fence: HeadFence | None = None,
         reported: Reported | None = None,
         *,
         begins: bool = False,
     ) -> str | None:
-        """Remember a checkpoint that was committed (or read) under `proof`.
+        """Remember a checkpoint and small segments that were committed (or read) under `proof`.
+
+        After a removal other elements may have the positions of the segments.
 
         Returns the head that the run forked from, or None if there is none or it was returned
         before.
@@ -180,20 +165,24 @@ class ThreadMemory:
         with self._lock:
             if proof is not self.proof:
                 return None
+            if tails:
+                self.logs.note_tails(tails)
+            if state is None:
+                return None
             if reported is not None:
                 self.reported = reported
-            left = None if fence is None else self._left(state, fence, begins=begins)
-            is_counted = not state.ns and not state.flags & NESTED
-            if is_counted and (self._head is None or self._head < state.id):
-                self._head = state.id
-            key = (state.ns, state.id)
-            before = self._states.pop(key, None)
-            self._states[key] = state
-            self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
-            self.newest_bytes = weight = state.weight
-            if _SIZE_AGAIN * abs(weight - self._sized_at) > self._sized_at:
-                self._newest_size, self._sized_at = state.size, weight
-            states = self._states
+            own_id, left = state.id, None
+            if fence is not None:
+                left = self._left(state, fence, begins=begins)
+            if not state.ns and not state.flags & NESTED and (self._head or "") < own_id:
+                self._head = own_id
+            states, key = self.states, (state.ns, own_id)
+            before = states.pop(key, None)
+            states[key] = state
+            fresh = state.fresh - (before.fresh if before is not None else 0)
+            self._states_bytes += fresh
+            self.added += _STATE_WEIGHT + _FRESH_FACTOR * fresh
+            self.newest_bytes = sum([held.weight for held in state.values.values()])
             while len(states) > _STATES or (
                 self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
             ):
@@ -217,10 +206,13 @@ class ThreadMemory:
     @property
     def weight(self) -> int:
         """Estimated bytes in memory."""
-        records = len(self._states) * _STATE_WEIGHT + len(self.recent) * _ENTRY_WEIGHT
+        recent, states = self.recent, self.states
+        records = len(states) * _STATE_WEIGHT + len(recent) * _ENTRY_WEIGHT
+        with self._lock:
+            newest = next(reversed(states.values())).size if states else 0
+        others = max(0, recent.weight - self._states_bytes)  # most are in the states too
         replaced = self._states_bytes * _FRESH_FACTOR
-        others = max(0, self.recent.weight - self._states_bytes)  # most are in the states too
-        return _BASE_WEIGHT + records + self._newest_size + replaced + others + self.logs.tails
+        return _BASE_WEIGHT + records + newest + replaced + others + self.logs.tails
 
 
 _IDLE_PART = 8  # idle threads take at most this part of the limit
@@ -229,37 +221,34 @@ _FEW = 32  # threads; fewer count as so many, as their turns may alternate
 
 
 class WorkingSet:
-    """LRU cache of threads of about `limit` bytes, an eighth of it for idle ones.
+    """LRU cache of threads of about `limit` bytes, an eighth of it for idle ones."""
 
-    `exclusive`: with logs of its own.
-    """
-
-    def __init__(
-        self,
-        limit: int,
-        locks: Callable[[], Lock],
-        token: Callable[[int], int],
-        *,
-        exclusive: bool = False,
-    ) -> None:
+    def __init__(self, limit: int, locks: Callable[[], Lock], token: Callable[[int], int]) -> None:
         self._limit = limit
-        self._exclusive = exclusive
         self._locks = locks
         self._token = token
+        self._prefix = ""
         self.key = object()  # names the working set without keeping it
-        self._start()
-
-    def _start(self) -> None:
-        self._lock = self._locks()
-        self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
-        self._total = self._uses = 0
         self.counts = Counts()
+        self._room = _Room(locks())
 
     def apart(self) -> WorkingSet:
-        """Return an empty one of the same size, which appends to exclusive logs."""
-        other = WorkingSet(self._limit, self._locks, self._token, exclusive=True)
-        other.counts = self.counts
+        """Return an empty one of the same size."""
+        other = copy(self)
+        other.key = object()
+        other._room = _Room(self._locks())  # noqa: SLF001 - a copy
         return other
+
+    def part(self, prefix: str) -> WorkingSet:
+        """Return the part whose threads begin with a prefix, by their names without it.
+
+        Its counts are also part of the whole's.
+        """
+        part = copy(self)
+        part._prefix = self._prefix + prefix  # noqa: SLF001 - a copy
+        part.key = object()
+        part.counts = _PartCounts(self)
+        return part
 
     def before_fork(self) -> None:
         """No-op: locks held by other threads are replaced in the child."""
@@ -267,84 +256,77 @@ class WorkingSet:
     def after_fork(self, *, in_child: bool) -> None:
         """Forget everything in the child, as the parent's next log positions are not its own."""
         if in_child:
-            self._start()
+            self._room.empty(self._locks())
+            self.counts = Counts()
 
     def thread(self, thread: str) -> ThreadMemory:
-        with self._lock:
-            memory = self._threads.get(thread)
+        room, name = self._room, self._prefix + thread
+        with room.lock:
+            memory = room.threads.get(name)
             if memory is None:
-                memory = ThreadMemory(self._locks, self._token, exclusive=self._exclusive)
-                self._threads[thread] = memory
-                self._total += memory.weighed
+                memory = ThreadMemory(self._locks, self._token)
+                room.threads[name] = memory
+                room.total += memory.weighed
                 self._make_room()
-            memory.used = self._uses
-            self._threads.move_to_end(thread)
+            memory.used = room.uses
+            room.threads.move_to_end(name)
             return memory
 
     def forget(self, thread: str | None, prefix: str = "") -> None:
         """Forget the thread, or (None) all threads that begin with `prefix`."""
-        with self._lock:
+        room = self._room
+        with room.lock:
             if thread is not None:
-                self._drop(thread)
+                room.drop(self._prefix + thread)
                 return
-            for name in [one for one in self._threads if one.startswith(prefix)]:
-                self._drop(name)
+            begins = self._prefix + prefix
+            for name in [one for one in room.threads if one.startswith(begins)]:
+                room.drop(name)
 
     def settle(self, thread: str, memory: ThreadMemory) -> None:
-        """Weigh the thread again and make room for it."""
-        weight = memory.weight
-        with self._lock:
-            self._uses += 1
-            if self._threads.get(thread) is memory:
-                self._total += weight - memory.weighed
+        """Note a use of the thread; weigh it again if it has grown by an eighth, and make room."""
+        room = self._room
+        weight = memory.weighed
+        if memory.added * _GROWN_PART > weight:
+            weight, memory.added = memory.weight, 0
+        with room.lock:
+            room.uses += 1
+            if weight != memory.weighed and room.threads.get(self._prefix + thread) is memory:
+                room.total += weight - memory.weighed
                 memory.weighed = weight
-            self._make_room()
+            if room.total * _IDLE_PART > self._limit:
+                self._make_room()
 
     def _make_room(self) -> None:
-        while self._total * _IDLE_PART > self._limit and len(self._threads) > 1:
-            name, oldest = next(iter(self._threads.items()))
-            unused = self._uses - oldest.used
-            if self._total <= self._limit and unused < _IDLE * max(len(self._threads), _FEW):
+        room = self._room
+        threads = room.threads
+        while room.total * _IDLE_PART > self._limit and len(threads) > 1:
+            name, oldest = next(iter(threads.items()))
+            unused = room.uses - oldest.used
+            if room.total <= self._limit and unused < _IDLE * max(len(threads), _FEW):
                 return
-            self._drop(name)
+            room.drop(name)
 
-    def _drop(self, thread: str) -> None:
-        memory = self._threads.pop(thread, None)
+    def __len__(self) -> int:
+        prefix = self._prefix
+        return sum([name.startswith(prefix) for name in self._room.threads])
+
+
+class _Room:
+    """The threads of a working set, from the one used first to the one used last."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.empty(lock)
+
+    def empty(self, lock: Lock) -> None:
+        self.lock = lock
+        self.threads: OrderedDict[str, ThreadMemory] = OrderedDict()
+        self.total = self.uses = 0
+
+    def drop(self, name: str) -> None:
+        memory = self.threads.pop(name, None)
         if memory is not None:
-            self._total -= memory.weighed
-
-    def __len__(self) -> int:
-        return len(self._threads)
-
-
-class PrefixedSet(WorkingSet):
-    """The part of a working set whose threads begin with a prefix, by their names without it.
-
-    Its counts are also part of the whole's.
-    """
-
-    def __init__(self, whole: WorkingSet, prefix: str) -> None:
-        self._whole = whole
-        self._prefix = prefix
-        self.key = object()
-        self.counts = _PartCounts(whole)
-
-    def apart(self) -> WorkingSet:
-        other = self._whole.apart()
-        other.counts = self.counts
-        return other
-
-    def thread(self, thread: str) -> ThreadMemory:
-        return self._whole.thread(self._prefix + thread)
-
-    def forget(self, thread: str | None, prefix: str = "") -> None:
-        self._whole.forget(thread and self._prefix + thread, self._prefix + prefix)
-
-    def settle(self, thread: str, memory: ThreadMemory) -> None:
-        self._whole.settle(self._prefix + thread, memory)
-
-    def __len__(self) -> int:
-        raise NotImplementedError
+            self.total -= memory.weighed
 
 
 class _PartCounts(Counts):
@@ -372,123 +354,94 @@ _RESERVED = 64  # positions reserved for objects that are not final yet
 
 
 class RecentValues:
-    """The latest stored values of one thread, found again by identity."""
+    """The latest stored values of one thread, found again by identity.
+
+    Objects may have changed since: check their shadows.
+    """
 
     def __init__(self, lock: Lock, logs: OpenLogs) -> None:
         self._lock = lock
         self._logs = logs
-        self._placed: OrderedDict[int, StoredObject] = OrderedDict()
-        self._known: OrderedDict[tuple[str, int], StoredValue] = OrderedDict()
-        self._parts: OrderedDict[tuple[str, int], tuple[StoredValue, int]] = OrderedDict()
+        self.objects: OrderedDict[int, StoredObject] = OrderedDict()  # by `id`
+        # By channel and `id`: whole values, and their elements with the index in the value.
+        self.values: OrderedDict[tuple[str, int], StoredValue] = OrderedDict()
+        self.parts: OrderedDict[tuple[str, int], tuple[StoredValue, int]] = OrderedDict()
         # Of a long list or dict, only the last version is known: each takes as much memory.
         self._long: dict[str, StoredValue] = {}
-        self._reserved: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
-        self._placed_bytes = self._known_bytes = 0
+        self.reserved: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
+        self._object_bytes = self._value_bytes = 0
 
     @property
     def weight(self) -> int:
         """Estimated bytes of the values: most known ones consist of placed ones."""
-        return max(self._placed_bytes, self._known_bytes)
+        return max(self._object_bytes, self._value_bytes)
 
     def __len__(self) -> int:
-        return len(self._placed) + len(self._known) + len(self._parts)
+        return len(self.objects) + len(self.values) + len(self.parts)
 
     def clear(self) -> None:
         """Forget all of them. The caller holds the lock."""
-        for values in (self._placed, self._known, self._parts, self._reserved, self._long):
+        for values in (self.objects, self.values, self.parts, self.reserved, self._long):
             values.clear()
-        self._placed_bytes = self._known_bytes = 0
+        self._object_bytes = self._value_bytes = 0
 
-    def placed(self, value: Any) -> StoredObject | None:
+    def place(self, value: Any) -> StoredObject | None:
         """Return the place of this very object, if it has not changed since."""
-        found = self._placed.get(id(value))
+        found = self.objects.get(id(value))
         return found if found and found.value is value and found.shadow.holds() else None
-
-    def all_placed(self, values: list[Any]) -> list[StoredObject] | None:
-        """Return the places of these very objects, changed or not; None if one is unknown."""
-        found = []
-        for value in values:
-            one = self._placed.get(id(value))
-            if one is None or one.value is not value:
-                return None
-            found.append(one)
-        return found
-
-    def has_any(self, values: list[Any]) -> bool:
-        """Return True if one of these objects was stored, or has a position reserved."""
-        placed, reserved = self._placed, self._reserved
-        for value in values:
-            name = id(value)
-            if name in placed or name in reserved:
-                return True
-        return False
-
-    def is_known(self, channel: str, value: Any) -> bool:
-        """Return True if this very value of the channel was stored, changed or not."""
-        found = self._known.get((channel, id(value)))
-        return found is not None and found.value is value
-
-    def known(self, channel: str, value: Any) -> StoredValue | None:
-        """Return the record of this very value of the channel, if it has not changed since."""
-        found = self._known.get((channel, id(value)))
-        return found if found and found.value is value and found.holds(value) else None
-
-    def known_part(self, channel: str, item: Any) -> tuple[StoredValue, int] | None:
-        """Return a stored value of the channel that holds `item`, and its index in it."""
-        return self._parts.get((channel, id(item)))
 
     def forget_reserved(self) -> None:
         """Forget reserved positions: others may have taken them. The caller holds the lock."""
-        self._reserved.clear()
+        self.reserved.clear()
 
     def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
         """Remember the last few values. The caller holds the lock."""
         for item in placed:
             name = id(item.value)
-            before = self._placed.pop(name, None)
-            self._placed[name] = item
-            self._placed_bytes += item.size - (before.size if before is not None else 0)
+            before = self.objects.pop(name, None)
+            self.objects[name] = item
+            self._object_bytes += item.size - (before.size if before is not None else 0)
         for channel, value in known:
             self._forget_known(channel, value.value)
             if value.is_long:
                 if channel in self._long:
                     self._forget_known(channel, self._long[channel].value)
                 self._long[channel] = value
-            self._known[channel, id(value.value)] = value
-            self._known_bytes += value.size
+            self.values[channel, id(value.value)] = value
+            self._value_bytes += value.size
             for offset, item in value.parts():
-                self._parts[channel, id(item)] = (value, offset)
-        while len(self._placed) > _PLACED or (
-            self._placed_bytes > _BYTES and len(self._placed) > _LEAST
+                self.parts[channel, id(item)] = (value, offset)
+        while len(self.objects) > _PLACED or (
+            self._object_bytes > _BYTES and len(self.objects) > _LEAST
         ):
-            self._placed_bytes -= self._placed.popitem(last=False)[1].size
-        while len(self._known) > _KNOWN or (
-            self._known_bytes > _BYTES and len(self._known) > _LEAST
+            self._object_bytes -= self.objects.popitem(last=False)[1].size
+        while len(self.values) > _KNOWN or (
+            self._value_bytes > _BYTES and len(self.values) > _LEAST
         ):
-            (channel, _), oldest = next(iter(self._known.items()))
+            (channel, _), oldest = next(iter(self.values.items()))
             self._forget_known(channel, oldest.value)
 
     def _forget_known(self, channel: str, value: Any) -> None:
-        found = self._known.pop((channel, id(value)), None)
+        found = self.values.pop((channel, id(value)), None)
         if found is None:
             return
-        self._known_bytes -= found.size
+        self._value_bytes -= found.size
         if self._long.get(channel) is found:
             del self._long[channel]
         for _, item in found.parts():
-            if self._parts.get((channel, id(item)), (None,))[0] is found:
-                del self._parts[channel, id(item)]
+            if self.parts.get((channel, id(item)), (None,))[0] is found:
+                del self.parts[channel, id(item)]
 
     def reserve(self, ns: str, channel: str, value: Any) -> None:
         """Reserve the next position of the channel's log for an object that is not final."""
         place = self._logs.reserve(ns, channel, 1)
         with self._lock:
-            self._reserved[id(value)] = (value, *place)
-            while len(self._reserved) > _RESERVED:
-                self._reserved.popitem(last=False)
+            self.reserved[id(value)] = (value, *place)
+            while len(self.reserved) > _RESERVED:
+                self.reserved.popitem(last=False)
 
     def take_reserved(self, value: Any) -> tuple[int, int] | None:
         """Release the log and position reserved for the object, if any."""
         with self._lock:
-            reserved = self._reserved.pop(id(value), None)
+            reserved = self.reserved.pop(id(value), None)
         return reserved[1:] if reserved is not None and reserved[0] is value else None

@@ -252,7 +252,7 @@ def test_a_dict_that_only_loses_keys_is_remembered_once(made):
     saver, _, _ = made
     value = {f"key {n}": [LONG, n] for n in range(20)}
     found = loaded_run(saver, value)
-    at, known = found.config, saver._engine.memory("t").recent._known
+    at, known = found.config, saver._engine.memory("t").recent.values
     for n in range(2, 10):
         del value[f"key {n}"]
         at = saver.put(at, checkpoint(n, {"m": dict(value)}, {"m": n}), {}, {})

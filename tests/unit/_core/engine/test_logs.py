@@ -22,7 +22,7 @@ from kit.engine import (
 )
 from langchain_core.messages import AIMessage
 
-from threadkeep._core.engine import logs
+from threadkeep._core.engine import draft, logs
 from threadkeep._core.engine.logs import OpenLogs, TailSegment
 from threadkeep._core.engine.model import ReadThread
 from threadkeep.savers.saver import Saver
@@ -256,7 +256,7 @@ def test_a_large_run_is_cut_into_segments(made):
     value = [rng.randbytes(10_000) for _ in range(300)]
     at = Chain(saver).put(m=value)
     sizes = [one.size for one in segments(backend)]
-    assert max(sizes) < logs.SEGMENT_BYTES + 11_000
+    assert max(sizes) < draft.SEGMENT_BYTES + 11_000
     assert values_of(fresh(saver), at)["m"] == value
 
 

@@ -1,4 +1,4 @@
-"""The shortcuts of a save store the same rows as the general path, byte by byte."""
+"""A save that reads nothing stores the same rows as the operation, byte by byte."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing_extensions import TypedDict
 
 from threadkeep._core import arguments
 from threadkeep._core.engine import put
-from threadkeep._core.engine.draft import Draft
 from threadkeep.savers.saver import Saver
 
 LONG = "a text that is too long to be kept in the manifest itself, as most of what people say is"
@@ -134,37 +133,9 @@ def _fixed(engine, tokens):
     [(talk,), (unnamed, talk), (talk, edit), (collect, talk, collect), (collect, ask), (talk, ask)],
     ids=lambda nodes: "-".join(node.__name__ for node in nodes),
 )
-def test_the_quick_ways_store_what_the_general_ones_do(nodes, monkeypatch):
+def test_a_save_without_reading_stores_what_the_operation_does(nodes):
     calls = recorded(*nodes)
-    quick = {"_scalar": 0, "_grown": 0, "_written": 0}
-    for name in quick:
-        monkeypatch.setattr(Draft, name, _counted(quick, name))
-    flat = stored_by(calls, flat=True)
-    assert quick["_scalar"]
-    for name in quick:
-        monkeypatch.setattr(Draft, name, lambda *_: None)
-    general = stored_by(calls, flat=False)
-    assert len(flat) == len(general) > 8
-    for one, other in zip(flat, general, strict=True):
+    flat, operations = stored_by(calls, flat=True), stored_by(calls, flat=False)
+    assert len(flat) == len(operations) > 8
+    for one, other in zip(flat, operations, strict=True):
         assert one == other
-
-
-def _counted(quick, name):
-    whole = getattr(Draft, name)
-
-    def counting(*given):
-        done = whole(*given)
-        quick[name] += done is not None
-        return done
-
-    return counting
-
-
-def test_a_chat_takes_the_quick_ways(monkeypatch):
-    calls = recorded(talk)
-    general = []
-    whole = Draft._any
-    monkeypatch.setattr(Draft, "_any", lambda *given: general.append(given[1]) or whole(*given))
-    stored_by(calls, flat=True)
-    of_messages = [channel for channel in general if channel == "messages"]
-    assert len(of_messages) <= 12  # (the input, once per turn, and the first few writes)
