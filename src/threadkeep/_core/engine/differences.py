@@ -76,6 +76,7 @@ class Comparison(NamedTuple):
     pieces: list[Piece] | None = None  # None: all `items` are new
     watched: WatchedCopies | None = None  # of those from number `start` on that may have changed
     start: int = 0
+    lost: int = 0  # elements that the last version had before the first `start` ones
 
 
 _CONSTANT = {str, int, bool, float, bytes, type(None)}
@@ -102,11 +103,39 @@ def compare(
         new = behind(old.every, old.size, value)
         if new is not None and (old.shadow.holds() if not trust else not old.shadow.is_opaque):
             return Comparison(None, new, old.size)
+        now = _without_front(value, old, trust)
+        if now is not None:
+            return now
     keys, items = _copied(value)
     if old is None or (old.keys is None) != (keys is None) or _is_fragment(old, items):
         return Comparison(keys, items)
     changed = old.shadow.opaque if trust else old.shadow.changed()
     return _Comparer(old, keys, items, changed).cut()
+
+
+def _without_front(
+    value: list[Any],
+    old: SeenSequence,
+    trust: bool,  # noqa: FBT001 - as for `compare`
+) -> Comparison | None:
+    """Compare a list that lost its first elements and may have grown, as in a trimmed history.
+
+    None for any other list.
+    """
+    every, size = old.every, old.size
+    first = next(iter(value), None)
+    lost = next((n for n in range(size) if every[n] is first), 0)
+    kept = size - lost
+    new = behind(every[lost:size], kept, value) if lost else None
+    if new is None or not {*map(id, new)}.isdisjoint(map(id, every[:lost])):  # (it was reordered)
+        return None
+    shadow = old.shadow.part(lost, size)
+    if shadow.is_opaque if trust else not shadow.holds():
+        return None
+    pieces = [Piece(lost, 0, kept)]
+    if new:
+        pieces.append(Piece(None, kept, kept + len(new)))
+    return Comparison(None, [*every[lost:size], *new], 0, pieces, watch(None, new), kept, lost)
 
 
 def new_of(pieces: Iterable[Piece]) -> list[int]:
@@ -162,7 +191,7 @@ def shadows(
         numbers = [(i, i - start) for i in range(start, stop)]
         middle = Shadow.joined([parts.get(i) or middle.part(n, n + 1) for i, n in numbers])
     after = old.shadow.part(old.size - (len(items) - stop), old.size)
-    return old.shadow.part(0, start).extended(middle, after), others
+    return old.shadow.part(now.lost, now.lost + start).extended(middle, after), others
 
 
 class _Comparer:

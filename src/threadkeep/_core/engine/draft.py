@@ -330,7 +330,7 @@ class Draft:
 
     def _encoded(self, new: _New, rest: Sequence[int]) -> _Encoded:
         """Encode elements from copies."""
-        _, (keys, _, first, _, watched, start), items, numbers = new
+        _, (keys, _, first, _, watched, start, _), items, numbers = new
         own = None if keys is None else [keys[numbers[k]] for k in rest]
         encode, at = self.codec.encode, rest
         if watched is not None:
@@ -625,7 +625,7 @@ def _watched(
     Also returns the shadows of the last version's elements that were replaced by equal ones.
     """
     _, now, _, numbers = new
-    keys, items, first, pieces, _, _ = now
+    keys, items, first, pieces, *_ = now
     if pieces is not None and seen is not None:
         found = {i: one.shadow for i, one in zip(numbers, places, strict=True) if one is not None}
         whole, others = shadows(now, pieces, seen, found)

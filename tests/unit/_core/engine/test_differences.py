@@ -237,6 +237,19 @@ def test_a_list_that_only_grows_is_not_copied():
     assert len(now.watched.copies) == 44
 
 
+def test_a_list_that_lost_its_front_and_grew_is_two_pieces():
+    value = [[number] for number in range(40)]
+    seen = seen_of(value)
+    now = compare([*value[3:], "new"], seen)
+    assert (now.pieces, now.lost) == ([Piece(3, 0, 37), Piece(None, 37, 38)], 3)
+    assert now.watched.copies == ["new"]
+    assert compare(value[3:], seen).pieces == [Piece(3, 0, 37)]
+    value[2].append("gone with the front")
+    assert compare(value[3:], seen).lost == 3
+    value[20].append("changed in place")
+    assert difference(seen, value[3:])[1] == Piece(None, 17, 18)
+
+
 def test_an_edit_of_a_list_of_other_objects_keeps_what_follows():
     seen = seen_of([{"n": n} for n in range(50)])
     value = [{"n": n} for n in range(51)]
