@@ -7,6 +7,8 @@ and what a move or a change does. `threadkeep.testing` has the tests of all that
 
 from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.model import (
+    HIDDEN,
+    NESTED,
     Batch,
     Change,
     CheckpointRow,
@@ -58,12 +60,17 @@ from threadkeep._core.engine.thread_entry import (
     StateTransition,
     ThreadEntry,
     ThreadQuery,
+    label_prefix,
 )
 from threadkeep._core.engine.usage import ItemUsage, ReadUsage, StoreUsage, ThreadUsage
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.database import AsyncDatabase, Database
+from threadkeep._stores.derived import derived
+from threadkeep._stores.records import entry_of, first_entries, matches, with_writes
 
 __all__ = [
+    "HIDDEN",
+    "NESTED",
     "AsyncBackend",
     "AsyncDatabase",
     "Backend",
@@ -123,4 +130,10 @@ __all__ = [
     "UnreadableRow",
     "WriteRow",
     "WritesFence",
+    "derived",
+    "entry_of",
+    "first_entries",
+    "label_prefix",
+    "matches",
+    "with_writes",
 ]

@@ -5,7 +5,7 @@ from kit.contract import Variant
 
 from threadkeep._core.engine.model import DropThread, ForkThread
 from threadkeep._core.engine.thread_entry import ThreadEntry
-from threadkeep._stores.base import AsyncBackend
+from threadkeep._stores.database import AsyncDatabase
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.memory.rows import EMPTY
 from threadkeep.errors import StaleThreadError
@@ -28,17 +28,18 @@ def test_a_fork_of_a_missing_thread_is_refused():
     assert not EMPTY.head.heap
 
 
-class AsyncMemory(AsyncBackend):
+class AsyncMemory(AsyncDatabase):
     """A natively async backend, as far as the contract can tell."""
 
     def __init__(self):
+        super().__init__()
         self.rows = MemoryBackend()
 
     async def fetch(self, reads):
         return self.rows.fetch(reads)
 
-    async def commit(self, change):
-        self.rows.commit(change)
+    async def make(self, moves):
+        return self.rows.make(moves)
 
     async def close(self):
         self.rows.close()

@@ -27,7 +27,6 @@ from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-import threadkeep
 from threadkeep import (
     KeyRing,
     LayeredCheckpointSaver,
@@ -35,7 +34,6 @@ from threadkeep import (
     MemorySaver,
     PostgresSaver,
     SqliteSaver,
-    backends,
     stream_saved,
 )
 from threadkeep.ui import app
@@ -269,10 +267,6 @@ def threads(_):
     builder.add_edge(START, "pay")
     saver = SqliteSaver("threads.db")
     return {"saver": saver, "graph": builder.compile(checkpointer=saver)}
-
-
-def writing_a_backend(_):
-    return {**vars(backends), **vars(threadkeep), "Any": Any, "Sequence": list}
 
 
 def you_know(patch):

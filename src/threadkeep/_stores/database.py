@@ -31,7 +31,7 @@ class _Commits:
     commits_groups = True
 
     shares_heaps = True
-    """Threads can share segments, so that a fork copies none."""
+    """Threads can share segments, so that a fork copies none. Otherwise each `Head.heap` is 0."""
 
     def __init__(self, known: Heads | None = None) -> None:
         self.heads = Heads() if known is None else known
@@ -43,7 +43,11 @@ class Database(_Commits, Backend):
 
     @abstractmethod
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """Answer each read, in order: see `Backend.fetch`; also the reads of the rules."""
+        """Answer each read, in order, from one view of the store. See `derived`.
+
+        The reads are those of `Backend.fetch`, and those of the rules, from `ReadHead` to
+        `ReadEnds`. The docstring of each read names its reply.
+        """
 
     @abstractmethod
     def make(self, moves: Sequence[Move]) -> list[Head | None]:

@@ -186,6 +186,26 @@ def missing(logs: dict[int, Log], spans: Iterable[model.Span]) -> tuple[model.Sp
 # -- the registry --------------------------------------------------------------------
 
 
+def entry_of(head: Head, labels: Iterable[str]) -> ThreadEntry | None:
+    """Return the entry of a thread, or None if it is not in the registry."""
+    if head.state is None:
+        return None
+    return ThreadEntry(
+        head.thread,
+        head.state,
+        head.created_at or 0,
+        head.updated_at or 0,
+        head.size,
+        tuple(sorted(labels)),
+        head.pinned,
+        head.ttl,
+        head.origin,
+        head.waits_at,
+        head.deleted_at,
+        head.revision,
+    )
+
+
 def matches(entry: ThreadEntry, query: ThreadQuery) -> bool:
     """Return True if the entry matches the query."""
     return (

@@ -312,18 +312,22 @@ class FenceContract(Contract):
         assert self.head() == uid(9)
 
     @pytest.mark.parametrize(
-        ("fence", "row"),
+        ("fence", "rows"),
         [
-            *[(HEAD_1, checkpoint(2, flags=flags)) for flags in (0, FREE, HIDDEN, FREE | HIDDEN)],
-            (HEAD_1, checkpoint(20)),  # (the batch's own id does not matter)
-            (HeadFence("child", uid(1)), checkpoint(9, ns="child")),  # (nor does its namespace)
-            (EMPTY, checkpoint(1)),
-            (EMPTY, checkpoint(0, id="")),
+            *[
+                (HEAD_1, (checkpoint(2, flags=flags),))
+                for flags in (0, FREE, HIDDEN, FREE | HIDDEN)
+            ],
+            (HEAD_1, (checkpoint(20),)),  # (the batch's own id does not matter)
+            (HEAD_1, (checkpoint(9), checkpoint(20))),  # (also if it is stored)
+            (HeadFence("child", uid(1)), (checkpoint(9, ns="child"),)),  # (nor does its namespace)
+            (EMPTY, (checkpoint(1),)),
+            (EMPTY, (checkpoint(0, id=""),)),
         ],
     )
-    def test_a_newer_head_conflicts(self, fence: Fence, row: Any) -> None:
+    def test_a_newer_head_conflicts(self, fence: Fence, rows: Any) -> None:
         """`HeadFence` fails on a greater id, also if hidden or forked, and with None on any id."""
-        self.put(checkpoints=(row,))
+        self.put(checkpoints=rows)
         self.refuses(self.fenced(fence), ConflictError)
 
     @pytest.mark.parametrize("run", [0, 7])

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from threadkeep._core.engine.heads import Move
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -28,6 +31,7 @@ from threadkeep.testing.records import (
     NOW,
     THREAD,
     Contract,
+    after,
     checkpoint,
     ids,
     segment,
@@ -119,6 +123,18 @@ class ForkContract(Contract):
         assert self.everything(FORK) == [new]
         assert self.everything() == before
         assert self.rows(FORK).family == ()
+
+    def test_a_move_proves_the_heads_beside_it(self) -> None:
+        """`make` refuses a move if a head beside it has moved; otherwise that one changes, too."""
+        if not self.origin_and_fork():
+            pytest.skip("this backend's threads do not share segments")
+        head, fork = self.row(), self.row(FORK)
+        move = Move(head, after(head), beside=((fork, after(fork, size=7)),))
+        late = move._replace(beside=((after(fork), after(fork)),))
+        assert self.make(late) == [None], "The backend made a move that is late beside; refuse it"
+        assert (self.row(), self.row(FORK)) == (head, fork)
+        assert self.make(move) == [self.row()]
+        assert self.row(FORK).size == 7
 
     def test_both_go_on(self) -> None:
         """A fork and its origin can both grow; only equal positions collide."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
+from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -32,6 +33,7 @@ from threadkeep.testing.records import (
     NOW,
     THREAD,
     Contract,
+    after,
     bodies,
     checkpoint,
     linked,
@@ -240,6 +242,30 @@ class GroupContract(Contract):
         spans = (Span(1, 0, 9),)
         reads = [ReadSegments("copy", spans), ReadSegments("copy of it", spans)]
         assert self.backend.fetch(reads) == [[segment(0, 2)]] * 2
+
+    def test_a_move_proves_its_head(self) -> None:
+        """`make` refuses a move if its head has moved, or a dropped segment is missing.
+
+        It changes nothing then, and makes the other moves. A thread without a row has no tips.
+        The store may have lost it.
+        """
+        self.put(checkpoints=(checkpoint(1),), segments=(segment(0),))
+        self.put(thread="other", checkpoints=(checkpoint(1),))
+        head, lost = self.row(), self.row("other")._replace(thread="lost")
+        added: dict[str, Any] = {"writes": (write(1, seq=7),)}
+        for refused in (
+            Move(after(head), after(after(head)), **added),
+            Move(lost, after(lost), **added),
+            Move(head, after(head), (segment(7),), drop_segments=((1, 6, 1),)),
+        ):
+            before = self.rows(refused.old.thread)
+            other = self.row("other")
+            made = self.make(refused, Move(other, after(other), checkpoints=(checkpoint(2),)))
+            assert made[0] is None, f"The backend made this move; refuse it: {refused}"
+            assert made[1] == self.row("other") != other
+            assert self.rows(refused.old.thread) == before
+            assert self.row("lost") == Head("lost")
+        assert self.make(Move(head, after(head), **added)) == [self.row()]
 
     def test_to_scrub_changes_no_row(self) -> None:
         """`scrub` changes no rows, and gives the same report again when it is repeated."""

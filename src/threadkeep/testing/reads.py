@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine.heads import MOST_LOGS
 from threadkeep._core.engine.model import (
     FREE,
     HIDDEN,
@@ -405,6 +406,16 @@ class SegmentContract(Contract):
         assert [found(number) for number in (0, 1)] == [[], [segment(0)]]
         assert self.one(ReadSegments("nobody", (Span(1, 0, 1),), 0)) == []
 
+    def test_none_are_found_for_tips_that_are_not_named(self) -> None:
+        """`ReadSegments` finds nothing if the thread's row does not name each tip of `base`."""
+        self.put(segments=(segment(0),))
+        first = self.state().tips
+        self.put(segments=(segment(1),))
+        second = self.state().tips
+        assert second[1:] == first
+        for base, found in ((first, [segment(0)]), (second, [segment(0)]), ((*first, 5), [])):
+            assert self.one(ReadSegments(THREAD, (Span(1, 0, 1),), base=base)) == found
+
     def test_bytes_come_back_as_they_were(self) -> None:
         """The data of a segment may be any bytes of any length."""
         blocks = [b"\x00", bytes(range(256)), b"x" * 4096, b"y" * 65_536, b"z" * 3_000_001]
@@ -429,6 +440,14 @@ class SegmentContract(Contract):
             self.refuses(batch, SegmentTakenError)
         for clash in ((segment(40, 4),), (segment(20, 3), segment(22, 3))):
             self.refuses(Batch(THREAD, NOW, segments=clash), SegmentTakenError)
+
+    def test_old_logs_keep_their_ends(self) -> None:
+        """`ReadEnds` finds the ends of logs that the head does not list: nothing overlaps there."""
+        self.put(segments=(segment(0, log=0), segment(5, log=0)))
+        self.put(segments=tuple(segment(0, log=n) for n in range(1, MOST_LOGS + 2)))
+        self.put(segments=(segment(2, log=0),))
+        taken = Batch(THREAD, NOW, segments=(segment(5, log=0, data=b"other bytes"),))
+        self.refuses(taken, SegmentTakenError)
 
     def test_neighbours_are_welcome(self) -> None:
         """Adjacent segments, and those of other logs and threads, do not overlap."""

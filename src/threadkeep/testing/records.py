@@ -8,7 +8,7 @@ import inspect
 import threading
 import uuid
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
@@ -27,15 +27,18 @@ from threadkeep._core.engine.model import (
     ThreadState,
     WriteRow,
 )
+from threadkeep._core.engine.rule_reads import ReadHead
 from threadkeep._core.engine.thread_entry import CountThreads, ReadEntry, ThreadEntry, ThreadQuery
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._stores.base import Backend
+from threadkeep._stores.database import AsyncDatabase, Database
 from threadkeep._stores.records import new_tip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from threadkeep._core.engine.heads import Head, Move
     from threadkeep._core.engine.model import Change, Read
     from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
     from threadkeep.errors import ThreadkeepError
@@ -55,27 +58,31 @@ class BlockingBackend(Backend):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._backend = self._run(make())
+        self.backend = self._run(make())
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""
-        return self._run(self._backend.fetch(reads))
+        return self._run(self.backend.fetch(reads))
 
     def commit(self, change: Change) -> None:
         """See `Backend.commit`."""
-        self._run(self._backend.commit(change))
+        self._run(self.backend.commit(change))
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
-        return self._run(self._backend.commit_many(changes))
+        return self._run(self.backend.commit_many(changes))
+
+    def make(self, moves: Sequence[Move]) -> list[Head | None]:
+        """See `Database.make`."""
+        return self._run(cast("AsyncDatabase", self.backend).make(moves))
 
     def scrub(self, *, rewrite: bool) -> ScrubReport:
         """See `Backend.scrub`."""
-        return self._run(self._backend.scrub(rewrite=rewrite))
+        return self._run(self.backend.scrub(rewrite=rewrite))
 
     def close(self) -> None:
         """See `Backend.close`. The loop keeps running, so that later calls are refused."""
-        self._run(self._backend.close())
+        self._run(self.backend.close())
 
     def stop(self) -> None:
         """Stop the loop. Later calls are not possible."""
@@ -228,12 +235,27 @@ class Contract:
         assert self.rows(thread) == before, told
         assert self.everything(thread) == data, told
 
+    @property
+    def database(self) -> Database:
+        """The backend; skips the test if it makes no moves."""
+        front = self.backend
+        below = front.backend if isinstance(front, BlockingBackend) else front
+        if not isinstance(below, Database | AsyncDatabase):
+            pytest.skip("this backend is no database")
+        return cast("Database", front)
+
+    def make(self, *moves: Move) -> list[Head | None]:
+        """Make moves."""
+        return self.database.make(moves)
+
     # -- reads -----------------------------------------------------------------------
 
     def one(self, read: Any) -> Any:
         """The reply to a single read."""
         replies = self.backend.fetch([read])
-        assert len(replies) == 1, "The backend must return one reply per read"
+        told = f"`fetch` must return a list of one reply for each read, not {replies!r}"
+        assert isinstance(replies, list), told
+        assert len(replies) == 1, told
         return replies[0]
 
     def state(
@@ -255,6 +277,11 @@ class Contract:
         """The id of the head."""
         found = self.state(thread=thread, ns=ns).found
         return found.row.id if found else None
+
+    def row(self, thread: str = THREAD) -> Head:
+        """The thread's own row."""
+        found: list[Head] = self.database.fetch([ReadHead(thread)])
+        return found[0]
 
     def rows(self, thread: str = THREAD) -> ThreadRows:
         """All rows of the thread."""
@@ -290,6 +317,11 @@ class Contract:
         """The number of entries that match."""
         found: int = self.one(CountThreads(ThreadQuery(**query)))
         return found
+
+
+def after(head: Head, **fields: Any) -> Head:
+    """The head after one more commit."""
+    return head._replace(tips=(new_tip(), *head.tips), **fields)
 
 
 def bodies(writes: Iterable[WriteRow]) -> list[bytes]:

@@ -205,12 +205,13 @@ class ThreadContract(Contract):
         assert len(self.rows("copy").checkpoints) == len(self.rows().checkpoints)
 
     def test_orphans_alone_are_copied(self) -> None:
-        """`CopyThread` also copies a source with only writes and segments."""
-        self.put(writes=(write(1),), segments=(segment(0),))
-        self.commit(COPY)
-        copy = self.rows("copy")
-        assert [w.checkpoint_id for w in copy.orphans] == [uid(1)]
-        assert len(copy.segments) == 1
+        """`CopyThread` also copies a source with only writes, or only segments."""
+        self.put(thread="writes", writes=(write(1),))
+        self.put(thread="segments", segments=(segment(0),))
+        for source in ("writes", "segments"):
+            self.commit(CopyThread(source, f"{source} 2", NOW))
+        assert [w.checkpoint_id for w in self.rows("writes 2").orphans] == [uid(1)]
+        assert len(self.rows("segments 2").segments) == 1
 
 
 # -- scans -----------------------------------------------------------------------------

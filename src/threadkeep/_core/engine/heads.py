@@ -21,7 +21,11 @@ Gaps: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
 """Ranges of positions before the end of a log that have no segment: start and stop."""
 
 RowsKey: TypeAlias = Any  # (int or str)
-"""What a store finds rows by, in its own form. 0 or "": nothing."""
+"""A key of rows: the number of a thread, as the store assigned it, or the key of a heap.
+
+A heap's key is the number of a thread, or another one that the rules choose: a negative number, or
+a longer text. 0 or "": nothing.
+"""
 
 NO_LOGS: LogEnds = {}
 NO_GAPS: Gaps = {}
@@ -79,13 +83,16 @@ class Copying(NamedTuple):
 class Move(NamedTuple):
     """One conditional change of a thread; see above.
 
-    The present heads must have the tips of `old` and of each old head `beside`. If segments are
-    added, each of `drop_segments` must exist. Otherwise the move is refused. Then, in this order:
+    The stored heads must have the newest tips of `old` and of each old head `beside`. If segments
+    are added, each of `drop_segments` must exist. Otherwise the move is refused. Then, in this
+    order:
 
-    - `clears`: the thread's checkpoints, writes and labels are removed, and with `clears_heap` the
-      segments of the old head's heap; then the rows of `copies` are added, unchanged;
+    - `clears`: the thread's checkpoints and writes are removed, `clears_labels`: its labels,
+      `clears_heap`: the segments of the old head's heap;
+    - the rows of `copies` are added, unchanged;
     - rows are dropped, hidden and replaced; missing ones are left out;
-    - rows are added. Checkpoints replace by (ns, id), labels by their prefix;
+    - rows are added. Writes have their `seq`. Added segments overlap no others. Checkpoints replace
+      by (ns, id), labels by `label_prefix`. Segments belong to the heap of the new head;
     - the heads become the new ones.
     """
 
@@ -100,9 +107,9 @@ class Move(NamedTuple):
     drop_writes: tuple[tuple[str, str, int], ...] = ()  # ns, checkpoint id, seq
     replace_writes: tuple[WriteRow, ...] = ()
     hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
-    drop_unreadable: tuple[UnreadableRow, ...] = ()
+    drop_unreadable: tuple[UnreadableRow, ...] = ()  # if the store reports any
     clears: bool = False
     clears_heap: bool = False
     clears_labels: bool = False
     copies: Copying | None = None
-    beside: tuple[tuple[Head, Head], ...] = ()  # of other threads: old and new
+    beside: tuple[tuple[Head, Head], ...] = ()  # of its heap, or of `copies.source`: old and new

@@ -89,9 +89,9 @@ class CheckpointRow(NamedTuple):
 class WriteRow(NamedTuple):
     """The writes of one `put_writes` call, by one task, in one row.
 
-    The backend assigns `seq` at commit (any given value is ignored, except in a `numbered` batch):
-    it grows with every row of the same checkpoint. Rows are only ever added; the engine decides
-    which of them count.
+    `seq` is assigned at commit, by the rules of moves (any given value is ignored, except in a
+    `numbered` batch): it grows with every row of the same checkpoint. Rows are only ever added; the
+    engine decides which of them count.
     """
 
     ns: str

@@ -57,13 +57,16 @@ class HasOthers(NamedTuple):
 
 
 class CountRows(NamedTuple):
-    """The rows of some threads. Reply: the numbers of checkpoints and of writes."""
+    """The rows of some threads. Reply: a tuple, the numbers of checkpoints and of writes."""
 
     heads: tuple[Head, ...]
 
 
 class HoldsCheckpoints(NamedTuple):
-    """Check whether a thread has any checkpoint, or (`any_row`) any row. Reply: one `bool`."""
+    """Check whether a thread has any checkpoint. Reply: one `bool`.
+
+    With `any_row`: any checkpoint, any write, or any segment in its heap.
+    """
 
     head: Head
     any_row: bool = False

@@ -99,7 +99,7 @@ class ThreadQuery(NamedTuple):
     pinned: bool | None = None
     size: int | None = None  # least bytes
     origin: str | None = None  # forked from this thread
-    rested: int | None = None  # at this time, its ttl has passed since the last write
+    rested: int | None = None  # a time that is later than its last write by more than its ttl
     prefix: str = ""  # its thread's id begins with this
 
     @property

@@ -24,6 +24,7 @@ from threadkeep._core.texts import shown_url
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.database import Database
+from threadkeep._stores.derived import derived
 from threadkeep._stores.memory.rows import (
     EMPTY_NAMESPACE,
     MemoryNamespace,
@@ -76,7 +77,11 @@ class MemoryBackend(Database):
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         with self._lock:
             self._check_open()
-            return [_REPLIES[type(read)](self._rows, read) for read in reads]
+            return [self._reply(read) for read in reads]
+
+    def _reply(self, read: Any) -> Any:
+        reply = _REPLIES.get(type(read))
+        return derived(read, self._reply) if reply is None else reply(self._rows, read)
 
     def make(self, moves: Sequence[Move]) -> list[Head | None]:
         with self._lock:
@@ -214,26 +219,6 @@ def _names(store: MemoryRows, prefix: str, after: str | None = None) -> list[str
     return sorted(name for name in found if after is None or name > after)
 
 
-def _sizes(store: MemoryRows, read: model.ReadSizes) -> model.Sizes:
-    sizes = {
-        name: _size(store, thread) for name, thread in store.threads.items() if thread.holds_rows()
-    }
-    total = sum(size.row_bytes + size.segment_bytes for size in sizes.values())
-    page = [sizes[name] for name in _names(store, read.prefix, read.after) if name in sizes]
-    return model.Sizes(total, tuple(page[: read.limit]))
-
-
-def _size(store: MemoryRows, thread: MemoryThread) -> model.StoredThreadSize:
-    rows, writes, name = list(thread.rows()), list(thread.writes()), thread.head.thread
-    segments = list(thread.heap.all()) if name == _family(store, thread)[0] else []
-    row_bytes = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
-    row_bytes += sum(len(write.body) for write in writes)
-    segment_bytes = sum(len(segment.data) for segment in segments)
-    return model.StoredThreadSize(
-        name, len(rows), len(writes), len(segments), row_bytes, segment_bytes
-    )
-
-
 def _usage(store: MemoryRows, read: ReadUsage) -> StoreUsage:
     found: list[ThreadUsage] = []
     recent: list[tuple[str, int]] = []
@@ -281,19 +266,11 @@ def _matching(store: MemoryRows, query: thread_entry.ThreadQuery) -> list[thread
     return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
-def _damage(_store: MemoryRows, _read: model.ReadDamage) -> list[str]:
-    return []
-
-
 # -- reads of the rules --------------------------------------------------------------
 
 
-def _head(store: MemoryRows, read: rule_reads.ReadHead | rule_reads.ReadDamaged) -> Head:
+def _head(store: MemoryRows, read: rule_reads.ReadHead) -> Head:
     return store.head(read.thread)
-
-
-def _heads_of(store: MemoryRows, read: rule_reads.ReadFamily) -> list[Head]:
-    return [one.head for one in store.threads.values() if one.head.heap == read.heap]
 
 
 def _newer(store: MemoryRows, read: rule_reads.ReadNewer) -> list[str]:
@@ -310,16 +287,6 @@ def _has_others(store: MemoryRows, read: rule_reads.HasOthers) -> bool:
     return any(row.run != read.run and row.seq > read.seen for row in rows)
 
 
-def _counts(store: MemoryRows, read: rule_reads.CountRows) -> tuple[int, int]:
-    threads = [store.of(head.thread) for head in read.heads]
-    return sum(len([*one.rows()]) for one in threads), sum(len([*one.writes()]) for one in threads)
-
-
-def _holds(store: MemoryRows, read: rule_reads.HoldsCheckpoints) -> bool:
-    thread = store.of(read.head.thread)
-    return thread.holds_rows() if read.any_row else any(True for _ in thread.rows())
-
-
 def _ends(store: MemoryRows, read: rule_reads.ReadEnds) -> dict[int, int]:
     heap = store.of(read.head.thread).heap
     logs = [heap[log] for log in read.logs if log in heap and heap[log].starts]
@@ -329,12 +296,8 @@ def _ends(store: MemoryRows, read: rule_reads.ReadEnds) -> dict[int, int]:
 
 _REPLIES: dict[Any, Callable[[MemoryRows, Any], Any]] = {
     rule_reads.ReadHead: _head,
-    rule_reads.ReadDamaged: _head,
-    rule_reads.ReadFamily: _heads_of,
     rule_reads.ReadNewer: _newer,
     rule_reads.HasOthers: _has_others,
-    rule_reads.CountRows: _counts,
-    rule_reads.HoldsCheckpoints: _holds,
     rule_reads.ReadEnds: _ends,
     model.ReadCheckpoint: _checkpoint,
     model.ReadSegments: _segments,
@@ -342,12 +305,10 @@ _REPLIES: dict[Any, Callable[[MemoryRows, Any], Any]] = {
     model.ScanCheckpoints: _scan,
     model.ReadThread: _thread,
     model.FindThreads: _find,
-    model.ReadSizes: _sizes,
     ReadUsage: _usage,
     thread_entry.ReadEntry: _entry,
     thread_entry.SearchThreads: _search,
     thread_entry.CountThreads: _count,
-    model.ReadDamage: _damage,
 }
 
 

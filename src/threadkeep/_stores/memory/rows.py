@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Copying, Head, Move
-from threadkeep._core.engine.thread_entry import ThreadEntry, label_prefix
-from threadkeep._stores.records import Log
+from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._stores.records import Log, entry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from threadkeep._core.engine.thread_entry import ThreadEntry
 
 
 class MemoryNamespace:
@@ -133,27 +135,7 @@ class MemoryThread:
     @property
     def entry(self) -> ThreadEntry | None:
         """Its entry in the registry."""
-        head = self.head
-        if head.state is None:
-            return None
-        return ThreadEntry(
-            head.thread,
-            head.state,
-            head.created_at or 0,
-            head.updated_at or 0,
-            head.size,
-            tuple(sorted(self.labels.values())),
-            head.pinned,
-            head.ttl,
-            head.origin,
-            head.waits_at,
-            head.deleted_at,
-            head.revision,
-        )
-
-    def holds_rows(self) -> bool:
-        """True if there is any row: checkpoint, write or segment."""
-        return any(self.rows()) or any(self.writes()) or any(self.heap.all())
+        return entry_of(self.head, self.labels.values())
 
     def stored(self, row: model.CheckpointRow) -> model.StoredCheckpoint:
         """Return the row with its keyframe, writes and child."""
@@ -221,7 +203,7 @@ class MemoryRows:
             thread.namespaces.clear()
         if move.clears_heap:
             self._heaps.pop(move.old.heap or thread.head.number, None)
-        if move.clears or move.clears_labels:
+        if move.clears_labels:
             thread.labels.clear()
 
     def _copy(self, thread: MemoryThread, copies: Copying) -> None:
