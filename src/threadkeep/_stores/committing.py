@@ -4,8 +4,8 @@
 and is sent their replies. A head in memory is a hint: each move proves the heads that it builds on,
 and a change is refused only on heads that were read, or made, in the same call.
 
-No request needs the transaction of another one. So a thread's later moves of a call have tips of
-their own, by which each is found again if its answer is lost.
+No request needs the transaction of another one. Each move of a thread in a call has a tip of its
+own, by which it is found if its answer is lost.
 """
 
 from __future__ import annotations
@@ -122,11 +122,9 @@ def committing(
     group = _Group(known, len(changes), shares_heaps=shares_heaps)
     yield from group.read(_threads(changes))
     yield from group.plan(changes, range(len(changes)))
-    stale = group.stale
-    if stale:
-        yield from group.read_again([changes[number] for number in stale])
-        yield from group.plan(changes, stale)
-    for number in group.stale:
+    if group.stale:
+        yield from group.plan(changes, (yield from group.unmade(changes)))
+    for number in (yield from group.unmade(changes)):
         yield from group.alone(number, changes[number])
     return group.results, group.heads.values()
 
@@ -150,7 +148,8 @@ class _Group:
         self._known = known
         self._shares_heaps = shares_heaps
         self._sure: set[str] = set()  # threads whose heads were read or made in this call
-        self._made: set[str] = set()  # those whose heads were made
+        self._sent: set[str] = set()  # those of moves that were sent, whatever the answer
+        self._refused: set[int] = set()  # changes whose last move was refused
         self._late: set[str] = set()  # those whose heads had moved
         self._damaged: dict[str, ThreadkeepError] = {}
         self._moves: dict[str, Move] = {}
@@ -185,11 +184,24 @@ class _Group:
                 self._damaged[name] = error
         return found
 
-    def read_again(self, changes: Iterable[model.Change]) -> Asking[None]:
-        """Read the heads of changes that were stale."""
+    def unmade(self, changes: Sequence[model.Change]) -> Asking[list[int]]:
+        """Read the heads of stale changes; return those that are not made.
+
+        The answer to a move may have been lost; the repeated move is refused.
+        """
+        stale = {number: changes[number] for number in self.stale}
         self._late.clear()
-        names = [name for name in _threads(changes) if name not in self._sure]
+        names = [name for name in _threads(stale.values()) if name not in self._sure]
         yield from self.read(names, again=True)
+        self._sent.update([change.thread for change in stale.values()])
+        return [number for number, change in stale.items() if not self._has_made(number, change)]
+
+    def _has_made(self, number: int, change: model.Change) -> bool:
+        name = change.thread
+        if number not in self._refused or name in self._damaged:
+            return False
+        self._refused.remove(number)
+        return is_made(tip_of(change), self.heads[name])
 
     def plan(self, changes: Sequence[model.Change], numbers: Iterable[int]) -> Asking[None]:
         """Make changes; those whose heads have moved are `stale` afterwards."""
@@ -220,9 +232,9 @@ class _Group:
         """Return the move of a change that only adds rows, with those of its thread before it."""
         name = change.thread
         pending = self._moves.get(name)
+        if name in self._sent:
+            _tie(change, new_tip() if pending is None else pending.new.tips[0])
         if pending is None:
-            if name in self._made:
-                _tie_again(change)
             head = self.heads[name]
             return None if is_made(tip_of(change), head) else plain_move(head, change)
         if type(change) is model.Batch and change.segments:
@@ -238,10 +250,12 @@ class _Group:
         if not moves:
             return
         self._moves, self._owners = {}, {}
+        self._sent.update(moves)
         made = yield MakeMoves([*moves.values()])
         for (name, move), head in zip(moves.items(), made, strict=True):
             if head is None:
                 self.stale += owners[name]
+                self._refused.update(owners[name])
                 self._late.add(name)
                 self._sure.discard(name)
                 self._known.forget(name)
@@ -252,14 +266,13 @@ class _Group:
         for one in (head, *[other for _, other in move.beside]):
             self.heads[one.thread] = one
             self._sure.add(one.thread)
-            self._made.add(one.thread)
             self._damaged.pop(one.thread, None)
 
     def alone(self, number: int, change: model.Change) -> Asking[None]:
         """Make a change on heads that were read, and the rows that it names."""
         names = _threads([change])
-        if self._made:
-            _tie_again(change)
+        if len(self.results) > 1:
+            _tie(change, new_tip())
         tip = tip_of(change)
         for _ in range(_ATTEMPTS):
             yield from self.read([name for name in names if name not in self._sure], again=True)
@@ -331,11 +344,10 @@ async def awaited(
         return result
 
 
-def _tie_again(change: model.Change) -> None:
-    """Give a change a tip of its own."""
+def _tie(change: model.Change, tip: int) -> None:
     link = getattr(change, "link", None)
     if link is not None:
-        link.tie(new_tip())
+        link.tie(tip)
 
 
 _PLAIN = Move(Head(""), Head(""))[7:]  # all after `drop_segments`
