@@ -380,7 +380,7 @@ def statements(moves: Sequence[Move]) -> Iterator[tuple[list[int], Sequence[Stat
         return
     part: list[int] = []
     bytes_ = 0
-    # (in the order of the threads, so that groups do not deadlock)
+    # (in the order of the threads, so that groups do not deadlock; their collation is "C")
     for number in sorted(range(len(moves)), key=lambda one: moves[one].new.thread):
         bytes_ += size(moves[number])
         if part and bytes_ > _MOST_BYTES_TOGETHER:
@@ -437,7 +437,7 @@ def _group(names: tuple[str, ...], kinds: tuple[RowKind, ...], has_new: bool) ->
             WHERE v.n = g.n AND s.thread_id = {heap}))"""
     parts += [
         """locked AS MATERIALIZED (
-        SELECT t.thread_id FROM (SELECT * FROM g ORDER BY g.thread_id) g CROSS JOIN LATERAL (
+        SELECT t.thread_id FROM (SELECT * FROM g ORDER BY g.n) g CROSS JOIN LATERAL (
             SELECT t.thread_id FROM {schema}.threads t WHERE t.thread_id = g.thread_id
             FOR NO KEY UPDATE) t)""",
         f"""updated AS (
@@ -451,7 +451,7 @@ def _group(names: tuple[str, ...], kinds: tuple[RowKind, ...], has_new: bool) ->
         values = ", ".join([_value(name, f"g.{name}") for name in names])
         parts.append(f"""inserted AS (
         INSERT INTO {{schema}}.threads AS t (thread_id, {", ".join(names)})
-        SELECT g.thread_id, {values} FROM g WHERE g.is_new ORDER BY g.thread_id
+        SELECT g.thread_id, {values} FROM g WHERE g.is_new ORDER BY g.n
         ON CONFLICT (thread_id) DO NOTHING RETURNING t.thread_id, t.heap)""")
         moved += " UNION ALL SELECT g.n, i.* FROM inserted i JOIN g ON g.thread_id = i.thread_id"
     parts.append(f"moved AS MATERIALIZED ({moved})")
