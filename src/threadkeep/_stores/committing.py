@@ -27,10 +27,11 @@ from threadkeep._core.engine.rules import (
     only_adds,
 )
 from threadkeep._stores.records import new_tip, tip_of
-from threadkeep.errors import StaleThreadError, ThreadkeepError
+from threadkeep.errors import ClosedError, StaleThreadError, ThreadkeepError, UnreachableError
 
 _ATTEMPTS = 32
 _MOST_HEADS = 1024
+_OF_THE_STORE = (UnreachableError, ClosedError)
 
 
 T = TypeVar("T")
@@ -121,11 +122,17 @@ def committing(
     """
     group = _Group(known, len(changes), shares_heaps=shares_heaps)
     yield from group.read(_threads(changes))
-    yield from group.plan(changes, range(len(changes)))
-    if group.stale:
-        yield from group.plan(changes, (yield from group.unmade(changes)))
-    for number in (yield from group.unmade(changes)):
-        yield from group.alone(number, changes[number])
+    try:
+        yield from group.plan(changes, range(len(changes)))
+        if group.stale:
+            yield from group.plan(changes, (yield from group.unmade(changes)))
+        for number in (yield from group.unmade(changes)):
+            yield from group.alone(number, changes[number])
+    except _OF_THE_STORE as error:
+        if not group.done:
+            raise
+        for number in set(range(len(changes))) - group.done:
+            group.results[number] = error.fresh()
     return group.results, group.heads.values()
 
 
@@ -145,6 +152,7 @@ class _Group:
         self.results: Results = [None] * count
         self.heads: dict[str, Head] = {}
         self.stale: list[int] = []
+        self.done: set[int] = set()  # changes that were made or refused
         self._known = known
         self._shares_heaps = shares_heaps
         self._sure: set[str] = set()  # threads whose heads were read or made in this call
@@ -201,7 +209,10 @@ class _Group:
         if number not in self._refused or name in self._damaged:
             return False
         self._refused.remove(number)
-        return is_made(tip_of(change), self.heads[name])
+        if not is_made(tip_of(change), self.heads[name]):
+            return False
+        self.done.add(number)
+        return True
 
     def plan(self, changes: Sequence[model.Change], numbers: Iterable[int]) -> Asking[None]:
         """Make changes; those whose heads have moved are `stale` afterwards."""
@@ -251,7 +262,12 @@ class _Group:
             return
         self._moves, self._owners = {}, {}
         self._sent.update(moves)
-        made = yield MakeMoves([*moves.values()])
+        made: list[Head | None] = [None] * len(moves)
+        try:
+            made = yield MakeMoves([*moves.values()])
+        except ThreadkeepError as error:
+            if self._ends(error):
+                raise  # (otherwise the failure may be that of one change)
         for (name, move), head in zip(moves.items(), made, strict=True):
             if head is None:
                 self.stale += owners[name]
@@ -260,7 +276,12 @@ class _Group:
                 self._sure.discard(name)
                 self._known.forget(name)
                 continue
+            self.done.update(owners[name])
             self._note(move, head)
+
+    def _ends(self, error: ThreadkeepError) -> bool:
+        """Return True if a failure ends the call: callers repeat all changes of a failed call."""
+        return not self.done or isinstance(error, _OF_THE_STORE)
 
     def _note(self, move: Move, head: Head) -> None:
         for one in (head, *[other for _, other in move.beside]):
@@ -270,6 +291,10 @@ class _Group:
 
     def alone(self, number: int, change: model.Change) -> Asking[None]:
         """Make a change on heads that were read, and the rows that it names."""
+        self.results[number] = yield from self._alone(change)
+        self.done.add(number)
+
+    def _alone(self, change: model.Change) -> Asking[ThreadkeepError | None]:
         names = _threads([change])
         if len(self.results) > 1:
             _tie(change, new_tip())
@@ -278,25 +303,28 @@ class _Group:
             yield from self.read([name for name in names if name not in self._sure], again=True)
             damage = [self._damaged[name] for name in names if name in self._damaged]
             if damage and not mends(change):
-                self.results[number] = damage[0].fresh()
-                return
+                return damage[0].fresh()
             if not damage and is_made(tip, self.heads[change.thread]):
-                return
+                return None
             try:
                 shares, head_of = self._shares_heaps, self.heads.__getitem__
                 rule = move_of(change, head_of, tip, careful=True, shares_heaps=shares)
                 move = yield from _looked(rule)
             except ThreadkeepError as refusal:
-                self.results[number] = refusal
-                return
+                return refusal
             if move is None:
-                return
-            (head,) = yield MakeMoves([move])
+                return None
+            try:
+                (head,) = yield MakeMoves([move])
+            except ThreadkeepError as error:
+                if self._ends(error):
+                    raise
+                return error
             if head is not None:
                 self._note(move, head)
-                return
+                return None
             self._sure.difference_update(names)
-        self.results[number] = StaleThreadError(thread=change.thread)
+        return StaleThreadError(thread=change.thread)
 
 
 def _looked(rule: Any) -> Asking[Move | None]:

@@ -1,10 +1,11 @@
-"""Changes of one call, of which the answer to a move is lost."""
+"""Changes of one call, in which a move fails, or its answer is lost."""
 
 import pytest
 
 from threadkeep._core.engine.model import Batch, DropThread, HeadFence, ReadThread
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.records import tie
+from threadkeep.errors import BackendError, StatementTimeoutError, UnreachableError
 from threadkeep.testing.records import NOW, linked, write
 
 
@@ -57,3 +58,31 @@ def test_each_change_is_made_once(group, lost):
         (rows,) = backend.fetch([ReadThread(thread)])
         added = [one for one in group if isinstance(one, Batch) and one.thread == thread]
         assert len(rows.orphans) == sum(len(one.writes) for one in added)
+
+
+class Failing(MemoryBackend):
+    """A store that cannot take some thread, in any transaction."""
+
+    failure = BackendError
+
+    def make(self, moves):
+        if any(move.new.thread == "bad" for move in moves):
+            raise self.failure("no")
+        return super().make(moves)
+
+
+@pytest.mark.parametrize("failure", [BackendError, StatementTimeoutError, UnreachableError])
+@pytest.mark.parametrize("last", [adds, looks, ends])
+def test_a_failure_leaves_changes_that_are_made_alone(failure, last):
+    """They are not reported as failures, after which callers repeat them."""
+    backend = Failing()
+    backend.failure = failure
+    group = [adds("a"), ends("b"), adds("c"), last("bad"), looks("c")]
+    tie(group)
+    results = backend.commit_many(group)
+    assert results[:2] == [None, None]
+    assert isinstance(results[3], failure)
+    if failure is not UnreachableError:
+        assert [results[2], results[4]] == [None, None]
+    stored = sum(len(rows.orphans) for rows in backend.fetch([ReadThread("a"), ReadThread("c")]))
+    assert stored == 1 + [results[2], results[4]].count(None)
