@@ -80,6 +80,8 @@ class MemoryBackend(Database):
             return [self._reply(read) for read in reads]
 
     def _reply(self, read: Any) -> Any:
+        if type(read) is model.ReadCheckpoint:
+            self.heads.found(self._rows.head(read.thread))
         reply = _REPLIES.get(type(read))
         return derived(read, self._reply) if reply is None else reply(self._rows, read)
 
