@@ -39,34 +39,37 @@ class Process:
         self.heads = Heads()
         self.steps: Asking[Any] | None = None
         self.reply: Any = None
-        self.change: Any = None
+        self.changes: dict[str, Any] = {}
 
-    def begin(self, change: Change) -> None:
-        self.change = change
+    def begin(self, changes: dict[str, Any]) -> None:
+        """Begin to commit changes of different threads."""
+        self.changes = changes
         shares = getattr(self.database, "face", self.database).shares_heaps
-        self.steps = committing(self.heads, [change], shares_heaps=shares)
+        self.steps = committing(self.heads, [*changes.values()], shares_heaps=shares)
         self.reply = None
 
-    def step(self, lose: Callable[[], bool]) -> bool:
-        """Carry out one request, again if its answer is lost; return True if it made the change."""
+    def step(self, lose: Callable[[], bool]) -> list[Change]:
+        """Carry out one request, again if its answer is lost; return the changes that it made."""
         assert self.steps is not None
         try:
             request = self.steps.send(self.reply)
         except StopIteration as done:
             self.heads.keep(done.value[1])
             self.steps = None
-            return False
+            return []
         if not isinstance(request, MakeMoves):
             try:
                 self.reply = self._call("fetch", request.reads)
             except ThreadkeepError as error:  # pragma: no cover - nothing is damaged
                 raise AssertionError from error
-            return False
+            return []
         self.reply = self._call("make", request.moves)
-        is_made = self.reply != [None]
-        if is_made and lose():
-            self.reply = self._call("make", request.moves)
-        return is_made
+        made = [self.changes[head.thread] for head in self.reply if head is not None]
+        if lose():
+            again = self._call("make", request.moves)
+            made += [self.changes[head.thread] for head in again if head is not None]
+            self.reply = again
+        return made
 
     def _call(self, method: str, argument: Any) -> Any:
         face = getattr(self.database, "face", None)
@@ -124,10 +127,11 @@ def test_commits_that_meet_are_as_one_after_the_other(
                 kept = None
     for process in processes:
         while process.steps is not None:
-            made += [process.change] * process.step(lambda: False)
+            made += process.step(lambda: False)
     single = MemoryBackend()
     single.shares_heaps = getattr(databases[0], "face", databases[0]).shares_heaps
-    assert single.commit_many(made) == [None] * len(made)
+    for change in made:
+        single.commit(change)
     assert rows_of(databases[0]) == rows_of(single)
     assert made
 
@@ -135,10 +139,12 @@ def test_commits_that_meet_are_as_one_after_the_other(
 def _acted(process: Process, dice: random.Random) -> list[Change]:
     """Let a process make some requests; return the changes that it made."""
     if process.steps is None:
-        change: Any = a_change(dice)
-        process.begin(change._replace(link=link(new_tip())) if hasattr(change, "link") else change)
+        drawn: list[Any] = [a_change(dice) for _ in range(dice.choice([1, 1, 2, 3]))]
+        tip = new_tip()
+        drawn = [one._replace(link=link(tip)) if hasattr(one, "link") else one for one in drawn]
+        process.begin({change.thread: change for change in drawn})
     made: list[Change] = []
     for _ in range(dice.randint(1, 3)):
         if process.steps is not None:
-            made += [process.change] * process.step(lambda: dice.random() < 0.2)
+            made += process.step(lambda: dice.random() < 0.2)
     return made
