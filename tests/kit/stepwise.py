@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from threadkeep._stores.base import AsyncBackend
 
 REQUESTS = ("fetch", "commit", "commit_many")
+
+
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 class Requests:
@@ -55,8 +59,15 @@ class Requests:
 
     def _awaited(self, name: str, method: Any) -> Any:
         async def request(*args: Any) -> Any:
-            async with self._alock:
+            if _inside.get():  # (a commit reads, and makes moves)
                 self._meet(name)
                 return await method(*args)
+            async with self._alock:
+                token = _inside.set(True)
+                try:
+                    self._meet(name)
+                    return await method(*args)
+                finally:
+                    _inside.reset(token)
 
         return request
