@@ -27,6 +27,7 @@ from threadkeep._core.engine.rules import (
     only_adds,
 )
 from threadkeep._stores.records import new_tip, tip_of
+from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import ClosedError, StaleThreadError, ThreadkeepError, UnreachableError
 
 _ATTEMPTS = 32
@@ -340,18 +341,11 @@ def _looked(rule: Any) -> Asking[Move | None]:
 
 def carried_out(asking: Asking[T], answer: Callable[[Ask | MakeMoves], list[Any]]) -> T:
     """Run the steps of a commit on a blocking database; return their result."""
-    try:
-        request = next(asking)
-        while True:
-            try:
-                reply = answer(request)
-            except ThreadkeepError as error:
-                request = asking.throw(error)
-            else:
-                request = asking.send(reply)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+
+    async def answered(request: Ask | MakeMoves) -> list[Any]:
+        return answer(request)
+
+    return finish(awaited(asking, answered))
 
 
 async def awaited(
