@@ -404,8 +404,7 @@ def _together(moves: Sequence[Move]) -> Statement:
     for number, move in enumerate(moves, 1):
         gone = _gone(move)
         checked = len(gone) if move.segments else 0
-        tip = move.old.tips[0] if move.old.tips else None
-        first = (pack_text(move.new.thread), not move.old.number, tip, checked)
+        first = (pack_text(move.new.thread), not move.old.number, _tip(move.old), checked)
         heads.append((*first, *values_of(move.new)))
         for kind, some in ((_GONE, gone), *_added(move)):
             if some:
@@ -512,7 +511,7 @@ def _begun(move: Move) -> Iterator[Statement]:
     if move.beside:
         names = [pack_text(was.thread) for was, _ in move.beside]
         yield Statement(_LOCK, (sorted([name, *names]),))
-        tips = array(_NUMBER, [was.tips[0] for was, _ in move.beside])
+        tips = array(_NUMBER, [_tip(was) for was, _ in move.beside])
         conditions.append((_BESIDE, (names, tips, Number(len(names)))))
     if move.segments and move.drop_segments:
         columns = [array(_NUMBER, one) for one in zip(*move.drop_segments, strict=True)]
