@@ -30,7 +30,7 @@ from threadkeep._stores.records import new_tip, tip_of
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import ClosedError, StaleThreadError, ThreadkeepError, UnreachableError
 
-_ATTEMPTS = 32
+_ATTEMPTS = 256  # (each one is lost to a commit of somebody else: four in turn lose most)
 _MOST_HEADS = 1024
 _OF_THE_STORE = (UnreachableError, ClosedError)
 
