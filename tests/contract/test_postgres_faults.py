@@ -263,10 +263,10 @@ def test_a_change_of_threads_whose_answer_was_lost_is_made_once(monkeypatch):
         refund(saver).invoke(asks("Please"), named("t"))
         threads, first = saver.threads, saver.threads.interrupts("t")[0]
 
-        async def lost(self, many):
+        async def lost(self, *args):
             monkeypatch.setattr(AsyncPostgresBackend, "make", real)
             way.lose_the_next_answer()
-            return await real(self, many)
+            return await real(self, *args)
 
         for act in (
             lambda: threads.create("new", tags=["mine"]),

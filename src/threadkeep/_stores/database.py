@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.model import Change
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.committing import (
     Ask,
+    Asking,
     Heads,
     MakeMoves,
     awaited,
@@ -23,6 +24,8 @@ from threadkeep._stores.committing import (
     single,
 )
 from threadkeep.errors import ThreadkeepError
+
+T = TypeVar("T")
 
 
 class _Commits:
@@ -118,9 +121,14 @@ class AsyncDatabase(_Commits, AsyncBackend):
                 return [None]
             self.heads.forget(move.old.thread)
         steps = committing(self.heads, changes, shares_heaps=self.shares_heaps)
-        refusals, known = await awaited(steps, self._answer)
+        refusals, known = await self.carried_out(steps, was_refused=move is not None)
         self.heads.keep(known)
         return refusals
+
+    async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
+        """Run the steps of a commit. `was_refused`: a move of the same commit was refused."""
+        del was_refused
+        return await awaited(steps, self._answer)
 
     async def _answer(self, request: Ask | MakeMoves) -> list[Any]:
         if isinstance(request, MakeMoves):

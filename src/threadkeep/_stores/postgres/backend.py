@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from weakref import WeakSet
 
 from psycopg import AsyncConnection, Connection
@@ -14,10 +14,11 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import ScrubReport
-from threadkeep._stores.committing import Heads
+from threadkeep._stores.committing import Asking, Heads, awaited
 from threadkeep._stores.database import AsyncDatabase
 from threadkeep._stores.postgres import PostgresOptions, connections, maintenance, moves, reads
 from threadkeep._stores.postgres.connections import (
+    Answered,
     ConnectionSource,
     PostgresDatabase,
     PostgresSettings,
@@ -26,6 +27,7 @@ from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE
 from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import Statement
 from threadkeep._stores.postgres.threads import item_usage
+from threadkeep._stores.postgres.turns import Turn
 from threadkeep._stores.sync_bridge import BlockingFace
 from threadkeep.errors import InvalidArgumentError, OpenError
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from threadkeep._stores.postgres.cache import PostgresEntries
     from threadkeep._stores.postgres.items import AsyncPostgresItems
     from threadkeep._stores.postgres.message_index import PostgresIndex
+
+T = TypeVar("T")
 
 # (A promoted replica keeps the identity; a copy by pg_dump gets another.)
 _IDENTITY = """
@@ -60,20 +64,33 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
         PostgresDatabase.__init__(self, source, settings)
         AsyncDatabase.__init__(self, known)
 
-    async def fetch(self, reads_: Sequence[Any]) -> list[Any]:
+    async def fetch(self, reads_: Sequence[Any], answered: Answered | None = None) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         found = self.heads.found
-        return await self.replies([reads.query(read, found) for read in reads_])
+        return await self.replies([reads.query(read, found) for read in reads_], answered)
 
-    async def make(self, many: Sequence[Move]) -> list[Head | None]:
+    async def make(
+        self, many: Sequence[Move], answered: Answered | None = None
+    ) -> list[Head | None]:
         """Make moves, in one round trip. See `Database.make`."""
         made: list[Head | None] = [None] * len(many)
+        send = answered or self.answered
         for numbers, statements in moves.statements(many):
-            *_, rows = await self.answered(statements, NEWEST_STATE)
+            *_, rows = await send(statements, NEWEST_STATE)
             for (place,) in rows:
                 number = numbers[place - 1]
                 made[number] = moves.made(many[number])
         return made
+
+    async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
+        """See `AsyncDatabase.carried_out`."""
+        if not self._source.may_hold:
+            return await super().carried_out(steps, was_refused=was_refused)
+        turn = Turn(self, was_refused=was_refused)
+        try:
+            return await awaited(steps, turn.answer)
+        finally:
+            await turn.end()
 
     async def identity(self) -> str:
         """Name the schema uniquely among all servers. See `Backend.identity`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -146,6 +146,7 @@ def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSe
 
 _Conn: TypeAlias = Connection[Any]
 _AsyncConn: TypeAlias = AsyncConnection[Any]
+Answered: TypeAlias = Callable[[Sequence[Statement], str], Awaitable[list[Rows]]]
 
 # -- sources ---------------------------------------------------------------------------
 
@@ -154,6 +155,8 @@ class ConnectionSource(Source):
     """Connections, lent for one call each, inside `with turn`."""
 
     turn: Any = nullcontext()
+    may_hold = True
+    """A call may keep a connection for several requests. The server may end it."""
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """Return a connection to enter. Raises `ClosedError` after `close`."""
@@ -302,6 +305,7 @@ class Given(ConnectionSource):
         self._given = given
         self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
+        self.may_hold = self._is_pool
         self.lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
         if not self._is_pool and not self.awaited:
             self.turn = self.lock  # (the end of an `async with` would be Python code)
@@ -355,7 +359,8 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
         self._partition_by = settings.options["partition_by"]
         self._names_schema = settings.names_schema
-        self._before = (Statement(text),) if text else ()
+        self.before = (Statement(text),) if text else ()
+        """Sent at the beginning of each transaction."""
         self._text = lru_cache(maxsize=512)(self._filled_in)
 
     def _filled_in(self, text: str) -> str:
@@ -380,16 +385,23 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         except DRIVER_ERRORS as error:
             raise mapped(error, self._server) from error
 
-    async def replies(self, queries: Sequence[Query]) -> list[Any]:
-        """Return the reply to each query, all from one state."""
+    async def replies(
+        self, queries: Sequence[Query], answered: Answered | None = None
+    ) -> list[Any]:
+        """Return the reply to each query, all from one state. `answered` sends the statements."""
         statements = [statement for query in queries for statement in query.statements]
-        rows = iter(await self.answered(statements, ONE_STATE) if statements else ())
+        send_ = answered or self.answered
+        rows = iter(await send_(statements, ONE_STATE) if statements else ())
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
+
+    def lend(self) -> AbstractAsyncContextManager[Any]:
+        """Return a connection to enter."""
+        return self._source.lend()
 
     async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         with self._source.turn:
             async with self._source.lend() as conn:
-                return await send(conn, statements, isolation, self._before)
+                return await send(conn, statements, isolation, self.before)
 
     async def send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """Return the rows of a statement, sent outside a transaction, and the server's warnings."""

@@ -34,8 +34,25 @@ def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
     return conn.pgconn.pipeline_status != _NO_PIPELINE_YET
 
 
-def _in_transaction(conn: _Conn | _AsyncConn) -> bool:
+def has_begun(conn: _Conn | _AsyncConn) -> bool:
+    """Return True if a transaction has begun, and has not ended."""
     return conn.pgconn.transaction_status in _BEGUN
+
+
+def _prepare(conn: _Conn | _AsyncConn) -> None:
+    if conn not in _known:
+        register_types(conn.adapters)  # (the connection may be the program's own)
+        _known.add(conn)
+
+
+def is_idle(conn: _Conn | _AsyncConn) -> bool:
+    """Return True if a statement would be a transaction of its own."""
+    pgconn = conn.pgconn
+    return (
+        conn.autocommit
+        and pgconn.transaction_status == _IDLE
+        and pgconn.pipeline_status == _NO_PIPELINE_YET
+    )
 
 
 async def send(
@@ -48,31 +65,20 @@ async def send(
 
     Changes are durable on return. A call that fails ends the transaction that it began.
     """
-    if conn not in _known:
-        register_types(conn.adapters)  # (the connection may be the program's own)
-        _known.add(conn)
-    pgconn = conn.pgconn
-    if (
-        len(statements) == 1
-        and not before
-        and conn.autocommit
-        and pgconn.transaction_status == _IDLE
-        and pgconn.pipeline_status == _NO_PIPELINE_YET
-    ):
+    _prepare(conn)
+    if len(statements) == 1 and not before and is_idle(conn):
         return [await _rows(await _execute(conn, statements[0]))]
     if _in_pipeline(conn):
         async with entered(conn.pipeline()):  # (its end synchronizes, so the state is known)
             pass
-    if _in_transaction(conn):
+    if has_begun(conn):
         if isolation == NEWEST_STATE:
             raise errors.InvalidArgumentError(
                 "The given connection is in a transaction, which the program could roll back.",
                 hint="End the transaction first, or give a pool or a URL.",
             )
         async with entered(conn.transaction()):  # a savepoint
-            async with entered(conn.pipeline()):
-                cursors = [await _execute(conn, statement) for statement in statements]
-            return [await _rows(cursor) for cursor in cursors]
+            return await sent_together(conn, statements)
     sent, first, pipelined = statements, 0, True
     if len(statements) + len(before) == 1:
         pipelined = _in_pipeline(conn)  # (a pipeline commits when it ends)
@@ -89,8 +95,16 @@ async def send(
         answered = cursors[first : first + len(statements)]
         return [await _rows(cursor) for cursor in answered]
     finally:
-        if _in_transaction(conn):
+        if has_begun(conn):
             await result(conn.rollback())
+
+
+async def sent_together(conn: _Conn | _AsyncConn, statements: Sequence[Statement]) -> list[Rows]:
+    """Return the rows of each statement, sent in one round trip."""
+    _prepare(conn)
+    async with entered(conn.pipeline()):
+        cursors = [await _execute(conn, statement) for statement in statements]
+    return [await _rows(cursor) for cursor in cursors]
 
 
 _NO_PIPELINE = nullcontext()

@@ -494,6 +494,11 @@ _NEW_BODIES = RowKind(
 )
 
 
+def lock(threads: Iterable[str]) -> Statement:
+    """Return the statement that locks heads, in the order of their ids."""
+    return Statement(_LOCK, (sorted(map(pack_text, threads)),))
+
+
 def transaction(move: Move) -> list[Statement]:
     """Return the statements of any move, to send as one transaction."""
     name = pack_text(move.new.thread)
@@ -510,7 +515,7 @@ def _begun(move: Move) -> Iterator[Statement]:
     conditions: list[tuple[str, _Row]] = []
     if move.beside:
         names = [pack_text(was.thread) for was, _ in move.beside]
-        yield Statement(_LOCK, (sorted([name, *names]),))
+        yield lock([move.new.thread, *[was.thread for was, _ in move.beside]])
         tips = array(_NUMBER, [_tip(was) for was, _ in move.beside])
         conditions.append((_BESIDE, (names, tips, Number(len(names)))))
     if move.segments and move.drop_segments:

@@ -1,0 +1,138 @@
+"""Many clients that commit to one thread of PostgreSQL take turns after a refusal."""
+
+import asyncio
+import threading
+from contextlib import ExitStack, closing
+
+import psycopg
+import pytest
+from kit.postgres import empty_schema, url
+from kit.postgres_proxy import proxy
+from kit.tips import link
+from psycopg.conninfo import make_conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from threadkeep._core.engine.model import Batch, ReadThread
+from threadkeep._stores.committing import MakeMoves
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
+from threadkeep._stores.postgres.turns import Turn
+from threadkeep._stores.records import new_tip
+from threadkeep.testing.records import NOW, checkpoint, segment, write
+
+CLIENTS, COMMITS = 8, 12
+MOST = 3  # moves of a commit: as known, as read (or for a thread that begins), and in turn
+
+
+def batch(key, thread="t"):
+    rows = {"segments": (segment(key),), "checkpoints": (checkpoint(key),)}
+    return Batch(thread, NOW, link=link(new_tip()), writes=(write(key),), **rows)
+
+
+@pytest.fixture
+def attempts(monkeypatch):
+    """The number of moves that were sent for each commit."""
+    found, real = [], AsyncPostgresBackend.make
+    commit_many = AsyncPostgresBackend.commit_many
+    here = threading.local()
+
+    async def make(self, *args):
+        here.count += 1
+        return await real(self, *args)
+
+    async def counted(self, changes):
+        here.count = 0
+        refused = await commit_many(self, changes)
+        found.append(here.count)
+        return refused
+
+    monkeypatch.setattr(AsyncPostgresBackend, "make", make)
+    monkeypatch.setattr(AsyncPostgresBackend, "commit_many", counted)
+    return found
+
+
+def stormed(backends):
+    """Commit to one thread from all backends at once; return the number of stored checkpoints."""
+    begin = threading.Barrier(len(backends))
+    errors = []
+
+    def work(number, backend):
+        begin.wait()
+        try:
+            for step in range(COMMITS):
+                backend.commit(batch(number * 1000 + step))
+        except Exception as error:  # noqa: BLE001 - reported below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=one) for one in enumerate(backends)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert errors == []
+    (rows,) = backends[0].fetch([ReadThread("t")])
+    return len(rows.checkpoints)
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_no_commit_is_overtaken_again_and_again(isolation, attempts):
+    options = f"-c default_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}"
+    where, schema = make_conninfo(url(), options=options), empty_schema()
+    with ExitStack() as stack:
+        pool = stack.enter_context(
+            ConnectionPool(where, min_size=2, kwargs={"autocommit": True}, open=True)
+        )
+        sources = [*[where] * (CLIENTS - 2), pool, pool]
+        backends = [opened(source, schema=schema, max_size=1) for source in sources]
+        for one in backends:
+            stack.callback(one.close)
+        assert stormed(backends) == CLIENTS * COMMITS
+    assert max(attempts) <= MOST
+
+
+@pytest.mark.parametrize("fault", ["terminate", "lose the answer"])
+def test_a_turn_whose_connection_is_lost(fault, monkeypatch):
+    """The commit goes on without locks, and is made once."""
+    real, schema, done = Turn.answer, empty_schema(), []
+    with proxy(url()) as way, psycopg.connect(url(), autocommit=True) as db:
+
+        async def answer(self, request):
+            if isinstance(request, MakeMoves) and self._conn is not None:
+                done.append(request)
+                if fault == "terminate":
+                    db.execute("SELECT pg_terminate_backend(%s)", [self._conn.info.backend_pid])
+                else:
+                    way.lose_the_next_answer()
+            return await real(self, request)
+
+        monkeypatch.setattr(Turn, "answer", answer)
+        where = url() if fault == "terminate" else way.url
+        with (
+            closing(PostgresBackend(where, schema=schema)) as mine,
+            closing(PostgresBackend(url(), schema=schema)) as other,
+        ):
+            mine.commit(batch(0))
+            other.commit(batch(1))
+            mine.commit(batch(2))
+            (rows,) = other.fetch([ReadThread("t")])
+    assert len(done) == 1
+    assert [len(one.writes) for one in rows.checkpoints] == [1, 1, 1]
+
+
+async def test_awaited_commits_share_a_pool_of_one_connection():
+    schema = empty_schema()
+    keywords = {"autocommit": True}
+    async with (
+        AsyncConnectionPool(url(), min_size=1, max_size=1, kwargs=keywords, open=False) as mine,
+        AsyncConnectionPool(url(), min_size=1, max_size=1, kwargs=keywords, open=False) as other,
+    ):
+        backends = [opened(pool, schema=schema) for pool in (mine, other)]
+
+        async def work(number):
+            for step in range(COMMITS):
+                await backends[number % 2].commit(batch(number * 1000 + step))
+
+        await asyncio.gather(*map(work, range(CLIENTS)))
+        (rows,) = await backends[0].fetch([ReadThread("t")])
+        assert len(rows.checkpoints) == CLIENTS * COMMITS
+        for backend in backends:
+            await backend.close()
