@@ -91,6 +91,23 @@ class ForkContract(Contract):
         scan = ScanCheckpoints(FORK, "", None, None, {}, None, 10)
         assert ids(self.one(scan)) == [uid(2), uid(1)]
 
+    def test_the_empty_id_is_an_id(self) -> None:
+        """A thread whose id is empty continues, and its fork keeps its segments."""
+        for number in (1, 2):
+            rows = (checkpoint(number),)
+            self.put(thread="", segments=(segment(number),), checkpoints=rows)
+        before = self.everything("")
+        self.commit(self.fork(source="", checkpoints=(("", uid(1)), ("", uid(2))), writes=()))
+        self.put(thread="", checkpoints=(checkpoint(3),), writes=(write(1),))
+        assert [len(self.rows(name).checkpoints) for name in ("", FORK)] == [3, 2]
+        assert self.everything(FORK) == before
+        self.drop("", NOW + 20)
+        assert self.everything("") == []
+        assert self.everything(FORK) == before
+        self.put(thread="", checkpoints=(checkpoint(4),), now=NOW + 30)
+        assert self.head(thread="") == uid(4)
+        assert self.one(ReadDamage()) == []
+
     def test_a_fork_reads_the_segments_of_its_origin(self) -> None:
         """A fork keeps its origin's segments, also after the origin is dropped."""
         self.origin_and_fork()

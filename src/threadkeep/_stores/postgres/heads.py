@@ -1,7 +1,7 @@
 """Heads of threads as rows of `threads`, and the other reads of the rules. See `rule_reads`.
 
 A thread's rows have its id, its segments have the name of its heap: `Head.number` is the stored id,
-and `Head.heap` the name.
+and `Head.heap` the name. The stored id "" has another key, as "" means none.
 """
 
 from __future__ import annotations
@@ -41,6 +41,19 @@ _FAMILY = f"SELECT {FIELDS} FROM {{schema}}.threads t WHERE t.heap = %s"
 _Row: TypeAlias = Sequence[Any]
 
 
+_EMPTY = "\1"  # (no id is stored like this: see `pack_text`)
+
+
+def key_of(stored: str | None) -> str:
+    """Return the key of stored rows; "" for None."""
+    return "" if stored is None else stored or _EMPTY
+
+
+def name_of(key: str) -> str:
+    """Return the name under which rows with this key are stored."""
+    return "" if key == _EMPTY else key
+
+
 def head_of(thread: str, row: _Row) -> Head:
     """Return `FIELDS` as a head, as they are: also damaged ones."""
     stored, tips, heap, generation, life, deleted_at, seq, newest, logs, size, *entry = row
@@ -54,8 +67,8 @@ def head_of(thread: str, row: _Row) -> Head:
     return Head(
         thread,
         tuple(tips),
-        stored,
-        heap or "",
+        key_of(stored),
+        key_of(heap),
         generation,
         life,
         deleted_at or 0,
@@ -108,7 +121,7 @@ def _read_family(read: rule_reads.ReadFamily) -> Query:
     def reply(results: Sequence[Rows]) -> list[Head]:
         return [_checked(head_of(unpack_text(row[0]), row)) for row in results[0]]
 
-    return Query((Statement(_FAMILY, (read.heap,)),), reply)
+    return Query((Statement(_FAMILY, (name_of(read.heap),)),), reply)
 
 
 _LAST_ROWS = """
@@ -195,7 +208,7 @@ def _holds(read: rule_reads.HoldsCheckpoints) -> Query:
         return Query((), lambda _: False)
     if not read.any_row:
         return _one(Statement(f"SELECT {_HOLDS_CHECKPOINT}", (name,)))
-    return _one(Statement(f"SELECT {_HOLDS_ROW}", (name, name, read.head.heap or name)))
+    return _one(Statement(f"SELECT {_HOLDS_ROW}", (name, name, name_of(read.head.heap or name))))
 
 
 _ENDS = """
@@ -207,7 +220,7 @@ FROM unnest(%s::bigint[]) o (log)
 
 
 def _read_ends(read: rule_reads.ReadEnds) -> Query:
-    heap = read.head.heap or pack_text(read.head.thread)
+    heap = name_of(read.head.heap or pack_text(read.head.thread))
     statement = Statement(_ENDS, (heap, array("bigint", read.logs)))
     return Query((statement,), lambda results: {log: end for log, end in results[0] if end})
 

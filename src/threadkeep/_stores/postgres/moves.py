@@ -13,12 +13,14 @@ are prepared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._stores.postgres.heads import key_of, name_of
 from threadkeep._stores.postgres.statement import (
     Array,
     Number,
@@ -38,7 +40,8 @@ _MOST_BYTES_TOGETHER = 64 * 1024 * 1024  # of moves in one statement
 _FEW = 3
 
 
-class RowKind(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)  # (a key of caches, by identity)
+class RowKind:
     """Rows that a move adds or drops: their table, columns, and values by column.
 
     `types` are those of the parameters. `values` is SQL for the values of the columns, of `v`.
@@ -182,7 +185,7 @@ def _values(head: Head) -> _Row:
     origin, checkpoint = head.origin or (None, None)
     return (
         *_often(head),
-        head.heap or None,
+        name_of(head.heap) if head.heap else None,
         Number(head.generation),
         Number(head.life),
         _number(head.deleted_at or None),
@@ -244,16 +247,19 @@ def only_adds(move: Move) -> bool:
     return move[7:] == _ADDS
 
 
-def _added(move: Move) -> Iterator[tuple[RowKind, Sequence[Any]]]:
-    """Yield the kinds of rows that a move adds, with its rows, each key once."""
-    for kind, rows in (
-        (SEGMENTS, move.segments),
-        (CHECKPOINTS, {row[:2]: row for row in move.checkpoints}.values()),
-        (WRITES, move.writes),
-        (LABELS, {label_prefix(label): label for label in move.labels}.values()),
-    ):
-        if rows:
-            yield kind, [*rows]
+def _added(move: Move) -> list[tuple[RowKind, Sequence[Any]]]:
+    """Return the kinds of rows that a move adds, with its rows, each key once."""
+    _, _, segments, checkpoints, writes, labels, *_ = move
+    added: list[tuple[RowKind, Sequence[Any]]] = []
+    if segments:
+        added.append((SEGMENTS, segments))
+    if checkpoints:
+        added.append((CHECKPOINTS, [*{row[:2]: row for row in checkpoints}.values()]))
+    if writes:
+        added.append((WRITES, writes))
+    if labels:
+        added.append((LABELS, [*{label_prefix(label): label for label in labels}.values()]))
+    return added
 
 
 def _gone(move: Move) -> list[_Row]:
@@ -265,7 +271,7 @@ def _gone(move: Move) -> list[_Row]:
 def made(move: Move) -> Head:
     """Return the new head of a move that was made."""
     old, new = move.old, move.new
-    return new if old.number else new._replace(number=pack_text(new.thread))
+    return new if old.number else new._replace(number=key_of(pack_text(new.thread)))
 
 
 def size(move: Move) -> int:
@@ -299,7 +305,7 @@ def addition(move: Move) -> Statement:
         values += (*_values(new), name, _tip(old))
     is_checked = bool(gone and move.segments)
     if is_checked:
-        values += (old.heap or name, Number(len(gone)))
+        values += (name_of(old.heap or name), Number(len(gone)))
     for kind, rows in _added(move):
         counts.append((kind, _pass(values, kind, rows)))
     return Statement(_addition(how, tuple(counts), is_checked), tuple(values))
@@ -521,7 +527,7 @@ def _begun(move: Move) -> Iterator[Statement]:
     if move.segments and move.drop_segments:
         columns = [array(_NUMBER, one) for one in zip(*move.drop_segments, strict=True)]
         count = Number(len(move.drop_segments))
-        conditions.append((_EXIST, (*columns, old.heap or name, count)))
+        conditions.append((_EXIST, (*columns, name_of(old.heap or name), count)))
     terms = [text for text, _ in conditions]
     values = [value for _, some in conditions for value in some]
     if old.number:
@@ -549,7 +555,7 @@ def _steps(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
         yield owned.replace("%s", table), ()
     if move.clears_heap:
         text = "DELETE FROM {schema}.segments s USING moved m WHERE s.thread_id = %s"
-        yield text, (move.old.heap or name,)
+        yield text, (name_of(move.old.heap or name),)
     if move.clears_labels:
         yield owned.replace("%s", "thread_labels"), ()
     if move.copies is not None:
@@ -590,7 +596,7 @@ def _copied(copies: Copying) -> Iterator[tuple[str, Sequence[Any]]]:
             f" SELECT {_HEAP}, s.log, s.start, s.count, s.data"
             " FROM moved m, {schema}.segments s WHERE s.thread_id = %s"
         )
-        yield text, (copies.source.heap or source,)
+        yield text, (name_of(copies.source.heap or source),)
 
 
 def _removed(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
