@@ -5,7 +5,7 @@ the rest of threadkeep sees of them. The docstring of each record says what the 
 and what a move or a change does. `threadkeep.testing` has the tests of all that.
 """
 
-from threadkeep._core.engine.heads import Copying, Head, Move
+from threadkeep._core.engine.heads import Copying, Head, Move, entry_of
 from threadkeep._core.engine.model import (
     HIDDEN,
     NESTED,
@@ -66,7 +66,7 @@ from threadkeep._core.engine.usage import ItemUsage, ReadUsage, StoreUsage, Thre
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.database import AsyncDatabase, Database
 from threadkeep._stores.derived import derived
-from threadkeep._stores.records import entry_of, first_entries, matches, with_writes
+from threadkeep._stores.records import first_entries, matches, with_writes
 
 __all__ = [
     "HIDDEN",

@@ -39,7 +39,7 @@ REDIS = {
     "state": ("state", "odd"),
     "origin": ("origin", b"\xff"),
     "waits_at": ("waits_at", b"\xff"),
-    "rest": ("rest", "-1"),
+    "ttl": ("ttl", "-1"),
     "size": ("size", "odd"),
     "deleted_at": ("deleted_at", "-1"),
     "revision": ("revision", "odd"),

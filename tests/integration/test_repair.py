@@ -383,5 +383,6 @@ def forget(name: str, folder: Path) -> None:
         harm.execute("UPDATE tk_threads SET size = 5 WHERE thread = ?", "b")
         return
     schema = harm._names["c"].partition(".")[0]
-    harm.execute(f"UPDATE {schema}.threads SET state = NULL, size = 0 WHERE thread_id = ?", "a")
+    nothing = "state = NULL, created_at = NULL, updated_at = NULL, size = 0"
+    harm.execute(f"UPDATE {schema}.threads SET {nothing} WHERE thread_id = ?", "a")
     harm.execute(f"UPDATE {schema}.threads SET size = 5 WHERE thread_id = ?", "b")

@@ -8,16 +8,18 @@ from heapq import nlargest, nsmallest
 from itertools import chain, groupby
 from operator import attrgetter, gt, lt
 from os import urandom
+from typing import Any
 
 import ormsgpack
 
 from threadkeep._core.engine import model, thread_summary
-from threadkeep._core.engine.heads import NO_LOGS, Head, LogEnds
+from threadkeep._core.engine.heads import NO_LOGS, Head, LogEnds, RowsKey
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
+    wrong_in,
 )
 from threadkeep.errors import SegmentTakenError
 
@@ -83,6 +85,53 @@ def new_tip() -> int:
 
 
 # -- heads ---------------------------------------------------------------------------
+
+
+COLUMNS = (
+    *[name for name in Head._fields if name not in {"number", "lists_all", "gaps"}],
+    "origin_checkpoint",
+)
+"""The columns of a thread's own row, in every store that has columns."""
+
+
+def columns_of(head: Head) -> dict[str, Any]:
+    """Return the values of a head's columns, `logs` packed."""
+    columns: dict[str, Any] = dict(zip(Head._fields, head, strict=True))
+    columns["logs"] = pack_logs(head)
+    columns["origin"], columns["origin_checkpoint"] = head.origin or (None, None)
+    return columns
+
+
+def head_of(columns: dict[str, Any], number: RowsKey) -> Head:
+    """Return a head of the values of its columns, damaged ones as they are. None: the default."""
+    fields: dict[str, Any] = {name: one for name, one in columns.items() if one is not None}
+    checkpoint, origin = fields.pop("origin_checkpoint", None), fields.get("origin")
+    if type(origin) is type(checkpoint) is str:
+        fields["origin"] = (origin, checkpoint)
+    try:
+        fields["logs"], fields["lists_all"] = unpack_logs(fields.get("logs"))
+    except (ValueError, TypeError):
+        fields["lists_all"] = False
+    return Head(number=number, **fields)
+
+
+def mended(head: Head, heap: RowsKey, seq: int, newest: str | None) -> Head:
+    """Return a damaged head with safe values, except in its entry.
+
+    Args:
+        head: the head as it is stored.
+        heap: its heap.
+        seq: the largest one of its writes.
+        newest: the greatest id of its checkpoints of the root namespace.
+    """
+    wrong = wrong_in(head)
+    fields: dict[str, Any] = {
+        name: new_tip() >> 1 for name in ("generation", "life", "revision") if name in wrong
+    }
+    if "deleted_at" in wrong:
+        fields["deleted_at"] = 0
+    fields.update(seq=seq, newest=newest, logs=NO_LOGS, lists_all=False, origin=None)
+    return head._replace(heap=heap, **fields)
 
 
 def pack_logs(head: Head) -> bytes:
@@ -184,26 +233,6 @@ def missing(logs: dict[int, Log], spans: Iterable[model.Span]) -> tuple[model.Sp
 
 
 # -- the registry --------------------------------------------------------------------
-
-
-def entry_of(head: Head, labels: Iterable[str]) -> ThreadEntry | None:
-    """Return the entry of a thread, or None if it is not in the registry."""
-    if head.state is None:
-        return None
-    return ThreadEntry(
-        head.thread,
-        head.state,
-        head.created_at or 0,
-        head.updated_at or 0,
-        head.size,
-        tuple(sorted(labels)),
-        head.pinned,
-        head.ttl,
-        head.origin,
-        head.waits_at,
-        head.deleted_at,
-        head.revision,
-    )
 
 
 def matches(entry: ThreadEntry, query: ThreadQuery) -> bool:

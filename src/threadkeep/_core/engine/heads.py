@@ -8,11 +8,19 @@ Python, on heads and rows that the move then proves, and a database knows no rul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep._core.engine.model import CheckpointRow, Segment, UnreadableRow, WriteRow
+from threadkeep._core.engine.model import (
+    CheckpointRow,
+    Segment,
+    ThreadState,
+    UnreadableRow,
+    WriteRow,
+)
 from threadkeep._core.engine.records import quick
+from threadkeep._core.engine.thread_entry import FIELDS, REPAIR, ThreadEntry, checked, wrong_in
+from threadkeep.errors import CorruptionError
 
 LogEnds: TypeAlias = Mapping[int, int]
 """The position after the last segment of each log that a thread appends to."""
@@ -68,6 +76,53 @@ class Head(NamedTuple):
     def entry_revision(self) -> int:
         """The revision of its entry; 0 without one."""
         return 0 if self.state is None else self.revision
+
+
+_SHARED = [name for name in ThreadEntry._fields if name in Head._fields]
+
+
+def entry_of(head: Head, labels: Iterable[str]) -> ThreadEntry | None:
+    """Return the entry of a thread, as `checked`, or None if it is not in the registry."""
+    if head.state is None and head.created_at is None:
+        return None
+    fields: dict[str, Any] = {name: getattr(head, name) for name in _SHARED}
+    return checked(ThreadEntry(**fields, labels=tuple(sorted(labels, key=str))))
+
+
+def sound(head: Head) -> Head:
+    """Return a head that was read from a store. Raises CorruptionError if it is damaged."""
+    wrong = wrong_in(head)
+    if wrong:
+        raise _damaged(head, wrong)
+    return head
+
+
+def readable(head: Head, *, skip: bool = False) -> Head:
+    """Return a head if it is sound, else another one whose fields of a `ThreadState` are.
+
+    Damaged tips and logs are none. Raises CorruptionError if another field of the state is damaged.
+    With `skip`, it is 0 instead.
+    """
+    wrong = wrong_in(head)
+    if not wrong:
+        return head
+    safe: dict[str, Any] = {n: FIELDS[n].safe for n in wrong if n in ThreadState._fields}
+    if not (skip or safe.keys() <= {"tips", "logs"}):
+        raise _damaged(head, wrong)
+    return head._replace(**safe)
+
+
+def _damaged(head: Head, wrong: Iterable[str]) -> CorruptionError:
+    sentence = f"The thread's own row is damaged: {', '.join(wrong)}."
+    return CorruptionError(sentence, hint=REPAIR, thread=head.thread)
+
+
+def problem_of(head: Head, labels: Iterable[str]) -> str:
+    """Name the damaged fields of a thread's own row in a sentence; "" if it is sound."""
+    entry, wrong = entry_of(head, labels), wrong_in(head)
+    if entry is not None and entry.damage:
+        return entry.damage
+    return f"its own row is damaged: {', '.join(wrong)}" if wrong else ""
 
 
 class Copying(NamedTuple):

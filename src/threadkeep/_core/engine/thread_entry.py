@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
@@ -232,19 +232,56 @@ def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= LARGEST
 
 
+class RowField(NamedTuple):
+    """A field of a thread's own row: its types, the value in place of a damaged one, its values."""
+
+    kinds: tuple[type, ...]
+    safe: Any = None
+    among: Container[Any] | None = None
+
+
+_NONE = type(None)
 _STATES = frozenset(map(str, ThreadStatus))
-_FIELDS: dict[str, tuple[Callable[[Any], bool], Any]] = {
-    "state": (lambda value: isinstance(value, str) and value in _STATES, ""),
-    "created_at": (is_time, 0),
-    "updated_at": (is_time, 0),
-    "size": (lambda value: type(value) is int and abs(value) <= LARGEST, 0),
-    "pinned": (lambda value: type(value) is bool, True),  # (safer than being deleted)
-    "ttl": (lambda value: value is None or is_count(value), None),
-    "origin": (lambda value: value is None or list(map(type, value)) == [str, str], None),
-    "waits_at": (lambda value: value is None or type(value) is str, None),
-    "deleted_at": (lambda value: is_time(value) and value >= 0, 0),
-    "revision": (is_count, 0),
+_COUNT = RowField((int,), 0, range(LARGEST + 1))
+_TIME = RowField((int, _NONE), 0, range(EARLIEST, LATEST + 1))
+ID = RowField((str, _NONE))
+"""A text that is often a UUID."""
+FIELDS = {
+    "tips": RowField((tuple,), ()),
+    "heap": RowField((int, str), 0),
+    "generation": _COUNT,
+    "life": _COUNT,
+    "deleted_at": RowField((int,), 0, range(LATEST + 1)),
+    "seq": _COUNT,
+    "newest": ID,
+    "logs": RowField((dict,), {}),
+    "size": RowField((int,), 0, range(-LARGEST, LARGEST + 1)),
+    "revision": _COUNT,
+    "state": RowField((str, ThreadStatus, _NONE), "", _STATES),
+    "created_at": _TIME,
+    "updated_at": _TIME,
+    "waits_at": ID,
+    "pinned": RowField((bool,), safe=True),  # (safer than being deleted)
+    "ttl": RowField((int, _NONE), None, range(LARGEST + 1)),
+    "origin": RowField((tuple, _NONE)),
 }
+"""The fields of heads and entries that stores return as they are, also if damaged."""
+TIMES = ("deleted_at", "created_at", "updated_at")
+_NEEDED = ("state", "created_at", "updated_at")
+
+
+def wrong_in(record: Any) -> list[str]:
+    """Return the names of the damaged fields of a `Head` or a `ThreadEntry`."""
+    wrong = []
+    for name, field in FIELDS.items():
+        value = getattr(record, name, field.safe)
+        if type(value) not in field.kinds or not (
+            field.among is None or value is None or value in field.among
+        ):
+            wrong.append(name)
+    return wrong
+
+
 _ORDERED = ("created_at", "updated_at", "size")
 
 
@@ -254,16 +291,17 @@ def checked(entry: ThreadEntry) -> ThreadEntry:
     A damaged field gets a safe value (no ttl, pinned) and is named in `damage`; damaged labels are
     left out. Fields that entries are sorted by keep values that are only out of range.
     """
-    wrong = [name for name, (is_right, _) in _FIELDS.items() if not is_right(getattr(entry, name))]
+    wrong = wrong_in(entry)
+    wrong += [name for name in _NEEDED if getattr(entry, name) is None]
     labels = tuple([label for label in entry.labels if _is_label(label)])
     if len(labels) != len(entry.labels):
         wrong.append("labels")
     if not wrong:
         return entry
     safe = {
-        name: value
-        for name, (_, value) in _FIELDS.items()
-        if name in wrong and not (name in _ORDERED and type(getattr(entry, name)) is int)
+        name: FIELDS[name].safe
+        for name in wrong
+        if name != "labels" and not (name in _ORDERED and type(getattr(entry, name)) is int)
     }
     return entry._replace(**safe, labels=labels, damage=_DAMAGE + ", ".join(wrong))
 

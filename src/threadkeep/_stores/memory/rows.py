@@ -7,9 +7,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from threadkeep._core.engine import model
-from threadkeep._core.engine.heads import Copying, Head, Move
+from threadkeep._core.engine.heads import Copying, Head, Move, entry_of
 from threadkeep._core.engine.thread_entry import label_prefix
-from threadkeep._stores.records import Log, entry_of
+from threadkeep._stores.records import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

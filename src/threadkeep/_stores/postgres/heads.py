@@ -7,11 +7,12 @@ and `Head.heap` the name. The stored id "" has another key, as "" means none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from threadkeep._core.engine import model, rule_reads
-from threadkeep._core.engine.heads import NO_GAPS, NO_LOGS, Head
-from threadkeep._core.engine.thread_entry import REPAIR, is_count, is_time
+from threadkeep._core.engine.heads import Head, sound
+from threadkeep._core.engine.thread_entry import FIELDS, TIMES
+from threadkeep._stores import records
 from threadkeep._stores.postgres.statement import (
     Number,
     Query,
@@ -20,25 +21,17 @@ from threadkeep._stores.postgres.statement import (
     array,
     unpack_optional,
 )
-from threadkeep._stores.records import new_tip, pack_text, unpack_logs, unpack_text
-from threadkeep.errors import CorruptionError
+from threadkeep._stores.records import COLUMNS, mended, pack_text, unpack_text
 
 MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
     WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""
 """A timestamp in microseconds since 1970; the largest or smallest number if infinite."""
 
-FIELDS = f"""
-    t.thread_id, t.tips, t.heap, t.generation, t.life, {MICROSECONDS.format("t.deleted_at")},
-    t.seq, t.newest, t.logs, t.size, t.revision, t.state, {MICROSECONDS.format("t.created_at")},
-    {MICROSECONDS.format("t.updated_at")}, t.waits_at, t.pinned, t.ttl, t.origin,
-    t.origin_checkpoint
-"""
-WIDTH = 19
-"""The number of `FIELDS`."""
-_HEAD = f"SELECT {FIELDS} FROM {{schema}}.threads t WHERE t.thread_id = %s"
-_FAMILY = f"SELECT {FIELDS} FROM {{schema}}.threads t WHERE t.heap = %s"
 
-_Row: TypeAlias = Sequence[Any]
+def _selected(name: str) -> str:
+    if name == "thread":
+        return "t.thread_id"
+    return MICROSECONDS.format(f"t.{name}") if name in TIMES else f"t.{name}"
 
 
 _EMPTY = "\1"  # (no id is stored like this: see `pack_text`)
@@ -54,56 +47,27 @@ def name_of(key: str) -> str:
     return "" if key == _EMPTY else key
 
 
-def head_of(thread: str, row: _Row) -> Head:
-    """Return `FIELDS` as a head, as they are: also damaged ones."""
-    stored, tips, heap, generation, life, deleted_at, seq, newest, logs, size, *entry = row
+SELECTED = ", ".join(map(_selected, COLUMNS))
+WIDTH = len(COLUMNS)
+_TEXTS = [name for name, field in FIELDS.items() if str in field.kinds and name != "heap"]
+TEXTS = (*_TEXTS, "origin", "origin_checkpoint")
+"""Columns of packed texts."""
+_HEAD = f"SELECT {SELECTED} FROM {{schema}}.threads t WHERE t.thread_id = %s"
+_FAMILY = f"SELECT {SELECTED} FROM {{schema}}.threads t WHERE t.heap = %s"
+
+
+def head_of(thread: str, row: Sequence[Any]) -> Head:
+    """Return `SELECTED` as a head, damaged fields as they are."""
+    columns = dict(zip(COLUMNS, row, strict=True))
+    stored = columns["thread"]
     if stored is None:
         return Head(thread)
-    revision, state, created_at, updated_at, waits_at, pinned, ttl, origin, checkpoint = entry
-    try:
-        listed, lists_all = unpack_logs(logs)
-    except (ValueError, TypeError):
-        listed, lists_all = NO_LOGS, False
-    return Head(
-        thread,
-        tuple(tips),
-        key_of(stored),
-        key_of(heap),
-        generation,
-        life,
-        deleted_at or 0,
-        seq,
-        unpack_optional(newest),
-        listed,
-        lists_all,
-        NO_GAPS,
-        size,
-        revision,
-        state,
-        created_at,
-        updated_at,
-        unpack_optional(waits_at),
-        pinned,
-        ttl,
-        None if origin is None else (unpack_text(origin), unpack_optional(checkpoint) or ""),
-    )
-
-
-def is_sound(head: Head) -> bool:
-    """Return True if the numbers and times of a stored head are in their ranges."""
-    numbers = (head.generation, head.life, head.seq, head.revision)
-    times = (head.deleted_at, head.created_at or 0, head.updated_at or 0)
-    return all(map(is_count, numbers)) and all(map(is_time, times))
-
-
-def _checked(head: Head) -> Head:
-    if not is_sound(head):
-        raise CorruptionError(
-            "A number or a time in the thread's own row is damaged.",
-            hint=REPAIR,
-            thread=head.thread,
-        )
-    return head
+    columns["thread"], columns["tips"] = thread, tuple(columns["tips"])
+    columns["heap"] = key_of(columns["heap"])
+    for name in TEXTS:
+        if columns[name] is not None:
+            columns[name] = unpack_text(columns[name])
+    return records.head_of(columns, key_of(stored))
 
 
 # -- reads of the rules ------------------------------------------------------------------
@@ -112,14 +76,14 @@ def _checked(head: Head) -> Head:
 def _read_head(read: rule_reads.ReadHead) -> Query:
     def reply(results: Sequence[Rows]) -> Head:
         rows = results[0]
-        return _checked(head_of(read.thread, rows[0])) if rows else Head(read.thread)
+        return sound(head_of(read.thread, rows[0])) if rows else Head(read.thread)
 
     return Query((Statement(_HEAD, (pack_text(read.thread),)),), reply)
 
 
 def _read_family(read: rule_reads.ReadFamily) -> Query:
     def reply(results: Sequence[Rows]) -> list[Head]:
-        return [_checked(head_of(unpack_text(row[0]), row)) for row in results[0]]
+        return [sound(head_of(unpack_text(row[0]), row)) for row in results[0]]
 
     return Query((Statement(_FAMILY, (name_of(read.heap),)),), reply)
 
@@ -137,18 +101,7 @@ def _read_damaged(read: rule_reads.ReadDamaged) -> Query:
     def reply(results: Sequence[Rows]) -> Head:
         rows, ((seq, newest),) = results
         found = head_of(read.thread, rows[0]) if rows else Head(read.thread)
-        safe: dict[str, Any] = {
-            name: value if is_count(value := getattr(found, name)) else new_tip() >> 1
-            for name in ("generation", "life", "revision")
-        }
-        return found._replace(
-            deleted_at=found.deleted_at if is_time(found.deleted_at) else 0,
-            seq=seq or 0,
-            newest=unpack_optional(newest),
-            logs=NO_LOGS,
-            lists_all=False,
-            **safe,
-        )
+        return mended(found, found.heap, seq or 0, unpack_optional(newest))
 
     return Query((Statement(_HEAD, key), Statement(_LAST_ROWS, key * 2)), reply)
 

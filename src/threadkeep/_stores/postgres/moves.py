@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Copying, Head, Move
-from threadkeep._core.engine.thread_entry import label_prefix
-from threadkeep._stores.postgres.heads import key_of, name_of
+from threadkeep._core.engine.thread_entry import TIMES, label_prefix
+from threadkeep._stores.postgres.heads import TEXTS, key_of, name_of
 from threadkeep._stores.postgres.statement import (
     Array,
     Number,
@@ -29,7 +29,7 @@ from threadkeep._stores.postgres.statement import (
     pack_metadata,
     pack_optional,
 )
-from threadkeep._stores.records import pack_logs, pack_text
+from threadkeep._stores.records import COLUMNS, columns_of, pack_logs, pack_text
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]
@@ -157,20 +157,14 @@ _GONE = RowKind(
 # -- heads -------------------------------------------------------------------------------
 
 _OFTEN = ("tips", "seq", "newest", "logs", "size")
-_REST = (
-    *("heap", "generation", "life", "deleted_at", "revision", "state", "created_at"),
-    *("updated_at", "waits_at", "pinned", "ttl", "origin", "origin_checkpoint"),
-)
+_REST = tuple([name for name in COLUMNS if name not in {*_OFTEN, "thread"}])
 _ALL = (*_OFTEN, *_REST)
 _TYPES = {
-    **dict.fromkeys(("tips", "newest", "heap", "state", "waits_at"), _TEXT),
-    **dict.fromkeys(("origin", "origin_checkpoint"), _TEXT),
-    **dict.fromkeys(("seq", "size", "generation", "life", "deleted_at", "revision"), _NUMBER),
-    **dict.fromkeys(("created_at", "updated_at", "ttl"), _NUMBER),
+    **dict.fromkeys(_ALL, _NUMBER),
+    **dict.fromkeys(("tips", "heap", *TEXTS), _TEXT),
     "logs": _BYTES,
     "pinned": "boolean",
 }
-_TIMES = ("deleted_at", "created_at", "updated_at")
 
 
 def _often(head: Head) -> _Row:
@@ -182,34 +176,22 @@ def _often(head: Head) -> _Row:
 
 def _values(head: Head) -> _Row:
     """Return the values of `_ALL`."""
-    origin, checkpoint = head.origin or (None, None)
-    return (
-        *_often(head),
-        name_of(head.heap) if head.heap else None,
-        Number(head.generation),
-        Number(head.life),
-        _number(head.deleted_at or None),
-        Number(head.revision),
-        head.state,
-        _number(head.created_at),
-        _number(head.updated_at),
-        pack_optional(head.waits_at),
-        head.pinned,
-        _number(head.ttl),
-        pack_optional(origin),
-        pack_optional(checkpoint),
-    )
-
-
-def _number(value: int | None) -> Number | None:
-    return None if value is None else Number(value)
+    columns = columns_of(head)
+    columns["heap"] = name_of(head.heap) if head.heap else None
+    columns["deleted_at"] = head.deleted_at or None
+    for name in _REST:
+        if type(columns[name]) is int:
+            columns[name] = Number(columns[name])
+        elif name in TEXTS:
+            columns[name] = pack_optional(columns[name])
+    return (*_often(head), *[columns[name] for name in _REST])
 
 
 def _value(name: str, given: str) -> str:
     """Return SQL for the value of a column, of a parameter or a column of parameters."""
     if name == "tips":
         return f"{given}::bigint[]"
-    return f"{{schema}}.time_of({given})" if name in _TIMES else given
+    return f"{{schema}}.time_of({given})" if name in TIMES else given
 
 
 def _cast(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from threadkeep._core.engine import model, thread_entry
-from threadkeep._core.engine.heads import Head
+from threadkeep._core.engine.heads import Head, readable
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._core.texts import is_unicode
 from threadkeep._stores.postgres import heads, threads
@@ -150,7 +150,7 @@ _HEAP = """
     (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
 """
 _ONE = f"""
-SELECT {heads.FIELDS}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
+SELECT {heads.SELECTED}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
 FROM (SELECT %s::text COLLATE "C" AS thread_id) q
 LEFT JOIN {{schema}}.threads t ON t.thread_id = q.thread_id
 LEFT JOIN LATERAL (
@@ -171,8 +171,9 @@ def _checkpoint(read: model.ReadCheckpoint, found: Callable[[Head], None]) -> Qu
 
     def reply(results: Sequence[Rows]) -> model.ThreadState:
         (row,) = results[0]
-        head = heads.head_of(read.thread, row[: heads.WIDTH])
-        if heads.is_sound(head):
+        read_now = heads.head_of(read.thread, row[: heads.WIDTH])
+        head = readable(read_now)
+        if head is read_now:
             found(head)
         row = row[heads.WIDTH :]
         stored = _stored(read.thread, row, {}) if row[1] is not None else None
@@ -323,7 +324,6 @@ def _alike(value: object) -> Iterator[object]:
 
 # -- housekeeping --------------------------------------------------------------------
 
-_THREAD = f"SELECT {heads.FIELDS} FROM {{schema}}.threads t WHERE t.thread_id = %s"
 _ALL_ROWS = f"""
 SELECT {_ROW}, {_KEYFRAME.replace("{order}", "c.checkpoint_ns, c.checkpoint_id")}
 FROM {{schema}}.checkpoints c {_KEYFRAMES}
@@ -345,12 +345,12 @@ WHERE t.thread_id = %s AND o.thread_id <> t.thread_id ORDER BY o.thread_id
 
 def _thread(read: model.ReadThread) -> Query:
     key = (pack_text(read.thread),)
-    texts = [_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS, _FAMILY]
-    texts += [threads.ENTRY] if read.skip else []
+    texts = [threads.OWN_ROW, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS, _FAMILY]
 
     def reply(results: Sequence[Rows]) -> model.ThreadRows:
-        states, rows, writes, segments, others, *own = results
-        head = heads.head_of(read.thread, states[0]) if states else Head(read.thread)
+        own, rows, writes, segments, others = results
+        head = threads.own_row(own[0])[0] if own else Head(read.thread)
+        head = readable(head, skip=read.skip)
         keyframes: _Keyframes = {}
         found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
         checkpoints, orphans = with_writes(
@@ -364,7 +364,7 @@ def _thread(read: model.ReadThread) -> Query:
         )
         places = tuple(model.SegmentInfo(*row) for row in segments)
         family = tuple([unpack_text(other) for (other,) in others])
-        broken = threads.damaged(own[0], read.thread, head.generation) if own else ()
+        broken = threads.damaged(own) if read.skip else ()
         return model.ThreadRows(
             *(head.generation, head.deleted_at, checkpoints, orphans, places, family, broken),
             *(head.tips, head.life),

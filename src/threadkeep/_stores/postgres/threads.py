@@ -9,14 +9,12 @@ from typing import Any
 from psycopg.types.numeric import Float4
 
 from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine.heads import Head, entry_of, problem_of
 from threadkeep._core.engine.thread_entry import (
     LATEST,
     WITH_CHECKPOINTS,
-    ThreadEntry,
     ThreadQuery,
     ThreadStatus,
-    checked,
-    is_count,
 )
 from threadkeep._core.engine.usage import (
     DAY,
@@ -29,31 +27,24 @@ from threadkeep._core.engine.usage import (
 )
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
-from threadkeep._stores.postgres.heads import MICROSECONDS
+from threadkeep._stores.postgres.heads import MICROSECONDS, SELECTED, head_of
 from threadkeep._stores.postgres.messages import ONE_STATE
 from threadkeep._stores.postgres.statement import (
     Number,
     Query,
     Rows,
     Statement,
-    unpack_optional,
 )
 from threadkeep._stores.records import beyond, pack_text, unpack_text
 
 # -- entries -------------------------------------------------------------------------
 
-# The fields of a `ThreadEntry`, and the checkpoint of its origin.
+# The fields of a head, and its labels.
 _COLUMNS = f"""
-    t.thread_id, t.state, {MICROSECONDS.format("t.created_at")},
-    {MICROSECONDS.format("t.updated_at")}, t.size,
-    ARRAY(SELECT l.label FROM {{schema}}.thread_labels l WHERE l.thread_id = t.thread_id
-        ORDER BY l.label),
-    t.pinned, t.ttl, t.origin, t.waits_at,
-    coalesce({MICROSECONDS.format("t.deleted_at")}, 0), t.revision, t.origin_checkpoint
+    {SELECTED},
+    ARRAY(SELECT l.label FROM {{schema}}.thread_labels l WHERE l.thread_id = t.thread_id)
 """
-ENTRY = f"""
-SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE t.thread_id = %s AND t.state IS NOT NULL
-"""
+OWN_ROW = f"SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE t.thread_id = %s"
 _LONGEST = 10**18  # microseconds of a ttl: more would exceed a timestamp's range
 _TIMES = ("updated_at", "created_at")
 _ORDERS = {name: f"t.{name}" for name in (*_TIMES, "size")} | {"thread": "t.thread_id"}
@@ -61,7 +52,7 @@ _ORDERS = {name: f"t.{name}" for name in (*_TIMES, "size")} | {"thread": "t.thre
 
 def entry(read: thread_entry.ReadEntry) -> Query:
     """Answer a `ReadEntry`."""
-    statement = Statement(ENTRY, (pack_text(read.thread),))
+    statement = Statement(OWN_ROW, (pack_text(read.thread),))
     return Query((statement,), lambda results: _entry(results[0][0]) if results[0] else None)
 
 
@@ -93,27 +84,26 @@ def count(read: thread_entry.CountThreads) -> Query:
     return Query((statement,), lambda results: int(results[0][0][0]))
 
 
-def _entry(row: Sequence[Any]) -> ThreadEntry:
-    *fields, checkpoint = row
-    entry: Any = ThreadEntry(*fields)
-    origin = (unpack_optional(entry.origin), unpack_optional(checkpoint))
-    return checked(
-        entry._replace(
-            thread=unpack_text(entry.thread),
-            labels=tuple(entry.labels),
-            origin=None if entry.origin is None else origin,
-            waits_at=unpack_optional(entry.waits_at),
-        )
+def own_row(row: Sequence[Any]) -> tuple[Head, list[str]]:
+    """Return a thread's own row as its head and its labels."""
+    *columns, labels = row
+    return head_of(unpack_text(columns[0]), columns), labels
+
+
+def _entry(row: Sequence[Any]) -> Any:
+    return entry_of(*own_row(row))
+
+
+def damaged(rows: Rows) -> tuple[model.UnreadableRow, ...]:
+    """Return the thread's own row if it is damaged."""
+    return tuple(
+        [
+            model.UnreadableRow(model.THREADS, head.thread.encode(), problem, repr(row).encode())
+            for row in rows
+            for head, labels in [own_row(row)]
+            if (problem := problem_of(head, labels))
+        ]
     )
-
-
-def damaged(results: Rows, thread: str, generation: int) -> tuple[model.UnreadableRow, ...]:
-    """Return the thread's own row if its entry or its generation is damaged."""
-    problem = _entry(results[0]).damage if results else ""
-    if not is_count(generation):
-        problem = "its generation is damaged"
-    data = repr((generation, *results)).encode()
-    return (model.UnreadableRow(model.THREADS, thread.encode(), problem, data),) if problem else ()
 
 
 _HAS_LABEL = """EXISTS (

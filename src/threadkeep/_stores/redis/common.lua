@@ -81,9 +81,9 @@ local function data_at(segment)
     return redis.call('HGET', DATA, string.sub(segment, 1, 16))
 end
 
--- If the thread has a `ttl`, let all of its keys expire at the same time, that long from now.
+-- If the thread has an `expiry`, let all of its keys expire at the same time, that long from now.
 local function refresh()
-    local ttl = redis.call('HGET', THREAD, 'ttl')
+    local ttl = redis.call('HGET', THREAD, 'expiry')
     if not ttl then
         return
     end

@@ -7,36 +7,32 @@ compact while no value has more than 64 bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ormsgpack import packb
 
-from threadkeep._core.engine.heads import NO_GAPS, NO_LOGS, Head
-from threadkeep._core.engine.model import THREADS, ThreadState, UnreadableRow
-from threadkeep._core.engine.thread_entry import AFTER_ALL, is_count, is_time
-from threadkeep._stores.records import new_tip, pack_logs, unpack_logs
+from threadkeep._core.engine.heads import Head, entry_of, problem_of
+from threadkeep._core.engine.model import THREADS, UnreadableRow
+from threadkeep._core.engine.thread_entry import AFTER_ALL, FIELDS, ThreadEntry, is_count
+from threadkeep._stores.records import head_of, mended, pack_logs
 from threadkeep._stores.redis.rows import (
     RedisRow,
     Word,
-    number_of,
     row_fields,
-    unpack_entry,
     unpack_number,
     unpack_text,
 )
 
-_FIELDS = tuple(
-    [
-        (Head._fields.index(field), name)
-        for field, name in (
-            *[(one, one) for one in ("generation", "life", "deleted_at", "seq", "newest", "size")],
-            *[(one, one) for one in ("revision", "state", "created_at", "updated_at", "waits_at")],
-            *(("pinned", "pinned"), ("ttl", "rest")),
-        )
-    ]
-)
+_OTHERS = ("tips", "heap", "logs", "origin")
+_FIELDS = [(Head._fields.index(name), name) for name in FIELDS if name not in _OTHERS]
+_UNPACKED: dict[str, Callable[[bytes], Any]] = {
+    name: int if int in field.kinds else bool if bool in field.kinds else bytes.decode
+    for name, field in FIELDS.items()
+    if name not in _OTHERS
+}
+_UNPACKED |= {"origin": bytes.decode, "origin_checkpoint": bytes.decode}
 _AT_FIRST = 8  # tips of the first field
 _STORED = 1  # `Head.number`: the thread's id finds its rows
 
@@ -90,79 +86,34 @@ def _tips_of(fields: dict[bytes, bytes]) -> tuple[int, ...]:
 
 
 def unpack_head(thread: str, row: RedisRow) -> Head:
-    """Unpack the head in a thread's own row. Raises ValueError or TypeError if it is damaged."""
+    """Unpack the head in a thread's own row, damaged fields as they are."""
     fields = row_fields(row)
     if not fields:
         return Head(thread)
-    get = fields.get
-    counts = generation, life, seq, revision = [int(get(name, 0)) for name in _COUNTS]
-    deleted_at, tips = int(get(b"deleted_at", 0)), _tips_of(fields)
-    if not (tips and all(map(is_count, counts)) and _is_tombstone(deleted_at)):
-        raise ValueError(fields)
-    logs, lists_all = unpack_logs(get(b"logs"))
-    newest, state, waits_at, origin, checkpoint = [
-        None if (value := get(name)) is None else value.decode() for name in _TEXTS
-    ]
-    created_at, updated_at, rest = [
-        None if (value := get(name)) is None else int(value) for name in _TIMES
-    ]
-    return Head(
-        thread,
-        tips,
-        _STORED,
-        0,
-        generation,
-        life,
-        deleted_at,
-        seq,
-        newest,
-        logs,
-        lists_all,
-        NO_GAPS,
-        int(get(b"size", 0)),
-        revision,
-        state,
-        created_at,
-        updated_at,
-        waits_at,
-        b"pinned" in fields,
-        rest,
-        None if origin is None else (origin, checkpoint or ""),
-    )
+    columns = {"thread": thread, "tips": _tips_of(fields) or b"", "logs": fields.get(b"logs")}
+    for name, unpack in _UNPACKED.items():
+        value = fields.get(name.encode())
+        if value is not None:
+            try:
+                columns[name] = unpack(value)
+            except ValueError:
+                columns[name] = value
+    return head_of(columns, _STORED)
 
 
-def _is_tombstone(value: Any) -> bool:
-    return is_time(value) and value >= 0
+def unpack_entry(thread: str, row: RedisRow) -> ThreadEntry | None:
+    """Unpack the entry in a thread's own row, as `checked`."""
+    return entry_of(unpack_head(thread, row), _labels(row))
 
 
-_COUNTS = (b"generation", b"life", b"seq", b"revision")
-_TEXTS = (b"newest", b"state", b"waits_at", b"origin", b"origin_checkpoint")
-_TIMES = (b"created_at", b"updated_at", b"rest")
-
-
-def state_of(row: RedisRow, *, skip: bool = False) -> ThreadState:
-    """Return the state in a thread's own row, without a checkpoint.
-
-    Raises ValueError for a damaged number; `skip`: it is 0 instead.
-    """
-    fields = row_fields(row)
-    words = [fields.get(name, b"0") for name in (b"generation", b"deleted_at", b"life")]
-    generation, deleted_at, life = [(number_of(one) or 0) if skip else int(one) for one in words]
-    logs = NO_LOGS
-    with suppress(ValueError, TypeError):
-        logs, _ = unpack_logs(fields.get(b"logs"))
-    return ThreadState(generation, deleted_at, None, _tips_of(fields), life, logs)
+def _labels(row: RedisRow) -> list[str]:
+    """Return the labels in a thread's own row."""
+    return [x.decode(errors="replace") for name, x in row_fields(row).items() if name[:2] == b"l:"]
 
 
 def damaged_row(thread: str, row: RedisRow) -> tuple[UnreadableRow, ...]:
     """Return the thread's own row, if its head or its entry is damaged."""
-    entry, problem = unpack_entry(thread, row), ""
-    try:
-        unpack_head(thread, row)
-    except (ValueError, TypeError):
-        problem = "its generation, tips, sequence number or list of logs is damaged"
-    if entry is not None and entry.damage:
-        problem = entry.damage
+    problem = problem_of(unpack_head(thread, row), _labels(row))
     if not problem:
         return ()
     shown = repr(row_fields(row)).encode()
@@ -176,7 +127,7 @@ def key_of_row(row: RedisRow) -> bytes:
 
 
 def mended_head(thread: str, row: RedisRow, rows: Sequence[bytes], writes: Sequence[bytes]) -> Head:
-    """Return the head of a damaged row: without tips and entry, with safe values in its fields.
+    """Return the head of a damaged row: without tips, with safe values in its fields.
 
     Args:
         thread: its id.
@@ -184,13 +135,6 @@ def mended_head(thread: str, row: RedisRow, rows: Sequence[bytes], writes: Seque
         rows: the members of its checkpoints.
         writes: the members of its writes.
     """
-    fields = row_fields(row)
-    numbers: dict[str, Any] = {
-        name: value
-        if is_count(value := number_of(fields.get(name.encode(), b"0")))
-        else new_tip() >> 1
-        for name in ("generation", "life", "revision")
-    }
     parts = [member.split(b"\x00", 2) for member in writes]
     seqs = [unpack_number(part[2][:8]) for part in parts if len(part[2:]) == 1]
     newest = None
@@ -199,14 +143,5 @@ def mended_head(thread: str, row: RedisRow, rows: Sequence[bytes], writes: Seque
             newest = AFTER_ALL
             with suppress(UnicodeDecodeError):
                 newest = unpack_text(member.split(b"\x00", 2)[1])
-    deleted_at = number_of(fields.get(b"deleted_at", b"0"))
-    return Head(
-        thread,
-        (),
-        _STORED,
-        deleted_at=deleted_at if _is_tombstone(deleted_at) else 0,
-        seq=max(filter(is_count, seqs), default=0),
-        newest=newest,
-        lists_all=False,
-        **numbers,
-    )
+    seq = max(filter(is_count, seqs), default=0)
+    return mended(unpack_head(thread, row), 0, seq, newest)._replace(tips=())

@@ -169,7 +169,7 @@ if take() == '1' then
 end
 each(put_label)
 if ttl ~= '' then
-    redis.call('HSET', THREAD, 'ttl', ttl)
+    redis.call('HSET', THREAD, 'expiry', ttl)
 end
 refresh()
 return gone

@@ -3,7 +3,7 @@ r"""Converts records to keys and members of Redis, and back.
 A thread of any size has these six keys. They share a hash tag, so they are on one node of a cluster
 and can expire at the same time:
 
-    t  hash         the thread's own row: its head (see `heads`), its labels, ttl (milliseconds)
+    t  hash         the thread's own row: its head (see `heads`), its labels, expiry (milliseconds)
     c  sorted set   checkpoints: ns NUL id NUL, flags run seen key_log key_pos, 0 or 1 (has exact),
                     parent, (ts, metadata, exact, manifest)
     x  sorted set   children: ns NUL parent NUL id NUL, run seen
@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from ormsgpack import packb, unpackb
 
-from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine import model
 from threadkeep._stores import records
 
 Word: TypeAlias = bytes | str | int
@@ -236,7 +236,7 @@ def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[model.St
     ]
 
 
-# -- entries of the registry -----------------------------------------------------------
+# -- the thread's own row ---------------------------------------------------------------
 
 RedisRow: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
 """A thread's own row: as a command gives it, or a script."""
@@ -245,46 +245,3 @@ RedisRow: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
 def row_fields(row: RedisRow) -> dict[bytes, bytes]:
     """Return the fields of a thread's own row."""
     return row if isinstance(row, dict) else dict(pairs(row))
-
-
-def unpack_entry(thread: str, row: RedisRow) -> thread_entry.ThreadEntry | None:
-    """Unpack the entry in a thread's own row, as `checked`."""
-    fields = row_fields(row)
-    if b"state" not in fields and b"created_at" not in fields:
-        return None
-    origin = tuple([_text(fields.get(name, b"")) for name in _ORIGIN])
-    rest, waits_at = fields.get(b"rest"), fields.get(b"waits_at")
-    entry = thread_entry.ThreadEntry(
-        thread=thread,
-        state=_text(fields.get(b"state", b"")),
-        created_at=number_of(fields.get(b"created_at", b"")),
-        updated_at=number_of(fields.get(b"updated_at", b"")),
-        size=number_of(fields.get(b"size", b"0")),
-        labels=tuple(sorted(str(_text(fields[name])) for name in fields if name[:2] == b"l:")),
-        pinned=b"pinned" in fields,
-        ttl=None if rest is None else number_of(rest),
-        origin=origin if b"origin" in fields else None,
-        waits_at=None if waits_at is None else _text(waits_at),
-        deleted_at=number_of(fields.get(b"deleted_at", b"0")),
-        revision=number_of(fields.get(b"revision", b"0")),
-    )
-    return thread_entry.checked(entry)
-
-
-_ORIGIN = (b"origin", b"origin_checkpoint")
-
-
-def number_of(value: bytes) -> Any:
-    """Return a number; None if the field is damaged."""
-    try:
-        return int(value)
-    except ValueError:
-        return None
-
-
-def _text(value: bytes) -> Any:
-    """Return a text; the bytes if the field is damaged."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value

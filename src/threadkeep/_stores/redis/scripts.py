@@ -15,14 +15,14 @@ from pkgutil import get_data
 from typing import Any, NamedTuple, TypeVar
 
 from threadkeep._core.engine import model, rule_reads
-from threadkeep._core.engine.heads import Head
+from threadkeep._core.engine.heads import Head, readable, sound
 from threadkeep._core.engine.thread_entry import ReadEntry
 from threadkeep._stores.records import with_writes
 from threadkeep._stores.redis.heads import (
     damaged_row,
     key_of_row,
     mended_head,
-    state_of,
+    unpack_entry,
     unpack_head,
 )
 from threadkeep._stores.redis.rows import (
@@ -38,7 +38,6 @@ from threadkeep._stores.redis.rows import (
     place,
     stored_rows,
     unpack_checkpoint,
-    unpack_entry,
     unpack_place,
     unpack_text,
     unpack_write,
@@ -138,11 +137,10 @@ def _checkpoint(read: model.ReadCheckpoint, found: Callable[[Head], None]) -> In
         ((now, *stored),) = answers
         rows = stored_rows(read.thread, *stored)
         row = rows[0] if rows else None
-        try:
-            head = unpack_head(read.thread, now)
-        except (ValueError, TypeError):
-            return state_of(now)._replace(found=row)
-        found(head)
+        stored_head = unpack_head(read.thread, now)
+        head = readable(stored_head)
+        if head is stored_head:
+            found(head)
         state = (head.generation, head.deleted_at, row, head.tips, head.life, head.logs)
         return model.ThreadState(*state)
 
@@ -187,7 +185,7 @@ def _thread(read: model.ReadThread) -> Inquiry:
 
     def reply(answers: Sequence[Any]) -> model.ThreadRows:
         ((now, members, keys, flat, writes, places, sizes),) = answers
-        generation, deleted_at, _, tips, life, _ = state_of(now)
+        head = readable(unpack_head(read.thread, now))
         keyframes = keyframes_of(flat)
         checkpoints, orphans = with_writes(
             read.thread,
@@ -202,7 +200,13 @@ def _thread(read: model.ReadThread) -> Inquiry:
             ]
         )
         return model.ThreadRows(
-            generation, deleted_at, checkpoints, orphans, infos, tips=tips, life=life
+            head.generation,
+            head.deleted_at,
+            checkpoints,
+            orphans,
+            infos,
+            tips=head.tips,
+            life=head.life,
         )
 
     return Inquiry(read.thread, (Question("thread"),), reply)
@@ -235,9 +239,9 @@ def _readable_rows(
     checkpoints, orphans = with_writes(thread, rows, [None] * len(rows), made)
     size_of = dict(zip(places, sizes, strict=True))
     infos = tuple([model.SegmentInfo(*at, size_of[pack_place(*at)]) for at in sound])
-    generation, deleted_at, _, tips, life, _ = state_of(now, skip=True)
+    head = readable(unpack_head(thread, now), skip=True)
     rows_ = (checkpoints, orphans, infos, (), tuple(broken))
-    return model.ThreadRows(generation, deleted_at, *rows_, tips, life)
+    return model.ThreadRows(head.generation, head.deleted_at, *rows_, head.tips, head.life)
 
 
 def _readable(
@@ -324,7 +328,9 @@ def filter_texts(wanted: Mapping[str, Any]) -> list[Word]:
 
 def _head(read: rule_reads.ReadHead) -> Inquiry:
     question = Question("entry")
-    return Inquiry(read.thread, (question,), lambda found: unpack_head(read.thread, found[0]))
+    return Inquiry(
+        read.thread, (question,), lambda found: sound(unpack_head(read.thread, found[0]))
+    )
 
 
 def _damaged(read: rule_reads.ReadDamaged) -> Inquiry:

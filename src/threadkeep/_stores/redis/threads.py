@@ -26,6 +26,7 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import first_entries, matches, run_id
 from threadkeep._stores.redis import usage
+from threadkeep._stores.redis.heads import unpack_entry
 from threadkeep._stores.redis.rows import (
     Word,
     key_of,
@@ -35,7 +36,6 @@ from threadkeep._stores.redis.rows import (
     term_of,
     times_of,
     unpack_checkpoint,
-    unpack_entry,
     unpack_text,
 )
 from threadkeep._stores.redis.scripts import Question, RedisCommand, before, bounds, filter_texts

@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from threadkeep._core.engine.heads import problem_of
 from threadkeep._core.engine.model import THREADS, UnreadableRow
-from threadkeep._core.engine.thread_entry import ReadEntry
 from threadkeep._stores.sqlite import threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, lenient, tells_of_damage
-from threadkeep._stores.sqlite.heads import read_head
+from threadkeep._stores.sqlite.heads import COLUMNS, HEAP, read_head
 from threadkeep._stores.sqlite.records import TABLES, pack_id, unpack_id
 from threadkeep.errors import CorruptionError
 
@@ -82,12 +82,8 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
     db.execute(f"DELETE FROM {name} WHERE thread = ? AND {key} = ?", (owner, row.key.decode()))
 
 
-_THREAD_COLUMNS = (
-    *("number", "thread", "generation", "deleted_at", "state", "created_at", "updated_at", "size"),
-    *("waits_at", "revision", "pinned", "ttl", "origin", "origin_checkpoint", "heap", "life"),
-    *("seq", "newest", "logs"),
-)
-_THREAD_ROW = f"SELECT {_dump(_THREAD_COLUMNS)} FROM tk_threads WHERE thread = ?"
+_OWN = [name for name in COLUMNS if name != "tips"]
+_THREAD_ROW = f"SELECT {_dump(_OWN)} FROM tk_threads WHERE thread = ?"
 _LABEL_ROWS = f"""
 SELECT {_dump(["beginning", "label"])} FROM tk_labels
 WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginning
@@ -97,25 +93,13 @@ WHERE thread = (SELECT number FROM tk_threads WHERE thread = ?) ORDER BY beginni
 def damaged_thread(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, ...]:
     """The row of `tk_threads` with its labels, if the entry or another field is damaged."""
     with lenient(db):
-        entry = threads.entry(db, ReadEntry(thread))
-        problem = _problem_of_head(db, thread) or ("" if entry is None else entry.damage)
+        head = read_head(db, thread)
+        problem = problem_of(head, threads.labels_of(db, head))
     if not problem:
         return ()
     key = key_of_thread(db, thread)
     labels = [label.encode() for (label,) in db.execute(_LABEL_ROWS, (thread,))]
     return (UnreadableRow(THREADS, key, problem, b"\n".join([key, *labels])),)
-
-
-def _problem_of_head(db: sqlite3.Connection, thread: str) -> str:
-    try:
-        threads.read_thread_head(db, thread)
-    except CorruptionError:
-        return "its generation, deletion time or heap number is damaged"
-    try:
-        read_head(db, thread)
-    except (CorruptionError, ValueError):
-        return "its sequence number, newest checkpoint or list of logs is damaged"
-    return ""
 
 
 def key_of_thread(db: sqlite3.Connection, thread: str) -> bytes:
@@ -154,7 +138,7 @@ def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
     """Find rows whose thread number is unknown: it was altered, or the thread was lost."""
     tables = {name for (name,) in db.execute("SELECT name FROM main.sqlite_master")}
     for table in sorted(tables & {"tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels"}):
-        known = threads.HEAP if table == "tk_heap_segments" else "number"
+        known = HEAP if table == "tk_heap_segments" else "number"
         for number, count in db.execute(_STRAYS.format(table, known)):
             yield f"{count} rows of {table} belong to thread {number!r}, which does not exist"
 

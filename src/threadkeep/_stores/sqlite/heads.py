@@ -4,34 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._core.engine.heads import NO_GAPS, NO_LOGS, Head, LogEnds
-from threadkeep._core.engine.thread_entry import LARGEST, is_count, is_time
-from threadkeep._stores.records import new_tip, unpack_logs
-from threadkeep._stores.sqlite import threads
+from threadkeep._core.engine.heads import Head, sound
+from threadkeep._core.engine.thread_entry import AFTER_ALL, FIELDS, ID
+from threadkeep._stores.records import COLUMNS as _COLUMNS
+from threadkeep._stores.records import columns_of, mended
+from threadkeep._stores.records import head_of as _head_of
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient
-from threadkeep._stores.sqlite.records import unpack_any, unpack_id, unpack_tips, wrong_types
+from threadkeep._stores.sqlite.records import (
+    pack_id,
+    pack_tips,
+    unpack_any,
+    unpack_tips,
+    wrong_types,
+)
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
 
-COLUMNS = (
-    *("thread", "tips", "number", "heap", "generation", "life", "deleted_at", "seq", "newest"),
-    *("logs", "size", "revision", "state", "created_at", "updated_at", "waits_at", "pinned"),
-    *("ttl", "origin", "origin_checkpoint"),
-)
-FIELDS = ", ".join([f"t.{name}" for name in COLUMNS])
+COLUMNS = (*_COLUMNS, "number")
+SELECTED = ", ".join([f"t.{name}" for name in COLUMNS])
 WIDTH = len(COLUMNS)
-_HEAD = f"SELECT {FIELDS} FROM tk_threads t WHERE t.thread = ?"
-_FAMILY = f"SELECT {FIELDS} FROM tk_threads t WHERE t.heap = ?"
+_IDS = (*[name for name, field in FIELDS.items() if field is ID], "origin_checkpoint")
+_NULLS = ("heap", "generation", "life", "deleted_at", "pinned")  # (NULL for 0)
+_HEAD = f"SELECT {SELECTED} FROM tk_threads t WHERE t.thread = ?"
+_FAMILY = f"SELECT {SELECTED} FROM tk_threads t WHERE t.heap = ?"
 _LAST_SEQ = "SELECT max(seq) FROM tk_writes WHERE thread = ? AND typeof(seq) = 'integer'"
 _NEWEST = "SELECT max(id) FROM tk_checkpoints WHERE thread = ? AND ns = ''"
-_NUMBERS = frozenset((int, type(None)))
-_IDS = frozenset((bytes, str, type(None)))
-_AFTER_ALL = "\U0010ffff"
+HEAP = """
+CASE typeof(t.heap) WHEN 'integer' THEN t.heap WHEN 'null' THEN t.number ELSE coalesce((
+    SELECT o.heap FROM tk_threads o WHERE o.thread = t.origin AND typeof(o.heap) = 'integer'
+), t.number) END"""
+"""The heap of a thread; if its number is damaged, the heap of its origin, or its own."""
+_HEAP = f"SELECT {HEAP} FROM tk_threads t WHERE t.thread = ?"
 
 
 def read_head(db: sqlite3.Connection, thread: str) -> Head:
-    """Read the head of a thread. Raises CorruptionError for damaged fields."""
+    """Read the head of a thread, damaged fields as they are."""
     try:
         row = db.execute(_HEAD, (thread,)).fetchone()
     except DRIVER_ERRORS as error:
@@ -43,79 +52,53 @@ def read_head(db: sqlite3.Connection, thread: str) -> Head:
 
 def read_family(db: sqlite3.Connection, heap: int) -> list[Head]:
     """Read the heads of the threads that share a heap."""
-    return [head_of(row) for row in db.execute(_FAMILY, (heap,))]
+    return [sound(head_of(row)) for row in db.execute(_FAMILY, (heap,))]
 
 
-def head_of(row: tuple[Any, ...]) -> Head:
-    """Return a row of `FIELDS` as a head. Raises CorruptionError for damaged fields."""
-    name, tips, number, heap, generation, life, deleted_at, seq, newest, logs, *entry = row
-    size, revision, state, created_at, updated_at, waits_at, pinned, ttl, *origin = entry
-    counts = (generation or 0, life or 0, seq or 0, revision or 0)
-    numbers = (*counts, deleted_at, heap, size, created_at, updated_at, ttl)
-    if not (
-        _NUMBERS.issuperset(map(type, numbers))
-        and _IDS.issuperset(map(type, (newest, waits_at, *origin)))
-        and min(counts) >= 0
-        and max(counts) <= LARGEST
-        and (deleted_at is None or is_time(deleted_at))
-    ):
-        raise wrong_types("tk_threads", name)
-    try:
-        listed, lists_all = unpack_logs(logs)
-    except (ValueError, TypeError):
-        raise wrong_types("tk_threads", name) from None
-    return Head(
-        name,
-        unpack_tips(tips),
-        number,
-        heap or 0,
-        generation or 0,
-        life or 0,
-        deleted_at or 0,
-        seq or 0,
-        None if newest is None else unpack_id(newest),
-        listed,
-        lists_all,
-        NO_GAPS,
-        size or 0,
-        revision or 0,
-        state,
-        created_at,
-        updated_at,
-        None if waits_at is None else unpack_id(waits_at),
-        bool(pinned),
-        ttl,
-        None if origin[0] is None else (origin[0], unpack_any(origin[1])),
-    )
+def heap_of(db: sqlite3.Connection, head: Head) -> int:
+    """Return the heap of a thread, also if its number is damaged."""
+    if type(head.heap) is int:
+        return head.heap or head.number
+    return int(db.execute(_HEAP, (head.thread,)).fetchone()[0])
+
+
+def head_of(row: Sequence[Any]) -> Head:
+    """Return a row of `SELECTED` as a head, damaged fields as they are."""
+    columns = dict(zip(COLUMNS, row, strict=True))
+    if type(columns["thread"]) is not str:
+        raise wrong_types("tk_threads")
+    columns["tips"] = unpack_tips(columns["tips"])
+    for name in _IDS:
+        if columns[name] is not None:
+            columns[name] = unpack_any(columns[name])
+    if columns["pinned"] in _FLAGS:
+        columns["pinned"] = bool(columns["pinned"])
+    if type(columns["heap"]) is str:  # (a text is the heap of another kind of store)
+        columns["heap"] = b""
+    return _head_of(columns, columns.pop("number"))
+
+
+_FLAGS = (0, 1)
+
+
+def values(head: Head, names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the values of columns."""
+    columns = columns_of(head)
+    columns["tips"], columns["logs"] = pack_tips(head.tips), bytearray(columns["logs"])
+    for name in _IDS:
+        if columns[name] is not None:
+            columns[name] = pack_id(columns[name])
+    for name in _NULLS:
+        columns[name] = columns[name] or None
+    return tuple([columns[name] for name in names])
 
 
 def read_mended(db: sqlite3.Connection, thread: str) -> Head:
-    """Read the head of a damaged row: without tips and entry, with safe values in its fields."""
+    """Read the head of a damaged row: without tips, with safe values in its fields."""
     with lenient(db):
-        row = dict(zip(COLUMNS, db.execute(_HEAD, (thread,)).fetchone(), strict=True))
-        heap = threads.read_thread_head(db, thread, skip=True).heap
-        (seq,) = db.execute(_LAST_SEQ, (row["number"],)).fetchone()
-        newest = unpack_any(db.execute(_NEWEST, (row["number"],)).fetchone()[0])
-    numbers: dict[str, Any] = {
-        name: value if is_count(value := row[name] or 0) else new_tip() >> 1
-        for name in ("generation", "life", "revision")
-    }
-    return Head(
-        thread,
-        (),
-        row["number"],
-        0 if row["heap"] is None else heap,
-        deleted_at=value if is_time(value := row["deleted_at"] or 0) else 0,
-        seq=seq or 0,
-        newest=newest if newest is None or isinstance(newest, str) else _AFTER_ALL,
-        lists_all=False,
-        **numbers,
-    )
-
-
-def ends_of(packed: object) -> LogEnds:
-    """Return the logs that a head lists; none if they are damaged."""
-    try:
-        return NO_LOGS if packed is None else unpack_logs(packed)[0]  # type: ignore[arg-type]  # (then TypeError)
-    except (ValueError, TypeError):
-        return NO_LOGS
+        head = read_head(db, thread)
+        (seq,) = db.execute(_LAST_SEQ, (head.number,)).fetchone()
+        newest = unpack_any(db.execute(_NEWEST, (head.number,)).fetchone()[0])
+    if newest is not None and not isinstance(newest, str):
+        newest = AFTER_ALL
+    return mended(head, heap_of(db, head), seq or 0, newest)._replace(tips=())

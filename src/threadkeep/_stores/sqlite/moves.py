@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep._core.engine import model, rule_reads
-from threadkeep._core.engine.heads import Copying, Head, Move
+from threadkeep._core.engine.heads import Copying, Head, Move, sound
 from threadkeep._core.engine.model import HIDDEN, NESTED, THREADS
 from threadkeep._core.engine.thread_entry import label_prefix
 from threadkeep._stores.records import pack_logs
@@ -15,6 +15,7 @@ from threadkeep._stores.sqlite.heads import (
     read_family,
     read_head,
     read_mended,
+    values,
 )
 from threadkeep._stores.sqlite.records import (
     TABLES,
@@ -59,7 +60,6 @@ _LABELS = ManyRows(
 # change together have statements of their own.
 _OFTEN = ("tips", "seq", "newest", "logs", "size")
 _TIMED = (*_OFTEN, "updated_at")
-_ENTRY = (*_TIMED, "state", "created_at", "waits_at", "revision")
 _ALL = tuple([name for name in COLUMNS if name not in {"thread", "number"}])
 
 
@@ -69,7 +69,7 @@ def _update(columns: Sequence[str]) -> str:
     return f"UPDATE tk_threads SET {values} WHERE number = ? AND substr(tips, 1, 8) = ?"
 
 
-_SET_OFTEN, _SET_TIMED, _SET_ENTRY, _SET_ALL = map(_update, (_OFTEN, _TIMED, _ENTRY, _ALL))
+_SET_OFTEN, _SET_TIMED, _SET_ALL = map(_update, (_OFTEN, _TIMED, _ALL))
 _SET_DAMAGED = _SET_ALL.replace("substr(tips, 1, 8) = ?", "? = x''")
 _NEW = (
     f"INSERT INTO tk_threads (thread, {', '.join(_ALL)}) VALUES (?{', ?' * len(_ALL)})"
@@ -202,51 +202,19 @@ _ADDS = Move(Head(""), Head(""))[6:]
 def _set(db: sqlite3.Connection, old: Head, new: Head) -> Head | None:
     """Let a head take the place of another; return it with its number, None if it is refused."""
     if not old.number:
-        done = db.execute(_NEW, (new.thread, *_values(new)))
+        done = db.execute(_NEW, (new.thread, *values(new, _ALL)))
         return new._replace(number=done.lastrowid or 0) if done.rowcount == 1 else None
+    own: tuple[Any, ...]
     tip = pack_tip(old.tips[0]) if old.tips else b""
-    newest = None if new.newest is None else bound_id(new.newest)
-    tips = pack_tips(new.tips)
-    own: tuple[Any, ...] = (tips, new.seq, newest, bytearray(pack_logs(new)), new.size)
-    if not old.tips:
-        statement, own = _SET_DAMAGED, _values(new)
-    elif old[3:7] != new[3:7] or old[18:] != new[18:]:
-        statement, own = _SET_ALL, _values(new)
-    elif old[13:18] != new[13:18]:
-        if old[13:16] == new[13:16] and old.waits_at == new.waits_at:
-            statement, own = _SET_TIMED, (*own, new.updated_at)
-        else:
-            waits_at = None if new.waits_at is None else pack_id(new.waits_at)
-            own = (*own, new.updated_at, new.state, new.created_at, waits_at, new.revision)
-            statement = _SET_ENTRY
-    else:
+    if old[3:7] == new[3:7] and old[13:16] == new[13:16] and old[17:] == new[17:] and old.tips:
+        newest = None if new.newest is None else bound_id(new.newest)
+        own = (pack_tips(new.tips), new.seq, newest, bytearray(pack_logs(new)), new.size)
         statement = _SET_OFTEN
+        if old.updated_at != new.updated_at:
+            statement, own = _SET_TIMED, (*own, new.updated_at)
+    else:
+        statement, own = _SET_ALL if old.tips else _SET_DAMAGED, values(new, _ALL)
     return new if db.execute(statement, (*own, old.number, tip)).rowcount == 1 else None
-
-
-def _values(head: Head) -> tuple[Any, ...]:
-    """Return the values of `_ALL`."""
-    origin, checkpoint = head.origin or (None, None)
-    return (
-        pack_tips(head.tips),
-        head.heap or None,
-        head.generation or None,
-        head.life or None,
-        head.deleted_at or None,
-        head.seq,
-        None if head.newest is None else pack_id(head.newest),
-        bytearray(pack_logs(head)),
-        head.size,
-        head.revision,
-        head.state,
-        head.created_at,
-        head.updated_at,
-        None if head.waits_at is None else pack_id(head.waits_at),
-        1 if head.pinned else None,
-        head.ttl,
-        origin,
-        None if checkpoint is None else pack_id(checkpoint),
-    )
 
 
 def _is_moved(db: sqlite3.Connection, head: Head, new: Head) -> bool:
@@ -382,7 +350,7 @@ def _read_family(db: sqlite3.Connection, read: rule_reads.ReadFamily) -> list[He
 
 
 def _read_head(db: sqlite3.Connection, read: rule_reads.ReadHead) -> Head:
-    return read_head(db, read.thread)
+    return sound(read_head(db, read.thread))
 
 
 def _read_damaged(db: sqlite3.Connection, read: rule_reads.ReadDamaged) -> Head | None:

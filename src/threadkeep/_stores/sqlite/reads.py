@@ -10,11 +10,12 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from threadkeep._core.engine import model, thread_entry
-from threadkeep._core.engine.heads import Head
+from threadkeep._core.engine.heads import Head, readable
 from threadkeep._core.engine.model import HIDDEN
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import beyond, with_writes
 from threadkeep._stores.sqlite import damage, heads, moves, records, threads
+from threadkeep._stores.sqlite.failures import lenient
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
 from threadkeep.errors import CorruptionError
 
@@ -50,7 +51,7 @@ LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
 _AT_REST = f"""
 SELECT c.flags & {HIDDEN} OR EXISTS (SELECT 1 FROM tk_writes
         WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id),
-    {heads.FIELDS}, {records.COLUMNS}, k.start, k.count, k.data
+    {heads.SELECTED}, {records.COLUMNS}, k.start, k.count, k.data
 FROM tk_threads t
 LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ?
 {_WITH_KEYFRAME}
@@ -66,7 +67,7 @@ def _statement_of_one(which: str, key: str) -> str:
     """SQL for the last checkpoint of a namespace that matches `which`; `key` is its id."""
     return f"""
 SELECT * FROM (
-    SELECT 0, {heads.FIELDS}, {records.COLUMNS},
+    SELECT 0, {heads.SELECTED}, {records.COLUMNS},
         k.start, k.count, k.data, h.id, h.run, h.seen
     FROM tk_threads t
     LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
@@ -113,30 +114,23 @@ def checkpoint(
     rows.sort(key=_part)
     first = rows[0]
     own, rest = first[1:_AFTER_HEAD], first[_AFTER_HEAD:]
-    _, tips, _, _, generation, life, deleted_at, *_ = own
-    generation, deleted_at, life = generation or 0, deleted_at or 0, life or 0
-    if not type(generation) is type(deleted_at) is type(life) is int:
-        raise records.wrong_types("tk_threads", thread)
-    named, head = records.unpack_tips(tips), known.get(thread)
-    if head is not None and head.tips == named:
-        logs = head.logs
-    else:
-        try:
-            head = heads.head_of(own)
-        except CorruptionError:  # (of an entry, which this read does not need)
-            logs = heads.ends_of(own[9])
-        else:
-            logs = head.logs
+    _, tips, _, generation, life, deleted_at, *_ = own
+    head, now = known.get(thread), (generation or 0, life or 0, deleted_at or 0)
+    if head is None or head.tips != records.unpack_tips(tips) or head[4:7] != now:
+        read_now = heads.head_of(own)
+        head = readable(read_now)
+        if head is read_now:
             known.keep((head,))
-    if rest[1] is None:
-        return model.ThreadState(generation, deleted_at, None, named, life, logs)
-    row = records.checkpoint_row(rest[:12])
-    writes = [records.write_row(other[1:9]) for other in rows[1:]]
-    keyframe = None if rest[12] is None else records.keyframe(row, rest[12:15])
-    child = records.child(rest[15:18]) if rest[15:] and rest[15] is not None else None
-    writes.sort(key=_seq)
-    found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
-    return model.ThreadState(generation, deleted_at, found, named, life, logs)
+    found = None
+    if rest[1] is not None:
+        row = records.checkpoint_row(rest[:12])
+        writes = [records.write_row(other[1:9]) for other in rows[1:]]
+        keyframe = None if rest[12] is None else records.keyframe(row, rest[12:15])
+        child = records.child(rest[15:18]) if rest[15:] and rest[15] is not None else None
+        writes.sort(key=_seq)
+        found = model.StoredCheckpoint(thread, row, keyframe, tuple(writes), child)
+    state = (head.generation, head.deleted_at, found, head.tips, head.life, head.logs)
+    return model.ThreadState(*state)
 
 
 _AFTER_HEAD = 1 + heads.WIDTH
@@ -167,13 +161,13 @@ WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
 
 
 _SEGMENTS = _segments_of("coalesce(t.heap, t.number)")
-_SEGMENTS_OF_DAMAGED = _segments_of(threads.HEAP)  # (takes half as long again to compile)
+_SEGMENTS_OF_DAMAGED = _segments_of(heads.HEAP)  # (takes half as long again to compile)
 
 
 def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Segment]:
     """Answer a `ReadSegments`."""
     if len(read.base) > 1:  # (the statement below checks one)
-        named = threads.read_thread_head(db, read.thread).tips
+        named = heads.read_head(db, read.thread).tips
         if not all(tip in named for tip in read.base):
             return []
     asked = _asked(read.spans)
@@ -290,11 +284,9 @@ ORDER BY path.step
 
 
 def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
-    number, _, _, heap, *_ = threads.read_thread_head(db, read.thread)
-    if number is None:
-        return []
-    finder = _Finder(db, read.thread, number, heap)
-    rows = db.execute(_PATH, (number, read.ns, pack_id(read.id), read.limit)).fetchall()
+    head = heads.read_head(db, read.thread)
+    finder = _Finder(db, read.thread, head.number, heads.heap_of(db, head))
+    rows = db.execute(_PATH, (head.number, read.ns, pack_id(read.id), read.limit)).fetchall()
     return [finder.stored(records.checkpoint_row(row)) for row in rows]
 
 
@@ -384,21 +376,23 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 
 def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
-    head = threads.read_thread_head(db, read.thread, skip=read.skip)
-    number, generation, deleted_at, heap, tips, life = head
+    with lenient(db) if read.skip else nullcontext():
+        head = heads.read_head(db, read.thread)
+    number, heap = head.number, heads.heap_of(db, head)
+    head = readable(head, skip=read.skip)
     all_rows = damage.rows if read.skip else _rows
     rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
     all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
     places, others = all_rows(db, "segments", _ALL_SEGMENTS, heap, records.place)
-    finder = _Finder(db, read.thread, number or 0, heap)
+    finder = _Finder(db, read.thread, number, heap)
     keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
     checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
     own = damage.damaged_thread(db, read.thread) if read.skip else ()
     unreadable = (*own, *broken, *more, *others)
     return model.ThreadRows(
-        *(generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable),
-        *(tips, life),
+        *(head.generation, head.deleted_at, checkpoints, orphans, tuple(places), family),
+        *(unreadable, head.tips, head.life),
     )
 
 

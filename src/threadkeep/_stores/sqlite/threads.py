@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from threadkeep._core.engine.heads import Head, entry_of
 from threadkeep._core.engine.model import AFTER_OWN, OWN_NS
 from threadkeep._core.engine.thread_entry import (
     LARGEST,
     WITH_CHECKPOINTS,
-    ThreadEntry,
     ThreadStatus,
-    checked,
-    is_count,
-    is_time,
 )
 from threadkeep._core.engine.usage import (
     DAY,
@@ -27,7 +24,7 @@ from threadkeep._core.engine.usage import (
     hours_of,
 )
 from threadkeep._stores.records import beyond
-from threadkeep._stores.sqlite.records import unpack_any, unpack_tips, wrong_types
+from threadkeep._stores.sqlite.heads import SELECTED, head_of, read_head
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,63 +34,14 @@ if TYPE_CHECKING:
         CountThreads,
         ReadEntry,
         SearchThreads,
+        ThreadEntry,
         ThreadQuery,
     )
 
 _SCATTER = 2**32
 _RARE = 5000  # a label that fewer threads have is looked up first
 
-# The fields of a `ThreadEntry` (for its labels the thread's number), and its origin's checkpoint.
-_COLUMNS = (
-    "t.thread, t.state, t.created_at, t.updated_at, coalesce(t.size, 0), t.number,"
-    " coalesce(t.pinned, 0), t.ttl, t.origin, t.waits_at, coalesce(t.deleted_at, 0),"
-    " coalesce(t.revision, 0), t.origin_checkpoint"
-)
-_LABELS = "SELECT label FROM tk_labels WHERE thread = ? ORDER BY label"
-
-
-# -- the head of a row ---------------------------------------------------------------
-
-HEAP = """
-CASE typeof(t.heap) WHEN 'integer' THEN t.heap WHEN 'null' THEN t.number ELSE coalesce((
-    SELECT o.heap FROM tk_threads o WHERE o.thread = t.origin AND typeof(o.heap) = 'integer'
-), t.number) END"""
-"""The heap of a thread; if its number is damaged, the heap of its origin, or its own."""
-
-_HEAD = f"""
-SELECT number, generation, deleted_at, coalesce(heap, number), {HEAP}, tips, life
-FROM tk_threads t WHERE thread = ?
-"""
-
-
-class ThreadHead(NamedTuple):
-    """The part of a thread's own row that is not its entry; `number` is None for a new thread."""
-
-    number: int | None
-    generation: int
-    deleted_at: int
-    heap: int
-    tips: tuple[int, ...] = ()
-    life: int = 0
-
-
-def read_thread_head(db: sqlite3.Connection, thread: str, *, skip: bool = False) -> ThreadHead:
-    """Read the head of a thread.
-
-    Raises `CorruptionError` for a damaged head. With `skip`, a damaged generation or tombstone is
-    0, and a damaged heap is the one of `HEAP`.
-    """
-    row = db.execute(_HEAD, (thread,)).fetchone()
-    if row is None:
-        return ThreadHead(None, 0, 0, 0)
-    number, generation, deleted_at, heap, life = row[0], row[1] or 0, row[2] or 0, row[3], row[6]
-    if not (is_count(generation) and is_time(deleted_at) and type(heap) is type(life or 0) is int):
-        if not skip:
-            raise wrong_types("tk_threads", thread)
-        generation = generation if is_count(generation) else 0
-        deleted_at = deleted_at if is_time(deleted_at) else 0
-        heap, life = row[4], life if type(life) is int else 0
-    return ThreadHead(number, generation, deleted_at, heap, unpack_tips(row[5]), life or 0)
+_LABELS = "SELECT label FROM tk_labels WHERE thread = ?"
 
 
 HOLDS_ROWS = """(EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
@@ -104,16 +52,10 @@ HOLDS_ROWS = """(EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.numbe
 
 # -- reading -------------------------------------------------------------------------
 
-_ENTRY = f"""
-SELECT {_COLUMNS} FROM tk_threads t
-WHERE t.thread = ? AND (t.state IS NOT NULL OR t.created_at IS NOT NULL)
-"""
-
 
 def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
     """Answer a `ReadEntry`."""
-    row = db.execute(_ENTRY, (read.thread,)).fetchone()
-    return None if row is None else _entry(db, row)
+    return _entry(db, read_head(db, read.thread))
 
 
 def before_end_of(prefix: str) -> tuple[str, tuple[str, ...]]:
@@ -136,11 +78,12 @@ def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
         values += read.after
     down = " DESC" if read.descending else ""
     sql = (
-        f"SELECT {_COLUMNS} FROM {source} WHERE {' AND '.join(conditions)}"
+        f"SELECT {SELECTED} FROM {source} WHERE {' AND '.join(conditions)}"
         f" ORDER BY {order}{down}, t.thread{down} LIMIT ?"
     )
     rows = db.execute(sql, (*values, read.limit)).fetchall()
-    return [_entry(db, row) for row in rows]
+    found = [_entry(db, head_of(row)) for row in rows]
+    return [one for one in found if one is not None]
 
 
 def count(db: sqlite3.Connection, read: CountThreads) -> int:
@@ -150,19 +93,13 @@ def count(db: sqlite3.Connection, read: CountThreads) -> int:
     return int(db.execute(sql, values).fetchone()[0])
 
 
-def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> ThreadEntry:
-    *fields, checkpoint = row
-    entry: Any = ThreadEntry(*fields)
-    if type(entry.thread) is not str:
-        raise wrong_types("tk_threads")
-    return checked(
-        entry._replace(
-            labels=tuple([label for (label,) in db.execute(_LABELS, (entry.labels,))]),
-            pinned=bool(entry.pinned) if entry.pinned in (0, 1) else entry.pinned,
-            origin=None if entry.origin is None else (entry.origin, unpack_any(checkpoint)),
-            waits_at=unpack_any(entry.waits_at),
-        )
-    )
+def _entry(db: sqlite3.Connection, head: Head) -> ThreadEntry | None:
+    return entry_of(head, labels_of(db, head))
+
+
+def labels_of(db: sqlite3.Connection, head: Head) -> list[str]:
+    """Return the labels of a thread."""
+    return [label for (label,) in db.execute(_LABELS, (head.number,))]
 
 
 _WITH_LABEL = "(SELECT count(*) FROM (SELECT 1 FROM tk_labels WHERE label = ? LIMIT ?))"

@@ -38,7 +38,7 @@ def test_a_sound_entry_stays_as_it_is() -> None:
         ("size", 2**63 - 1, 2**63 - 1),
         ("pinned", "odd", True),
         ("ttl", -1, None),
-        ("origin", ("o", None), None),
+        ("origin", "o", None),
         ("waits_at", b"x", None),
         ("deleted_at", -1, 0),
         ("revision", 2**63 - 1, 0),
