@@ -13,7 +13,7 @@ from typing import Any
 import ormsgpack
 
 from threadkeep._core.engine import model, thread_summary
-from threadkeep._core.engine.heads import NO_LOGS, Head, LogEnds, RowsKey
+from threadkeep._core.engine.heads import NO_LOGS, Head, RowsKey
 from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     ThreadEntry,
@@ -103,16 +103,21 @@ def columns_of(head: Head) -> dict[str, Any]:
 
 
 def head_of(columns: dict[str, Any], number: RowsKey) -> Head:
-    """Return a head of the values of its columns, damaged ones as they are. None: the default."""
-    fields: dict[str, Any] = {name: one for name, one in columns.items() if one is not None}
-    checkpoint, origin = fields.pop("origin_checkpoint", None), fields.get("origin")
-    if type(origin) is type(checkpoint) is str:
-        fields["origin"] = (origin, checkpoint)
+    """Return a head of the values of its columns, damaged ones as they are.
+
+    A missing one has its default. `logs` becomes None if it is damaged.
+    """
+    origin, checkpoint = columns.get("origin"), columns.pop("origin_checkpoint", None)
+    columns["origin"] = None if origin is None else (origin, checkpoint)
     try:
-        fields["logs"], fields["lists_all"] = unpack_logs(fields.get("logs"))
+        columns["lists_all"], *flat = ormsgpack.unpackb(columns["logs"] or _NO_LOGS)
+        columns["logs"] = dict(zip(flat[::2], flat[1::2], strict=True))
     except (ValueError, TypeError):
-        fields["lists_all"] = False
-    return Head(number=number, **fields)
+        columns["logs"], columns["lists_all"] = None, False
+    return Head(number=number, **columns)
+
+
+_NO_LOGS = ormsgpack.packb([False])
 
 
 def mended(head: Head, heap: RowsKey, seq: int, newest: str | None) -> Head:
@@ -137,14 +142,6 @@ def mended(head: Head, heap: RowsKey, seq: int, newest: str | None) -> Head:
 def pack_logs(head: Head) -> bytes:
     """Pack the logs that a head lists."""
     return ormsgpack.packb([head.lists_all, *chain.from_iterable(head.logs.items())])
-
-
-def unpack_logs(packed: bytes | None) -> tuple[LogEnds, bool]:
-    """Return `Head.logs` and `lists_all`. Raises ValueError or TypeError if they are damaged."""
-    if packed is None:
-        return NO_LOGS, False
-    lists_all, *flat = ormsgpack.unpackb(packed)
-    return dict(zip(flat[::2], flat[1::2], strict=True)), lists_all
 
 
 # -- segments ------------------------------------------------------------------------

@@ -7,7 +7,7 @@ reads need no lock, because the move names the heads that it builds on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.heads import (
@@ -181,22 +181,8 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
     if touch is not None:
         entry, labels = _touched(entry, touch, batch.now)
     new = Head(
-        head.thread,
-        after(head.tips, tip),
-        head.number,
-        head.heap,
-        head.generation,
-        head.life,
-        head.deleted_at,
-        seq,
-        newest,
-        logs,
-        lists_all,
-        gaps,
-        *entry,
-        head.pinned,
-        head.ttl,
-        head.origin,
+        *(head.thread, after(head.tips, tip), *head[2:7], seq, newest, logs, lists_all, gaps),
+        *(*entry, *head[18:]),
     )
     return Move(old, new, segments, batch.checkpoints, writes, labels, drops)
 
@@ -279,16 +265,8 @@ def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move 
     _, beside = yield from _raised(target, tip)
     reads = thread_entry.ReadEntry(change.source), thread_entry.ReadEntry(change.target)
     entry, own = yield reads
-    new = Head(
-        change.target,
-        (tip,),
-        target.number,
-        _new_heap(target, tip) if beside else target.heap,
-        target.generation + 1,
-        target.life,
-        seq=source.seq,
-        newest=source.newest,
-        logs=source.logs,
+    new = _begun(source, target, tip)._replace(
+        heap=_new_heap(target, tip) if beside else target.heap,
         lists_all=source.lists_all and not source.heap,
         size=source.size,
         revision=target.revision + 1,
@@ -325,20 +303,7 @@ def _fork(
         raise StaleThreadError(thread=change.source)
     yield from _check_ends(change, source, target)
     _, beside = yield from _raised(target, tip)
-    new = Head(
-        change.target,
-        (tip,),
-        target.number,
-        0,
-        target.generation + 1,
-        target.life,
-        seq=source.seq,
-        newest=source.newest,
-        logs=source.logs,
-        lists_all=source.lists_all,
-        size=change.entry.size,
-        revision=target.revision,
-    )
+    new = _begun(source, target, tip)._replace(size=change.entry.size)
     named = source
     others: tuple[tuple[Head, Head], ...] = ()
     if shares_heaps:
@@ -355,6 +320,15 @@ def _fork(
         clears_labels=True,
         copies=Copying(source, change.checkpoints, change.writes, segments=not shares_heaps),
         beside=_beside(target, *beside, (source, named), *others),
+    )
+
+
+def _begun(source: Head, target: Head, tip: int) -> Head:
+    """Return the head of a thread that begins with rows of another one, without an entry."""
+    new = Head(target.thread, (tip,), target.number, 0, target.generation + 1, target.life)
+    fields = ("seq", "newest", "logs", "lists_all")
+    return new._replace(
+        revision=target.revision, **{name: getattr(source, name) for name in fields}
     )
 
 
@@ -443,27 +417,18 @@ def _newer(head: Head, ns: str, expected: str | None, batch: model.Batch) -> Pla
 # -- the registry ------------------------------------------------------------------------
 
 _NO_LABELS: tuple[str, ...] = ()
-_NO_ENTRY: dict[str, Any] = {
-    **dict.fromkeys(("state", "created_at", "updated_at", "waits_at", "ttl", "origin")),
-    "pinned": False,
-    "size": 0,
-}
+_OWN = {"thread", "size", "deleted_at", "revision"}  # (of a head, whatever its entry)
+_ENTRY = [name for name in ThreadEntry._fields if name in {*Head._fields} - _OWN]
+_OF_A_NEW_ONE = ("created_at", "updated_at", "waits_at")
+_NO_ENTRY = {name: Head._field_defaults[name] for name in (*_ENTRY, "size") if name != "revision"}
 
 
 def with_entry(head: Head, entry: ThreadEntry) -> Head:
     """Return the head with an entry, without its labels; see `Batch`."""
-    if not _is_there(head):
-        times: dict[str, Any] = {
-            name: getattr(entry, name) for name in ("created_at", "updated_at", "waits_at")
-        }
-        head = head._replace(**times)
-    return head._replace(
-        state=str(entry.state),
-        pinned=entry.pinned,
-        ttl=entry.ttl,
-        origin=entry.origin,
-        revision=head.revision + 1,
-    )
+    kept = _OF_A_NEW_ONE if _is_there(head) else ()
+    fields = {name: getattr(entry, name) for name in _ENTRY if name not in kept}
+    fields.update(state=str(entry.state), revision=head.revision + 1)
+    return head._replace(**fields)
 
 
 def _is_there(head: Head) -> bool:

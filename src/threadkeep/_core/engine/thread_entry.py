@@ -279,6 +279,8 @@ def wrong_in(record: Any) -> list[str]:
             field.among is None or value is None or value in field.among
         ):
             wrong.append(name)
+    if type(record.origin) is tuple and [*map(type, record.origin)] != [str, str]:
+        wrong.append("origin")
     return wrong
 
 

@@ -31,7 +31,8 @@ MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 10000
 def _selected(name: str) -> str:
     if name == "thread":
         return "t.thread_id"
-    return MICROSECONDS.format(f"t.{name}") if name in TIMES else f"t.{name}"
+    column = MICROSECONDS.format(f"t.{name}") if name in TIMES else f"t.{name}"
+    return f"coalesce({column}, 0)" if name == "deleted_at" else column
 
 
 _EMPTY = "\1"  # (no id is stored like this: see `pack_text`)

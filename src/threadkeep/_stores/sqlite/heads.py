@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine.heads import Head, sound
@@ -11,9 +12,10 @@ from threadkeep._stores.records import columns_of, mended
 from threadkeep._stores.records import head_of as _head_of
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, lenient
 from threadkeep._stores.sqlite.records import (
+    ID_TYPES,
     pack_id,
     pack_tips,
-    unpack_any,
+    unpack_id,
     unpack_tips,
     wrong_types,
 )
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COLUMNS = (*_COLUMNS, "number")
-SELECTED = ", ".join([f"t.{name}" for name in COLUMNS])
 WIDTH = len(COLUMNS)
 _IDS = (*[name for name, field in FIELDS.items() if field is ID], "origin_checkpoint")
 _NULLS = ("heap", "generation", "life", "deleted_at", "pinned")  # (NULL for 0)
+_ZEROS = {*_NULLS, "seq", "size", "revision"}
+SELECTED = ", ".join([f"coalesce(t.{one}, 0)" if one in _ZEROS else f"t.{one}" for one in COLUMNS])
 _HEAD = f"SELECT {SELECTED} FROM tk_threads t WHERE t.thread = ?"
 _FAMILY = f"SELECT {SELECTED} FROM tk_threads t WHERE t.heap = ?"
 _LAST_SEQ = "SELECT max(seq) FROM tk_writes WHERE thread = ? AND typeof(seq) = 'integer'"
@@ -68,9 +71,12 @@ def head_of(row: Sequence[Any]) -> Head:
     if type(columns["thread"]) is not str:
         raise wrong_types("tk_threads")
     columns["tips"] = unpack_tips(columns["tips"])
-    for name in _IDS:
-        if columns[name] is not None:
-            columns[name] = unpack_any(columns[name])
+    try:
+        for name in _IDS:
+            if type(columns[name]) in ID_TYPES:
+                columns[name] = unpack_id(columns[name])
+    except ValueError:  # (a damaged one stays as it is)
+        pass
     if columns["pinned"] in _FLAGS:
         columns["pinned"] = bool(columns["pinned"])
     if type(columns["heap"]) is str:  # (a text is the heap of another kind of store)
@@ -98,7 +104,8 @@ def read_mended(db: sqlite3.Connection, thread: str) -> Head:
     with lenient(db):
         head = read_head(db, thread)
         (seq,) = db.execute(_LAST_SEQ, (head.number,)).fetchone()
-        newest = unpack_any(db.execute(_NEWEST, (head.number,)).fetchone()[0])
-    if newest is not None and not isinstance(newest, str):
-        newest = AFTER_ALL
+        (packed,) = db.execute(_NEWEST, (head.number,)).fetchone()
+    newest = None if packed is None else AFTER_ALL
+    with suppress(ValueError, TypeError):
+        newest = unpack_id(packed)
     return mended(head, heap_of(db, head), seq or 0, newest)._replace(tips=())

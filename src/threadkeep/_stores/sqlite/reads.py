@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.heads import Head, readable
 from threadkeep._core.engine.model import HIDDEN
+from threadkeep._core.engine.thread_entry import wrong_in
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.records import beyond, with_writes
 from threadkeep._stores.sqlite import damage, heads, moves, records, threads
@@ -114,12 +115,12 @@ def checkpoint(
     rows.sort(key=_part)
     first = rows[0]
     own, rest = first[1:_AFTER_HEAD], first[_AFTER_HEAD:]
-    _, tips, _, generation, life, deleted_at, *_ = own
-    head, now = known.get(thread), (generation or 0, life or 0, deleted_at or 0)
-    if head is None or head.tips != records.unpack_tips(tips) or head[4:7] != now:
-        read_now = heads.head_of(own)
-        head = readable(read_now)
-        if head is read_now:
+    head = known.get(thread)
+    if head is None or head.tips != records.unpack_tips(own[1]) or head[4:7] != own[3:6]:
+        head = heads.head_of(own)
+        if wrong_in(head):
+            head = readable(head)
+        else:
             known.keep((head,))
     found = None
     if rest[1] is not None:

@@ -64,14 +64,6 @@ def unpack_id(packed: bytes | str) -> str:
     return packed[_UUID_BYTES:].decode() if len(packed) > _UUID_BYTES else _uuid_text(packed.hex())
 
 
-def unpack_any(value: Any) -> Any:
-    """Decode a stored id; return any other value unchanged."""
-    try:
-        return unpack_id(value) if type(value) in _ID else value
-    except ValueError:
-        return value
-
-
 def _uuid_bytes(text: str) -> bytes | None:
     if len(text) != len(_SHAPE) or not text[8] == text[13] == text[18] == text[23] == "-":
         return None
@@ -129,13 +121,13 @@ COLUMNS = (
 VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
 
 _NOTHING = type(None)
-_ID = (bytes, str)
+ID_TYPES = (bytes, str)
 _COUNT = (int, _NOTHING)
 _SEGMENT_TYPES = (int, int, bytes)
 _PLACE_KINDS = ((int,), (int,), (int,), (int,))
-_WRITE_KINDS = ((str,), _ID, (int,), _COUNT, _COUNT, _ID, (str, _NOTHING), (bytes,))
+_WRITE_KINDS = ((str,), ID_TYPES, (int,), _COUNT, _COUNT, ID_TYPES, (str, _NOTHING), (bytes,))
 _CHECKPOINT_KINDS = (
-    *((str,), _ID, (bytes, str, _NOTHING), _COUNT, _COUNT, _COUNT, (int, str)),
+    *((str,), ID_TYPES, (bytes, str, _NOTHING), _COUNT, _COUNT, _COUNT, (int, str)),
     *((str,), (bytes, _NOTHING), _COUNT, _COUNT, (bytes,)),
 )
 

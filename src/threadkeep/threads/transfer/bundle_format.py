@@ -26,7 +26,6 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace as replaced
-from types import NoneType
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 from zlib import crc32
 
@@ -77,10 +76,7 @@ BUNDLE = Form(
 )
 ARCHIVE = BUNDLE._replace(beyond=UNLIMITED)  # (the store has its digest)
 _TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
-_ENTRY_KINDS = (
-    *(_TEXT, _NUMBER, _NUMBER, _NUMBER, (list,), (bool,), (int, NoneType), (list,)),
-    (str, NoneType),
-)
+_SAVED = ThreadEntry._fields[1 : ThreadEntry._fields.index("deleted_at")]
 
 
 def _kinds(record: type) -> tuple[Any, ...]:
@@ -236,8 +232,7 @@ def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
     if whole.digests is not None:
         own[_DIGESTS] = whole.digests
     if whole.entry is not None:
-        _, *fields, origin, waits_at = whole.entry[:10]
-        own[_ENTRY] = [*fields, origin or (), waits_at]
+        own[_ENTRY] = whole.entry[1 : 1 + len(_SAVED)]
     tables = (whole.segments, whole.checkpoints, whole.writes)
     rows = [[list(row) for row in table] for table in tables]
     return ormsgpack.packb([whole.thread, whole.deleted_at, *rows, own | more])
@@ -246,14 +241,10 @@ def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
 def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     if _ENTRY not in more:
         return None
-    fields = _checked(_ENTRY_KINDS, more[_ENTRY])
-    state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = fields
-    _checked((_TEXT,) * len(labels), labels)
-    _checked((_TEXT,) * len(origin), origin)
-    begun = (origin[0], origin[1]) if origin else None
-    times = (state, created_at, updated_at, size)
-    entry = checked(ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at))
-    if entry.damage:
+    fields: list[Any] = [tuple(one) if type(one) is list else one for one in more[_ENTRY]]
+    entry = ThreadEntry(thread, *fields)
+    entry = checked(entry._replace(origin=entry.origin or None))
+    if entry.damage or len(fields) > len(_SAVED) or type(entry.labels) is not tuple:
         raise ValueError(entry.damage)
     return entry
 
