@@ -20,19 +20,15 @@ from threadkeep._stores.postgres.statement import (
     Statement,
     array,
     unpack_optional,
+    unpack_time,
 )
 from threadkeep._stores.records import COLUMNS, mended, pack_text, unpack_text
-
-MICROSECONDS = """(CASE WHEN isfinite({0}) THEN (extract(epoch from {0}) * 1000000)::bigint
-    WHEN {0} > 'epoch' THEN 9223372036854775807 WHEN {0} < 'epoch' THEN -9223372036854775808 END)"""
-"""A timestamp in microseconds since 1970; the largest or smallest number if infinite."""
 
 
 def _selected(name: str) -> str:
     if name == "thread":
         return "t.thread_id"
-    column = MICROSECONDS.format(f"t.{name}") if name in TIMES else f"t.{name}"
-    return f"coalesce({column}, 0)" if name == "deleted_at" else column
+    return f"timestamptz_send(t.{name})" if name in TIMES else f"t.{name}"
 
 
 _EMPTY = "\1"  # (no id is stored like this: see `pack_text`)
@@ -65,6 +61,9 @@ def head_of(thread: str, row: Sequence[Any]) -> Head:
         return Head(thread)
     columns["thread"], columns["tips"] = thread, tuple(columns["tips"])
     columns["heap"] = key_of(columns["heap"])
+    for name in TIMES:
+        columns[name] = unpack_time(columns[name])
+    columns["deleted_at"] = columns["deleted_at"] or 0
     for name in TEXTS:
         if columns[name] is not None:
             columns[name] = unpack_text(columns[name])

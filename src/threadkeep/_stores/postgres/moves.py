@@ -28,6 +28,7 @@ from threadkeep._stores.postgres.statement import (
     array,
     pack_metadata,
     pack_optional,
+    pack_time,
 )
 from threadkeep._stores.records import COLUMNS, columns_of, pack_logs, pack_text
 from threadkeep.errors import InvalidArgumentError
@@ -70,7 +71,6 @@ def _segment(one: model.Segment) -> _Row:
 
 
 def _checkpoint(row: model.CheckpointRow) -> _Row:
-    by_number = isinstance(row.ts, int)
     return (
         pack_text(row.ns),
         pack_text(row.id),
@@ -78,8 +78,8 @@ def _checkpoint(row: model.CheckpointRow) -> _Row:
         Number(row.run),
         Number(row.seen),
         Number(row.flags),
-        Number(row.ts) if by_number else None,
-        None if by_number else pack_text(str(row.ts)),
+        pack_time(row.ts) if isinstance(row.ts, int) else None,
+        None if isinstance(row.ts, int) else pack_text(row.ts),
         *pack_metadata(row.metadata),
         row.exact,
         Number(row.key_log),
@@ -112,7 +112,7 @@ _CHECKPOINT_COLUMNS = (
 )
 _WRITE_COLUMNS = "checkpoint_ns, checkpoint_id, seq, run, seen, task_id, task_path, body"
 _SEGMENT_COLUMNS = "log, start, count, data"
-_NUMBER, _TEXT, _BYTES = "bigint", "text", "bytea"
+_NUMBER, _TEXT, _BYTES, _TIME = "bigint", "text", "bytea", "timestamptz"
 
 SEGMENTS = RowKind(
     "segments",
@@ -124,12 +124,11 @@ CHECKPOINTS = RowKind(
     "checkpoints",
     _CHECKPOINT_COLUMNS,
     (
-        *(_TEXT, _TEXT, _TEXT, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _TEXT, _TEXT, _BYTES),
+        *(_TEXT, _TEXT, _TEXT, _NUMBER, _NUMBER, _NUMBER, _TIME, _TEXT, _TEXT, _TEXT, _BYTES),
         *(_NUMBER, _NUMBER, _BYTES),
     ),
     _checkpoint,
-    "v.c0, v.c1, v.c2, v.c3, v.c4, v.c5, {schema}.time_of(v.c6), v.c7, v.c8::jsonb, v.c9, v.c10,"
-    " v.c11, v.c12, v.c13",
+    "v.c0, v.c1, v.c2, v.c3, v.c4, v.c5, v.c6, v.c7, v.c8::jsonb, v.c9, v.c10, v.c11, v.c12, v.c13",
     f" ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET ({_CHECKPOINT_COLUMNS})"
     f" = ROW ({', '.join([f'excluded.{one.strip()}' for one in _CHECKPOINT_COLUMNS.split(',')])})",
 )
@@ -162,6 +161,7 @@ _ALL = (*_OFTEN, *_REST)
 _TYPES = {
     **dict.fromkeys(_ALL, _NUMBER),
     **dict.fromkeys(("tips", "heap", *TEXTS), _TEXT),
+    **dict.fromkeys(TIMES, _TIME),
     "logs": _BYTES,
     "pinned": "boolean",
 }
@@ -169,8 +169,7 @@ _TYPES = {
 
 def _often(head: Head) -> _Row:
     """Return the values of `_OFTEN`."""
-    # (an array as text: the driver converts a list of numbers many times more slowly)
-    tips = f"{{{','.join(map(str, head.tips))}}}"
+    tips = array(_NUMBER, head.tips)  # (the driver converts a list many times more slowly)
     return tips, Number(head.seq), pack_optional(head.newest), pack_logs(head), Number(head.size)
 
 
@@ -180,22 +179,22 @@ def _values(head: Head) -> _Row:
     columns["heap"] = name_of(head.heap) if head.heap else None
     columns["deleted_at"] = head.deleted_at or None
     for name in _REST:
-        if type(columns[name]) is int:
+        if name in TIMES:
+            columns[name] = pack_time(columns[name])
+        elif type(columns[name]) is int:
             columns[name] = Number(columns[name])
         elif name in TEXTS:
             columns[name] = pack_optional(columns[name])
     return (*_often(head), *[columns[name] for name in _REST])
 
 
-def _value(name: str, given: str) -> str:
-    """Return SQL for the value of a column, of a parameter or a column of parameters."""
-    if name == "tips":
-        return f"{given}::bigint[]"
-    return f"{{schema}}.time_of({given})" if name in TIMES else given
-
-
 def _cast(name: str) -> str:
-    return _value(name, f"%s::{_TYPES[name]}")
+    return f"%s::{_NUMBER}[]" if name == "tips" else f"%s::{_TYPES[name]}"
+
+
+def _value(name: str) -> str:
+    """Return SQL for the value of a column, of `g`."""
+    return f"g.tips::{_NUMBER}[]" if name == "tips" else f"g.{name}"
 
 
 def _changes_often(move: Move) -> bool:
@@ -393,7 +392,9 @@ def _together(moves: Sequence[Move]) -> Statement:
         gone = _gone(move)
         checked = len(gone) if move.segments else 0
         first = (pack_text(move.new.thread), not move.old.number, _tip(move.old), checked)
-        heads.append((*first, *values_of(move.new)))
+        # (no array has arrays as elements)
+        tips = f"{{{','.join(map(str, move.new.tips))}}}"
+        heads.append((*first, tips, *values_of(move.new)[1:]))
         for kind, some in ((_GONE, gone), *_added(move)):
             if some:
                 own = rows.setdefault(kind, [])
@@ -411,7 +412,7 @@ def _together(moves: Sequence[Move]) -> Statement:
 def _group(names: tuple[str, ...], kinds: tuple[RowKind, ...], has_new: bool) -> str:  # noqa: FBT001 - cached
     types = (*_HEADS, *[_TYPES[name] for name in names])
     arrays = ", ".join([f"%s::{type_}[]" for type_ in types])
-    sets = ", ".join([f"{name} = {_value(name, f'g.{name}')}" for name in names])
+    sets = ", ".join([f"{name} = {_value(name)}" for name in names])
     columns = f"thread_id, is_new, tip, checked, {', '.join(names)}, n"
     given = f"SELECT * FROM unnest({arrays}) WITH ORDINALITY g ({columns})"
     parts = [f"g AS MATERIALIZED ({given})"]
@@ -435,7 +436,7 @@ def _group(names: tuple[str, ...], kinds: tuple[RowKind, ...], has_new: bool) ->
     ]
     moved = "SELECT * FROM updated"
     if has_new:
-        values = ", ".join([_value(name, f"g.{name}") for name in names])
+        values = ", ".join(map(_value, names))
         parts.append(f"""inserted AS (
         INSERT INTO {{schema}}.threads AS t (thread_id, {", ".join(names)})
         SELECT g.thread_id, {values} FROM g WHERE g.is_new ORDER BY g.n

@@ -11,7 +11,6 @@ from threadkeep._core.engine.heads import Head, readable
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._core.texts import is_unicode
 from threadkeep._stores.postgres import heads, threads
-from threadkeep._stores.postgres.heads import MICROSECONDS
 from threadkeep._stores.postgres.statement import (
     Number,
     Query,
@@ -21,6 +20,7 @@ from threadkeep._stores.postgres.statement import (
     pack_json,
     unpack_metadata,
     unpack_optional,
+    unpack_time,
 )
 from threadkeep._stores.records import pack_text, unpack_text, with_writes
 
@@ -43,9 +43,9 @@ def query(read: Any, found: Callable[[Head], None] = _forget) -> Query:
 
 # -- rows as records -----------------------------------------------------------------
 
-_ROW = f"""
+_ROW = """
     c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.run, c.seen, c.flags::bigint,
-    {MICROSECONDS.format("c.ts")}, c.ts_text, c.metadata::text, c.metadata_text, c.exact,
+    timestamptz_send(c.ts), c.ts_text, c.metadata::text, c.metadata_text, c.exact,
     c.key_log, c.key_pos, c.manifest
 """
 _ROW_COLUMNS = 14
@@ -56,14 +56,16 @@ _KEYFRAME = """
         THEN k.data END
 """
 # (not coalesce: for a role with policies, it would keep the planner from the index)
-_KEYFRAMES = """
-    LEFT JOIN {schema}.threads o ON o.thread_id = c.thread_id
+_KEYFRAME_OF = """
     LEFT JOIN LATERAL (
         SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
-        WHERE s.thread_id = CASE WHEN o.heap IS NULL THEN c.thread_id ELSE o.heap END
+        WHERE s.thread_id = CASE WHEN t.heap IS NULL THEN c.thread_id ELSE t.heap END
             AND s.log = c.key_log AND s.start <= c.key_pos
         ORDER BY s.start DESC LIMIT 1
     ) k ON k.start + k.count > c.key_pos
+"""
+_KEYFRAMES = f"""
+    LEFT JOIN {{schema}}.threads t ON t.thread_id = c.thread_id {_KEYFRAME_OF}
 """
 _CHILDREN = """
     LEFT JOIN LATERAL (
@@ -75,22 +77,25 @@ _CHILDREN = """
 """
 _WRITES = """
     LEFT JOIN LATERAL (
-        SELECT array_agg(w.run ORDER BY w.seq) AS runs, array_agg(w.seen ORDER BY w.seq) AS seens,
-            array_agg(w.task_id ORDER BY w.seq) AS tasks,
-            array_agg(w.task_path ORDER BY w.seq) AS paths,
-            array_agg(w.body ORDER BY w.seq) AS bodies, array_agg(w.seq ORDER BY w.seq) AS seqs
-        FROM {schema}.writes w
-        WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
-            AND w.checkpoint_id = c.checkpoint_id
+        SELECT array_agg(w.run) AS runs, array_agg(w.seen) AS seens, array_agg(w.task_id) AS tasks,
+            array_agg(w.task_path) AS paths, array_agg(w.body) AS bodies, array_agg(w.seq) AS seqs
+        FROM (
+            SELECT * FROM {schema}.writes w
+            WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
+                AND w.checkpoint_id = c.checkpoint_id
+            ORDER BY w.seq
+        ) w
     ) w ON true
 """
-_WHOLE = f"""{_ROW}, {_KEYFRAME}, x.checkpoint_id, x.run, x.seen,
+_MORE = """x.checkpoint_id, x.run, x.seen,
     w.runs, w.seens, w.tasks, w.paths, w.bodies, w.seqs"""
+_WHOLE = f"{_ROW}, {_KEYFRAME}, {_MORE}"
 _PARTS = _KEYFRAMES + _CHILDREN + _WRITES
 
 
 def _checkpoint_row(row: Sequence[Any]) -> model.CheckpointRow:
-    ns, key, parent, run, seen, flags, micros, time, stored, text, *rest = row
+    ns, key, parent, run, seen, flags, sent, time, stored, text, *rest = row
+    micros = unpack_time(sent)
     return model.CheckpointRow(
         unpack_text(ns),
         unpack_text(key),
@@ -145,12 +150,13 @@ def _page(rows: Rows) -> list[model.StoredCheckpoint]:
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
 _VISIBLE = f"c.flags < {model.HIDDEN}"  # (the greatest flag; the planner can estimate a range)
+_HEAP_OF_T = "CASE WHEN t.heap IS NULL THEN t.thread_id ELSE t.heap END"
 # The heap of a thread, given twice. A subquery, so that it is looked up once.
 _HEAP = """
     (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
 """
 _ONE = f"""
-SELECT {heads.SELECTED}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
+SELECT {heads.SELECTED}, {_ROW}, k.start, k.count, k.data, {_MORE}
 FROM (SELECT %s::text COLLATE "C" AS thread_id) q
 LEFT JOIN {{schema}}.threads t ON t.thread_id = q.thread_id
 LEFT JOIN LATERAL (
@@ -158,7 +164,7 @@ LEFT JOIN LATERAL (
     WHERE c.thread_id = q.thread_id AND c.checkpoint_ns = %s AND {{which}}
     ORDER BY c.checkpoint_id DESC LIMIT 1
 ) c ON true
-{_PARTS}
+{_KEYFRAME_OF} {_CHILDREN} {_WRITES}
 """
 _HEAD = _ONE.replace("{which}", _VISIBLE)
 _BY_ID = _ONE.replace("{which}", "c.checkpoint_id = %s")
@@ -212,33 +218,31 @@ def _path(read: model.ReadPath) -> Query:
 # Stored segments never overlap, so the last that starts at or before a span is the first to read.
 _SEGMENTS = f"""
 SELECT DISTINCT ON (s.log, s.start) s.log, s.start, s.count, s.data
-FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
+FROM {{schema}}.threads t
+CROSS JOIN unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
 LEFT JOIN LATERAL (
     SELECT b.start FROM {{schema}}.segments b
-    WHERE b.thread_id = {_HEAP} AND b.log = span.log AND b.start <= span.start
+    WHERE b.thread_id = {_HEAP_OF_T} AND b.log = span.log AND b.start <= span.start
     ORDER BY b.start DESC LIMIT 1
 ) b ON true
 JOIN LATERAL (
     SELECT s.log, s.start, s.count, s.data FROM {{schema}}.segments s
-    WHERE s.thread_id = {_HEAP} AND s.log = span.log AND s.start < span.stop
+    WHERE s.thread_id = {_HEAP_OF_T} AND s.log = span.log AND s.start < span.stop
         AND s.start + s.count > span.start
         AND s.start >= CASE WHEN b.start IS NULL THEN 0 ELSE b.start END
     OFFSET 0  -- by index for each span, never a join with all segments of the thread
 ) s ON span.start < span.stop
-WHERE coalesce((
-    SELECT (%s::bigint IS NULL OR %s = t.generation) AND %s::bigint[] <@ t.tips
-    FROM {{schema}}.threads t WHERE t.thread_id = %s), false)
+WHERE t.thread_id = %s AND (%s::bigint IS NULL OR %s = t.generation) AND %s::bigint[] <@ t.tips
 ORDER BY s.log, s.start
 """
 
 
 def _segments(read: model.ReadSegments) -> Query:
-    thread = pack_text(read.thread)
     columns = tuple(zip(*read.spans, strict=True)) or ((), (), ())
     spans = [array("bigint", column) for column in columns]
     generation = None if read.generation is None else Number(read.generation)
     base = array("bigint", read.base)
-    values = (*spans, *[thread] * 4, generation, generation, base, thread)
+    values = (*spans, pack_text(read.thread), generation, generation, base)
     return Query(
         (Statement(_SEGMENTS, values),), lambda results: [model.Segment(*r) for r in results[0]]
     )

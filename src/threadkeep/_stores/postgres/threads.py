@@ -27,13 +27,14 @@ from threadkeep._core.engine.usage import (
 )
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
-from threadkeep._stores.postgres.heads import MICROSECONDS, SELECTED, head_of
+from threadkeep._stores.postgres.heads import SELECTED, head_of
 from threadkeep._stores.postgres.messages import ONE_STATE
 from threadkeep._stores.postgres.statement import (
     Number,
     Query,
     Rows,
     Statement,
+    unpack_time,
 )
 from threadkeep._stores.records import beyond, pack_text, unpack_text
 
@@ -290,9 +291,9 @@ SELECT count(*), coalesce(sum(t.size), 0)::bigint,
     coalesce(sum(t.size) FILTER (WHERE t.updated_at < q.since), 0)::bigint
 FROM (SELECT {{schema}}.time_of(%s) AS since) q, {{schema}}.threads t WHERE {_IS_USED}
 """
-_COUNTS = f"""
-    (SELECT count(*) FROM {{schema}}.writes w WHERE w.thread_id = t.thread_id), {{recent}},
-    {MICROSECONDS.format("t.updated_at")}
+_COUNTS = """
+    (SELECT count(*) FROM {schema}.writes w WHERE w.thread_id = t.thread_id), {recent},
+    timestamptz_send(t.updated_at)
 """
 # The hours (their number, checkpoints and bytes), and the busiest threads.
 # (a save may leave its thread's `updated_at` up to a second old)
@@ -406,7 +407,12 @@ async def item_usage(database: PostgresDatabase, now: int) -> ItemUsage:
 
 
 def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
-    return tuple([ThreadUsage(unpack_text(name), *counts) for name, *counts in rows])
+    return tuple(
+        [
+            ThreadUsage(unpack_text(name), *[*counts, unpack_time(sent) or 0])
+            for name, *counts, sent in rows
+        ]
+    )
 
 
 def _missing(there: Rows) -> tuple[str, ...]:
