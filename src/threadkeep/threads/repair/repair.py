@@ -347,6 +347,9 @@ def _removing(
     return Repair(report, batch, removed, unrepaired)
 
 
+_COMPUTED = {"thread", "state", "size", "waits_at", "deleted_at", "revision", "damage"}
+
+
 def _new_entry(
     snapshot: ThreadSnapshot,
     stay: Sequence[StoredCheckpoint],
@@ -357,9 +360,12 @@ def _new_entry(
     new, old = thread_summary.entry_of(snapshot.thread, stay, orphans, now), snapshot.entry
     if old is None:
         return new
-    names = ("created_at", "updated_at", "labels", "ttl", "origin")
-    values = {name: getattr(old, name) for name in names if name == "labels" or not old.hides(name)}
-    new = new._replace(**{name: one for name, one in values.items() if one}, pinned=old.pinned)
+    values = {
+        name: getattr(old, name)
+        for name in {*ThreadEntry._fields} - _COMPUTED
+        if name in {"labels", "pinned"} or not old.hides(name)
+    }
+    new = new._replace(**{name: one for name, one in values.items() if one})
     if not stay:
         state = ThreadStatus.DELETED if old.deleted_at else ThreadStatus.CREATED
         if find_record(old.labels, ARCHIVE_RECORD) is not None:
