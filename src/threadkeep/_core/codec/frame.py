@@ -121,6 +121,11 @@ def opened_size(data: bytes) -> int:
     return size if size <= MAX_BODY else 0
 
 
+def full_size(data: bytes) -> int:
+    """Return about how many bytes an intact frame takes without compression."""
+    return read_varint(data, _HEADER)[0] if data[1] & COMPRESSED else len(data)
+
+
 def uncompressed(data: bytes) -> bytes:
     """Return an uncompressed frame of the same elements, or the same bytes if damaged."""
     try:

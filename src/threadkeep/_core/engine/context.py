@@ -12,7 +12,7 @@ from threadkeep._core.engine import refs
 from threadkeep._core.engine.differences import SeenSequence, to_watch
 from threadkeep._core.engine.draft import Draft
 from threadkeep._core.engine.elements import Elements
-from threadkeep._core.engine.logs import FULL_BYTES, FULL_COUNT, KEYFRAMES, TailSegment
+from threadkeep._core.engine.logs import KEYFRAMES
 from threadkeep._core.engine.model import (
     HIDDEN,
     OWN_NS,
@@ -60,7 +60,7 @@ from threadkeep.errors import (
 TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # estimated bytes of a keyframe's own row
 KEYFRAME_EVERY = 16  # checkpoints encoded against one keyframe
-Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with its size in bytes
+Keyframes: TypeAlias = dict[tuple[int, int], Keyframe]  # by log and position
 ATTEMPTS = 8  # of a maintenance change, if other writers are faster
 RUN_ATTEMPTS = 100  # of a run's reads and saves: others may archive its thread repeatedly
 
@@ -98,16 +98,16 @@ def read_manifest(
     if stored.keyframe is None:
         raise CorruptionError("The keyframe of a checkpoint is missing.")
     known, place = {} if known is None else known, (row.key_log, row.key_pos)
-    if place not in known:
+    key = known.get(place)
+    if key is None:
         whole = Elements(NO_CODEC, (stored.keyframe,)).raw(*place)
-        known[place] = refs.decode_manifest(whole), len(whole)
-    key, size = known[place]
+        read = refs.decode_manifest(whole)
+        key = known[place] = Keyframe(read, *place, 1, refs.numbers(read), len(whole))
     data = manifest_of(row)
     # A short-lived process cannot count the uses: a large difference shows them too.
-    used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
-    return refs.decode_manifest(data, key), Keyframe(
-        key, row.key_log, row.key_pos, used, refs.numbers(key)
-    )
+    if 2 * len(data) > key.size + _KEYFRAME_ROW:
+        key = key._replace(used=KEYFRAME_EVERY)
+    return refs.decode_manifest(data, key.manifest), key
 
 
 NO_CODEC: Any = None  # for readers of raw bytes
@@ -218,7 +218,6 @@ def resume_logs(
     read: Manifest,
     key: Keyframe,
     segments: list[Segment],
-    found: Elements,
     proof: Proof | None,
 ) -> None:
     """Continue the logs that a checkpoint ends in, as read under `proof`."""
@@ -234,20 +233,20 @@ def resume_logs(
             if stop:
                 memory.logs.resume(ns, channel, log, stop)
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
-    tails = []
-    for segment in segments:
-        elements = found.opened(segment)
-        size = sum(map(len, elements))
-        if segment.count < FULL_COUNT and size < FULL_BYTES:
-            tail = TailSegment(elements, size, len(segment.data))
-            tails.append((segment.log, segment.start, tail))
-    memory.publish(proof, tails)
+    memory.publish(proof, segments)
 
 
 def keyframe_of(
-    engine: Engine, stored: StoredCheckpoint, state: CheckpointSnapshot | None
+    engine: Engine,
+    stored: StoredCheckpoint,
+    state: CheckpointSnapshot | None,
+    last: CheckpointSnapshot | None,
 ) -> tuple[Manifest, Keyframe]:
-    """Return the manifest, from the working set if it is unchanged in the store."""
+    """Return the manifest and its keyframe, from the working set where the store has the same.
+
+    `state` is the checkpoint as it was seen, `last` the one that was seen last: its keyframe may
+    be that of later ones.
+    """
     row = stored.row
     if (
         state is not None
@@ -256,7 +255,12 @@ def keyframe_of(
     ):
         manifest_of(row)  # (checks it)
         return state.manifest, state.keyframe
-    return read_manifest(stored) if engine.shapes is None else read_channels(engine, stored)
+    if engine.shapes is not None:
+        return read_channels(engine, stored)
+    if last is None:
+        return read_manifest(stored)
+    key = last.keyframe
+    return read_manifest(stored, {(key.log, key.pos): key})
 
 
 @quick

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.codec.frame import Compression, pack
+from threadkeep._core.codec.frame import Compression, full_size, pack, unpack
 from threadkeep._core.codec.introspection import layout
 from threadkeep._core.engine import elements, refs
 from threadkeep._core.engine.differences import (
@@ -27,7 +27,7 @@ from threadkeep._core.engine.differences import (
     shadows,
     watch,
 )
-from threadkeep._core.engine.logs import FULL_BYTES, FULL_COUNT, OpenLog, Tail, TailSegment
+from threadkeep._core.engine.logs import FULL_BYTES, FULL_COUNT, OpenLog, Tail
 from threadkeep._core.engine.model import Segment, Span
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Cell, Inline, Ref, Run
@@ -136,7 +136,7 @@ class Draft:
         self._placed: list[StoredObject] = []
         self._known: list[tuple[str, StoredValue]] = []
         self._runs: list[_Run] = []
-        self.tails: list[tuple[int, int, TailSegment]] = []  # (log, start, segment)
+        self.tails: Sequence[Segment] = ()  # the batch's own segments
         # Most batches have none of these.
         self.dropped: tuple[tuple[int, int, int], ...] = ()  # log, start, count
         self._borrowed: dict[tuple[int, int], Segment] | None = None
@@ -540,18 +540,19 @@ class Draft:
 
     def segments(self) -> tuple[Segment, ...]:
         """Pack all segments that the batch must add. Called once, at the end."""
-        runs = self._runs
-        if not runs and self._borrowed is None:
+        runs, borrowed = self._runs, self._borrowed
+        if not runs and borrowed is None:
             return self._sealed
         if len(runs) > 1:
             runs = _joined(runs)
         own: list[Segment] = []
         for log, start, data, size in runs:
             if len(data) == 1 or size < SEGMENT_BYTES:
-                own.append(self._pack(log, start, data, size))
+                own.append(self._pack(log, start, data))
             else:
                 own += self._cut(log, start, data)
-        self.home.segments = (*(self._borrowed or {}).values(), *own)
+        self.tails = own
+        self.home.segments = tuple(own) if borrowed is None else (*borrowed.values(), *own)
         return (*self._sealed, *self.home.segments)
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
@@ -560,18 +561,15 @@ class Draft:
             part.append(element)
             size += len(element)
             if size >= SEGMENT_BYTES:
-                found.append(self._pack(log, start, part, size))
+                found.append(self._pack(log, start, part))
                 start, part, size = start + len(part), [], 0
         if part:
-            found.append(self._pack(log, start, part, size))
+            found.append(self._pack(log, start, part))
         return found
 
-    def _pack(self, log: int, start: int, data: list[bytes], size: int) -> Segment:
+    def _pack(self, log: int, start: int, data: list[bytes]) -> Segment:
         segment = Segment(log, start, len(data), pack(data, self.compression))
-        stored = len(segment.data)
-        self.stored += stored
-        if size < FULL_BYTES:
-            self.tails.append((log, start, TailSegment(data, size, stored)))
+        self.stored += len(segment.data)
         return segment
 
     def seal(self) -> None:
@@ -589,20 +587,21 @@ class Draft:
                     runs[-1].append(start)
                 else:
                     runs.append([start])
-                stop = start + len(tail[start].elements)
+                stop = tail[start].stop
             for run in runs:
                 joined = tail[run[0]] if len(run) == 1 else self._join(log.log, run, tail)
-                full = len(joined.elements) >= FULL_COUNT or joined.size >= FULL_BYTES
+                full = joined.count >= FULL_COUNT or full_size(joined.data) >= FULL_BYTES
                 grows = {} if full else {run[0]: joined}
             self._seals += ((log, tail, grows),)
 
-    def _join(self, log: int, run: list[int], tail: Tail) -> TailSegment:
-        elements = [e for start in run for e in tail[start].elements]
+    def _join(self, log: int, run: list[int], tail: Tail) -> Segment:
+        parts = [tail[start] for start in run]
+        elements = [element for part in parts for element in unpack(part.data, part.count)]
         segment = Segment(log, run[0], len(elements), pack(elements, self.compression))
         self._sealed += (segment,)
-        self.dropped += tuple([(log, start, len(tail[start].elements)) for start in run])
-        self.stored += len(segment.data) - sum([tail[start].stored for start in run])
-        return TailSegment(elements, sum([tail[start].size for start in run]), len(segment.data))
+        self.dropped += tuple([part[:3] for part in parts])
+        self.stored += len(segment.data) - sum([len(part.data) for part in parts])
+        return segment
 
     def committed(self) -> None:
         """Mark the batch as committed."""

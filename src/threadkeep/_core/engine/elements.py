@@ -227,10 +227,6 @@ class Elements:
         start, raws = self.part(log, pos)
         return base_of(raws[pos - start])
 
-    def opened(self, segment: Segment) -> list[bytes]:
-        """Return the elements of one of the segments, as stored."""
-        return self._at[segment.log, segment.start]
-
     def size(self, span: Span) -> int:
         """Estimate the bytes of the elements of a span."""
         _, raws = self.part(span.log, span.start)

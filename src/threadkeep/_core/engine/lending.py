@@ -16,7 +16,6 @@ from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
     RunValue,
 )
-from threadkeep._core.engine.working_set import ThreadMemory
 
 
 def _lendable(engine: Engine, state: CheckpointSnapshot) -> dict[str, ChannelValue]:
@@ -48,9 +47,8 @@ class Grown(NamedTuple):
 
 def to_lend(
     engine: Engine,
-    memory: ThreadMemory,
     state: CheckpointSnapshot | None,
-    ns: str,
+    last: CheckpointSnapshot | None,
     read: Manifest,
 ) -> tuple[dict[str, ChannelValue], dict[str, Grown]]:
     """Return values to lend to a run, and lists to lend that have grown.
@@ -60,7 +58,6 @@ def to_lend(
     """
     if state is not None:
         return _lendable(engine, state), {}
-    last = memory.newest(ns) if engine.shapes is None else None
     return ({}, {}) if last is None else _still(_lendable(engine, last), last.manifest, read)
 
 

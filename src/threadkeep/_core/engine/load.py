@@ -139,12 +139,13 @@ def _read(
     memory = engine.memory(stored.thread)
     ns, row, is_proven = stored.row.ns, stored.row, memory.proof is proof
     state = memory.states.get((ns, row.id)) if is_proven else None
-    read, key = keyframe_of(engine, stored, state)
+    last = memory.newest(ns) if is_proven and engine.shapes is None else None
+    read, key = keyframe_of(engine, stored, state, last)
     current = state is not None and state.manifest is read
     lent: dict[str, ChannelValue] = {}
     grown: dict[str, Grown] = {}
     if call.run and is_proven:
-        lent, grown = to_lend(engine, memory, state if current else None, ns, read)
+        lent, grown = to_lend(engine, state if current else None, last, read)
     own = stored.writes, stored.child
     writes = counting(*own) if engine.shapes is None else read_writes(engine, ns, *own)
     spans = [span for write in writes for span in write.ref.needs]
@@ -166,7 +167,7 @@ def _read(
                 value = loaded.checkpoint["channel_values"][name]
                 known[name] = watched_value(entry.ref, found, value)
         if not current:  # else the logs are open already
-            resume_logs(memory, ns, sound, key, segments, found, proof)
+            resume_logs(memory, ns, sound, key, segments, proof)
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest if sound is read else b"", engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from threadkeep._core.engine.records import quick
+from threadkeep._core.codec.frame import full_size
+from threadkeep._core.engine.model import Segment
 
 Lock: TypeAlias = AbstractContextManager[Any]
 NEW_LOG_BITS = 31
@@ -27,16 +28,7 @@ FULL_COUNT = 256  # a sealed segment grows up to so many elements or bytes
 FULL_BYTES = 64 * 1024
 
 
-@quick
-class TailSegment(NamedTuple):
-    """The elements of a stored segment, their bytes, and the bytes of the segment."""
-
-    elements: list[bytes]
-    size: int
-    stored: int
-
-
-Tail: TypeAlias = dict[int, TailSegment]  # by start
+Tail: TypeAlias = dict[int, Segment]  # by start: the small segments at the end of a log
 
 
 @dataclass(slots=True)
@@ -51,6 +43,7 @@ class OpenLog:
     next: int = 0
     least: int = SEAL_COUNT
     tail: Tail = field(default_factory=dict)
+    tail_stop: int = 0  # its end
     new_count: int = 0
     new_bytes: int = 0
     old_count: int = 0  # of the old segment
@@ -74,7 +67,6 @@ class OpenLogs:
         self._by_number: dict[int, OpenLog] = {}
         self._nested: dict[str, list[str]] = {}  # channels with logs, by namespace
         self._ripe: dict[int, OpenLog] = {}
-        self.tails = 0  # bytes of all tails
         self._next_log = 1
         self._counts = False
         self._ends: Mapping[int, int] = {}  # of logs, as the store knows them
@@ -85,7 +77,13 @@ class OpenLogs:
         self._by_number.clear()
         self._nested.clear()
         self._ripe.clear()
-        self.tails = 0
+
+    @property
+    def weight(self) -> int:
+        """Bytes of the small segments that are remembered."""
+        with self._lock:
+            tails = [log.tail for log in self._by_number.values()]
+            return sum([len(part.data) for tail in tails for part in tail.values()])
 
     def count_up(self) -> None:
         """Number the logs of the root namespace in sequence from now on: it has no others."""
@@ -147,7 +145,6 @@ class OpenLogs:
         if log is not None and all(log is not other for other in self._logs.values()):
             self._by_number.pop(log.log, None)
             self._ripe.pop(log.log, None)
-            self.tails -= log.new_bytes + log.old_bytes
 
     def resume(self, ns: str, channel: str, log: int, stop: int) -> None:
         """Continue a log that another process may have written, if none is open."""
@@ -156,19 +153,20 @@ class OpenLogs:
             if (ns, channel) not in self._logs:
                 self._open(ns, channel, log, stop)
 
-    def note_tails(self, tails: Iterable[tuple[int, int, TailSegment]]) -> None:
-        """Remember committed small segments (log, start, segment), to be sealed later.
-
-        The caller holds the lock.
-        """
-        for number, start, part in tails:
+    def note_tails(self, segments: Iterable[Segment]) -> None:
+        """Remember stored segments; small ones are sealed later. The caller holds the lock."""
+        for part in segments:
+            number, start, count, data = part
             log = self._by_number.get(number)
-            count = len(part.elements)
-            if log is None:
+            if log is None or count >= FULL_COUNT:
                 continue
-            tail, size = log.tail, part.size
-            if tail and _overlaps(tail, start, start + count):
-                if not _covers(tail, start, start + count):
+            size = full_size(data)
+            if size >= FULL_BYTES:
+                continue
+            tail, stop = log.tail, start + count
+            # (most arrive in order, and stored segments do not overlap)
+            if start < log.tail_stop and _overlaps(tail, start, stop):
+                if not _covers(tail, start, stop):
                     continue
                 self._forget_tail(log)  # (another process has joined segments of it)
             if not tail and (count >= SEAL_EARLY // 4 or size >= SEAL_BYTES):
@@ -178,7 +176,7 @@ class OpenLogs:
                 log.new_count += count
                 log.new_bytes += size
             tail[start] = part
-            self.tails += size
+            log.tail_stop = max(log.tail_stop, stop)
             if log.is_ripe:
                 self._ripe[number] = log
 
@@ -189,8 +187,8 @@ class OpenLogs:
         self._ripe.clear()
 
     def _forget_tail(self, log: OpenLog) -> None:
-        self.tails -= log.new_bytes + log.old_bytes
         log.tail.clear()
+        log.tail_stop = 0
         log.new_count = log.new_bytes = log.old_count = log.old_bytes = 0
 
     def begin_seals(self) -> list[tuple[OpenLog, Tail]]:
@@ -210,30 +208,26 @@ class OpenLogs:
             for start in sealed:
                 log.tail.pop(start, None)
             if sealed:
-                before = log.new_bytes + log.old_bytes
-                log.new_count = sum([len(part.elements) for part in log.tail.values()])
-                log.new_bytes = sum([part.size for part in log.tail.values()])
+                log.new_count, log.new_bytes = _sizes(log.tail)
                 log.tail |= grows
-                log.old_count = sum([len(part.elements) for part in grows.values()])
-                log.old_bytes = sum([part.size for part in grows.values()])
-                if self._by_number.get(log.log) is log:
-                    self.tails += log.new_bytes + log.old_bytes - before
-                    if not log.is_ripe:
-                        self._ripe.pop(log.log, None)
+                log.old_count, log.old_bytes = _sizes(grows)
+                if self._by_number.get(log.log) is log and not log.is_ripe:
+                    self._ripe.pop(log.log, None)
+
+
+def _sizes(tail: Tail) -> tuple[int, int]:
+    """Return the number of elements, and their bytes."""
+    parts = tail.values()
+    return sum([part.count for part in parts]), sum([full_size(part.data) for part in parts])
 
 
 def _overlaps(tail: Tail, start: int, stop: int) -> bool:
-    last = max(tail, default=-1)
-    if start > last:  # most arrive in order, and existing ones do not overlap
-        return last >= 0 and start < last + len(tail[last].elements)
-    return start in tail or any(
-        at < stop and start < at + len(part.elements) for at, part in tail.items()
-    )
+    return any(at < stop and start < part.stop for at, part in tail.items())
 
 
 def _covers(tail: Tail, start: int, stop: int) -> bool:
     """Return True if a segment is longer than each part of a tail that it overlaps, and has it."""
-    parts = [(at, at + len(part.elements)) for at, part in tail.items()]
+    parts = [(at, part.stop) for at, part in tail.items()]
     return all(
         start <= at and end <= stop and (at, end) != (start, stop)
         for at, end in parts

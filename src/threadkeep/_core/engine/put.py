@@ -254,7 +254,7 @@ def _recall(
     with suppress(CodecError):
         found, segments = yield from read_elements(engine, call.place.thread, spans, proof.look)
         if resume:
-            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found, proof)
+            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, proof)
         for channel, ref in lost.items():
             with suppress(CodecError):
                 held[channel] = watched_value(ref, found, found.value(ref))
@@ -304,10 +304,11 @@ def _put_batch(
     stored = written if engine.shapes is None else to_store(engine, ns, written)
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
-        key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
+        key = Keyframe(*key[:3], key.used + 1, *key[4:])
     else:  # the parent's is used up
-        log, pos = draft.append(KEYFRAMES, [refs.encode_manifest(stored)])
-        key = Keyframe(written, log, pos, 1, refs.numbers(written))
+        whole = refs.encode_manifest(stored)
+        log, pos = draft.append(KEYFRAMES, [whole])
+        key = Keyframe(written, log, pos, 1, refs.numbers(written), len(whole))
     data = refs.encode_manifest(stored, key.manifest, key.numbers)
     if join:
         draft.seal()

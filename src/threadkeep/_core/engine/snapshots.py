@@ -257,6 +257,7 @@ class Keyframe(NamedTuple):
     pos: int
     used: int
     numbers: Numbers
+    size: int  # bytes
 
 
 @quick

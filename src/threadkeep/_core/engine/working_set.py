@@ -12,8 +12,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep._core.engine.logs import Lock, OpenLogs, TailSegment
-from threadkeep._core.engine.model import NESTED, Batch, HeadFence, ThreadState
+from threadkeep._core.engine.logs import Lock, OpenLogs
+from threadkeep._core.engine.model import NESTED, Batch, HeadFence, Segment, ThreadState
 from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
     StoredObject,
@@ -148,14 +148,14 @@ class ThreadMemory:
     def publish(
         self,
         proof: Proof | None,
-        tails: Collection[tuple[int, int, TailSegment]],
+        tails: Collection[Segment],
         state: CheckpointSnapshot | None = None,
         fence: HeadFence | None = None,
         reported: Reported | None = None,
         *,
         begins: bool = False,
     ) -> str | None:
-        """Remember a checkpoint and small segments that were committed (or read) under `proof`.
+        """Remember a checkpoint and segments that were committed (or read) under `proof`.
 
         After a removal other elements may have the positions of the segments.
 
@@ -212,7 +212,7 @@ class ThreadMemory:
             newest = next(reversed(states.values())).size if states else 0
         others = max(0, recent.weight - self._states_bytes)  # most are in the states too
         replaced = self._states_bytes * _FRESH_FACTOR
-        return _BASE_WEIGHT + records + newest + replaced + others + self.logs.tails
+        return _BASE_WEIGHT + records + newest + replaced + others + self.logs.weight
 
 
 _IDLE_PART = 8  # idle threads take at most this part of the limit

@@ -22,9 +22,10 @@ from kit.engine import (
 )
 from langchain_core.messages import AIMessage
 
+from threadkeep._core.codec.frame import Compression, pack
 from threadkeep._core.engine import draft, logs
-from threadkeep._core.engine.logs import OpenLogs, TailSegment
-from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.logs import OpenLogs
+from threadkeep._core.engine.model import ReadThread, Segment
 from threadkeep.savers.saver import Saver
 
 
@@ -32,31 +33,30 @@ def fresh_logs() -> OpenLogs:
     return OpenLogs(threading.Lock(), lambda bits: bits)
 
 
-def stored(count: int) -> TailSegment:
-    return TailSegment([b"element"] * count, 7 * count, 7 * count)
+def stored(log: int, start: int, count: int) -> Segment:
+    return Segment(log, start, count, pack([b"element"] * count, Compression()))
 
 
 def test_parts_of_what_is_remembered_are_not_noted() -> None:
     """Another process has cut a segment of the tail in two, and this one reads the parts."""
     open_logs = fresh_logs()
     log, start = open_logs.reserve("", "m", 5)
-    open_logs.note_tails([(log, start, stored(3))])
+    open_logs.note_tails([stored(log, start, 3)])
     for at, count in ((start, 1), (start + 1, 2), (start + 1, 1), (start, 3), (start + 2, 2)):
-        open_logs.note_tails([(log, at, stored(count))])
-    open_logs.note_tails([(log, start + 3, stored(2))])
+        open_logs.note_tails([stored(log, at, count)])
+    open_logs.note_tails([stored(log, start + 3, 2)])
     tail = open_logs._logs["", "m"].tail
-    assert {at: len(part.elements) for at, part in tail.items()} == {start: 3, start + 3: 2}
+    assert {at: part.count for at, part in tail.items()} == {start: 3, start + 3: 2}
 
 
 def test_a_segment_that_others_have_joined_takes_the_place_of_its_parts() -> None:
     open_logs = fresh_logs()
     log, start = open_logs.reserve("", "m", 5)
-    open_logs.note_tails([(log, start, stored(4)), (log, start + 4, stored(1))])
-    open_logs.note_tails([(log, start, stored(5)), (log, start + 5, stored(2))])
+    open_logs.note_tails([stored(log, start, 4), stored(log, start + 4, 1)])
+    open_logs.note_tails([stored(log, start, 5), stored(log, start + 5, 2)])
     open_log = open_logs._logs["", "m"]
-    assert {at: len(p.elements) for at, p in open_log.tail.items()} == {start: 5, start + 5: 2}
+    assert {at: p.count for at, p in open_log.tail.items()} == {start: 5, start + 5: 2}
     assert (open_log.old_count, open_log.new_count) == (5, 2)
-    assert open_logs.tails == open_log.old_bytes + open_log.new_bytes
 
 
 def test_a_log_continues_where_others_have_ended_it() -> None:
@@ -73,7 +73,7 @@ def ripe(*counts: int) -> bool:
     open_logs = fresh_logs()
     log, _ = open_logs.reserve("", "m", sum(counts))
     for number, count in enumerate(counts):
-        open_logs.note_tails([(log, sum(counts[:number]), stored(count))])
+        open_logs.note_tails([stored(log, sum(counts[:number]), count)])
     return open_logs._logs["", "m"].is_ripe
 
 
@@ -99,9 +99,9 @@ def test_a_log_is_sealed_whatever_its_segments_hold() -> None:
 def test_a_log_of_large_elements_is_sealed() -> None:
     open_logs = fresh_logs()
     log, _ = open_logs.reserve("", "m", 2)
-    large = TailSegment([b"element"], logs.SEAL_BYTES + 1, 100)
+    large = pack([bytes(logs.SEAL_BYTES + 1)], Compression())
     for start in range(2):
-        open_logs.note_tails([(log, start, large)])
+        open_logs.note_tails([Segment(log, start, 1, large)])
         assert open_logs._logs["", "m"].is_ripe is bool(start)
 
 
@@ -115,10 +115,10 @@ def test_a_tail_holds_each_position_once(given: list[tuple[int, int]]) -> None:
     open_logs = fresh_logs()
     log, _ = open_logs.reserve("", "m", 1)
     for start, count in given:
-        open_logs.note_tails([(log, start, stored(count))])
+        open_logs.note_tails([stored(log, start, count)])
     open_log = open_logs._logs["", "m"]
     tail = open_log.tail
-    places = [p for at, part in tail.items() for p in range(at, at + len(part.elements))]
+    places = [p for at, part in tail.items() for p in range(at, at + part.count)]
     assert len(places) == len(set(places)) == open_log.new_count + open_log.old_count
 
 
@@ -126,12 +126,12 @@ def test_a_log_of_two_channels_is_weighed_once() -> None:
     open_logs = fresh_logs()
     for channel in ("a", "b"):
         open_logs.resume("", channel, 7, 0)
-    open_logs.note_tails([(7, 0, stored(3))])
-    assert open_logs.tails == 21
+    open_logs.note_tails([stored(7, 0, 3)])
+    assert open_logs.weight == len(stored(7, 0, 3).data)
     open_logs.start("", "a")
-    assert open_logs.tails == 21
+    assert open_logs.weight == len(stored(7, 0, 3).data)
     open_logs.start("", "b")
-    assert open_logs.tails == 0
+    assert open_logs.weight == 0
 
 
 LONG = "some text that a message may well have, not very long and not very short "
