@@ -30,14 +30,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = "src/threadkeep"
 BUILT = ("__pycache__", "*.so", "*.pyd")
-ENGINE = "threadkeep/_core/engine"
-MODULES = ("_identity", "_records", "_wire")
+MODULES = ("codec._reading", "engine._identity", "engine._records", "engine._wire")
 ABOUT = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
 LOOK = """
 import importlib.util, sys, threadkeep
 print(threadkeep.__file__)
 for name in sys.argv[1:]:
-    if importlib.util.find_spec(f"threadkeep._core.engine.{name}"):
+    if importlib.util.find_spec(f"threadkeep._core.{name}"):
         print(name)
 """
 SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
@@ -107,7 +106,7 @@ def check_wheel(wheel: Path, parts: set[str]) -> list[str]:
         compare(wheel, {*compiled}, set())
     else:
         names = {name.partition(".")[0] for name in compiled}
-        compare(wheel, names, {f"{ENGINE}/{name}" for name in MODULES})
+        compare(wheel, names, {f"threadkeep/_core/{name.replace('.', '/')}" for name in MODULES})
     return compiled
 
 

@@ -315,7 +315,7 @@ class Decoder:
             if data[:2] == _KNOWN_OBJECT:
                 try:
                     parts = _unpackb(data[2:], ext_hook=hook, option=options)
-                    found.append(codecs[parts[0]].decode(parts[1], parts[2:]))
+                    found.append(codecs[parts[0]].decode(parts[1], parts, 2))
                 except Exception:  # noqa: BLE001 - `decode` raises the right error
                     afresh = type(self)(self.finder, self.pickle_fallback, self.resolve)
                     found.append(afresh.decode(data))

@@ -139,15 +139,10 @@ def unpack(data: bytes, count: int | None = None) -> list[bytes]:
 
     Raises CorruptionError if the frame is damaged, or does not hold `count` elements (if given).
     """
-    body = data[_HEADER:]
-    if (
-        data[:2] == _PLAIN
-        and body
-        and crc32(body, _PLAIN_CRC) == int.from_bytes(data[2:6], "little")
-    ):
-        # (most frames)
-        return [body[1:]] if body[0] == 1 and count in _ONE else _split(body, count)
-    flags = _check(data)
+    found = split(data, count)  # (most frames)
+    if found is not None:
+        return found
+    flags, body = _check(data), data[_HEADER:]
     if flags & ELSEWHERE:
         raise TamperedDataError(
             "A segment was moved to the cold store, which no longer holds its original bytes.",
@@ -158,9 +153,16 @@ def unpack(data: bytes, count: int | None = None) -> list[bytes]:
     return _split(body, count)
 
 
-_ONE = (None, 1)
+def portable_split(data: bytes, count: int | None) -> list[bytes] | None:
+    """Return the elements of a plain frame; None if it takes a closer look."""
+    if data[:2] != _PLAIN or len(data) <= _HEADER or not is_intact(data):
+        return None
+    body = data[_HEADER:]
+    return [body[1:]] if body[0] == count == 1 else None
+
+
 _HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(8)]
-_PLAIN, _PLAIN_CRC = _HEADS[0], crc32(_HEADS[0])
+_PLAIN = _HEADS[0]
 
 
 def unreadable(data: bytes, message: str) -> CodecError:
@@ -313,3 +315,9 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
             return number, at
         shift += 7
     raise CorruptionError("Stored bytes end inside a number.")
+
+
+try:
+    from threadkeep._core.codec._reading import split
+except ImportError:  # it could not be compiled
+    split = portable_split

@@ -113,6 +113,32 @@ class Shape(NamedTuple):
     fields_set: frozenset[str]
 
 
+def portable_build(
+    cls: type[BaseModel],
+    shape: Shape,
+    values: list[Any],
+    first: int,
+    fields_set: AbstractSet[str],
+    has_extra: bool,  # noqa: FBT001 - as the compiled twin
+) -> BaseModel:
+    """Return an instance with the fields of a shape, and these values from `first` on."""
+    template, dicts, lists, names, gone, _ = shape
+    state = template.copy()
+    for name in dicts:
+        state[name] = {}
+    for name in lists:
+        state[name] = []
+    state.update(zip(names, values[first:], strict=True))
+    for name in gone:
+        del state[name]
+    model = _new(cls)
+    _set_fields(model, state)
+    _set_fields_set(model, set(fields_set))
+    _set_extra(model, {} if has_extra else None)
+    _set_private(model, None)
+    return model
+
+
 class FieldCodec:
     """Encoding of one known class, prepared once from its table."""
 
@@ -167,27 +193,13 @@ class FieldCodec:
         values[1] = head
         return packer.pack(values)
 
-    def decode(self, head: int, values: list[Any]) -> BaseModel:
-        """Rebuild an instance without validation, from its fields alone."""
+    def decode(self, head: int, values: list[Any], first: int = 0) -> BaseModel:
+        """Rebuild an instance without validation, from its fields alone: `values[first:]`."""
         shape = self.shapes.get(head >> 1) or self.shape(head >> 1)
         fields_set = self.shape(values.pop()).fields_set if head & 1 else shape.fields_set
-        template, dicts, lists, names, gone, _ = shape
-        if len(values) != len(names):
+        if len(values) - first != len(shape.names):
             raise CorruptionError(f"A stored {self.cls.__name__} lacks some of its fields.")
-        state = template.copy()
-        for name in dicts:
-            state[name] = {}
-        for name in lists:
-            state[name] = []
-        for name, value in zip(names, values):  # noqa: B905 - checked above, 0.1 us cheaper
-            state[name] = value
-        for name in gone:
-            del state[name]
-        model = _new(self.cls)
-        _set_fields(model, state)
-        _set_fields_set(model, set(fields_set))
-        _set_extra(model, None if self.extra is None else {})
-        _set_private(model, None)
+        model: BaseModel = build(self.cls, shape, values, first, fields_set, self.extra is not None)
         return model
 
     def shape(self, mask: int) -> Shape:
@@ -285,7 +297,7 @@ def decode(data: bytes, unpacker: Unpacker) -> BaseModel:
     codec = FIELD_CODECS.get(values[0])
     if codec is None:
         raise newer(f"The model number {values[0]} of the stored value is unknown to this release.")
-    return codec.decode(values[1], values[2:])
+    return codec.decode(values[1], values, 2)
 
 
 def _blank(default: Any) -> tuple[type | None, Any]:
@@ -304,3 +316,9 @@ FIELD_CODECS = {
     for code, model in MODELS.items()
 }
 RULES = {codec.cls: _rule(codec) for codec in FIELD_CODECS.values()}
+
+
+try:
+    from threadkeep._core.codec._reading import build
+except ImportError:  # it could not be compiled
+    build = portable_build
