@@ -681,11 +681,13 @@ def _in_common(new: _New, rest: Sequence[int], seen: SeenSequence, offset: int) 
 
 
 def _is_apart(old: SeenSequence, value: list[Any]) -> bool:
-    """Return True for one new object of its own, not the last version in another form."""
-    items = value[:2]
-    if len(items) != 1 or not 1 < old.size <= _FEW:  # (`compare` notices other fragments)
+    """Return True for a few new objects of their own, not the last version in another form."""
+    items = value[: _FEW + 1]
+    if not 0 < len(items) <= min(_FEW, old.size - 1):  # (`compare` notices other fragments)
         return False
-    return is_state(items[0]) and id(items[0]) not in map(id, old.items)
+    if 4 * len(items) < old.size:  # as `compare`
+        return items[0] is not old.every[0] and items[-1] is not old.every[old.size - 1]
+    return all(map(is_state, items)) and {*map(id, items)}.isdisjoint(map(id, old.items))
 
 
 def _was_changed(exc: ThreadkeepError) -> bool:

@@ -21,10 +21,17 @@ from threadkeep._core.engine.snapshots import (
 def _lendable(engine: Engine, state: CheckpointSnapshot) -> dict[str, ChannelValue]:
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
-    intact = {name: held for name, held in state.values.items() if _shadow(held).holds()}
+    intact: list[tuple[str, ChannelValue]] = []
+    shadows: list[Shadow] = []
+    for name, held in state.values.items():
+        shadow = held.seen.shadow if isinstance(held, RunValue) else held.shadow
+        if shadow.holds():
+            intact.append((name, held))
+            shadows.append(shadow)
     # An object in two places is stored twice: a change must not show in both.
-    once = disjoint([_shadow(held) for held in intact.values()])
-    return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}
+    return {
+        name: held for (name, held), alone in zip(intact, disjoint(shadows), strict=True) if alone
+    }
 
 
 def in_fresh_container(held: ChannelValue) -> Any:
@@ -92,7 +99,3 @@ def longer(found: Elements, name: str, part: Grown) -> RunValue:
     weight = was.weight + sum([found.size(span) for span in rest])
     seen = was.seen.followed(new, shadow)
     return RunValue(refs.LIST, spans, seen, weight, {**was.raws, **raws})
-
-
-def _shadow(held: ChannelValue) -> Shadow:
-    return held.seen.shadow if isinstance(held, RunValue) else held.shadow

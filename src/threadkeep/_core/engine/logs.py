@@ -155,6 +155,7 @@ class OpenLogs:
 
     def note_tails(self, segments: Iterable[Segment]) -> None:
         """Remember stored segments; small ones are sealed later. The caller holds the lock."""
+        noted: dict[int, OpenLog] = {}
         for part in segments:
             number, start, count, data = part
             log = self._by_number.get(number)
@@ -177,6 +178,8 @@ class OpenLogs:
                 log.new_bytes += size
             tail[start] = part
             log.tail_stop = max(log.tail_stop, stop)
+            noted[number] = log
+        for number, log in noted.items():
             if log.is_ripe:
                 self._ripe[number] = log
 
