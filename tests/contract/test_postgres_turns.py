@@ -91,7 +91,7 @@ def test_no_commit_is_overtaken_again_and_again(isolation, attempts):
 
 @pytest.mark.parametrize("fault", ["terminate", "lose the answer"])
 def test_a_turn_whose_connection_is_lost(fault, monkeypatch):
-    """The commit goes on without locks, and is made once."""
+    """The commit continues without locks, and is made once."""
     real, schema, done = Turn.answer, empty_schema(), []
     with proxy(url()) as way, psycopg.connect(url(), autocommit=True) as db:
 

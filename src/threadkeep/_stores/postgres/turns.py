@@ -21,7 +21,6 @@ from threadkeep._stores.postgres.statement import DRIVER_ERRORS, Rows, Statement
 from threadkeep._stores.sync_bridge import result
 
 if TYPE_CHECKING:
-    from threadkeep._stores.postgres.backend import AsyncPostgresBackend
     from threadkeep._stores.postgres.connections import Answered
 
 _BEGIN = (
@@ -35,13 +34,14 @@ _COMMIT = Statement("COMMIT")
 class Turn:
     """The requests of one commit.
 
-    If a connection that holds locks fails, its locks are gone: the requests go on without them.
+    If a connection that holds locks fails, its locks are gone: the requests follow without them.
 
     Args:
+        backend: an `AsyncPostgresBackend`.
         was_refused: a move of this commit was refused before.
     """
 
-    def __init__(self, backend: AsyncPostgresBackend, *, was_refused: bool) -> None:
+    def __init__(self, backend: Any, *, was_refused: bool) -> None:
         self._backend = backend
         self._was_refused = was_refused
         self._lent: AbstractAsyncContextManager[Any] | None = None
@@ -51,14 +51,15 @@ class Turn:
     async def answer(self, request: Ask | MakeMoves) -> list[Any]:
         """Answer a request."""
         if isinstance(request, MakeMoves):
-            made = await self._backend.make(request.moves, self._over())
+            made: list[Any] = await self._backend.make(request.moves, self._over())
             self._was_refused = None in made
             return made
         if self._was_refused and self._conn is None:
             names = [read.thread for read in request.reads if type(read) is ReadHead]
             if names:
                 await self._begin(names)
-        return await self._backend.fetch(request.reads, self._over())
+        found: list[Any] = await self._backend.fetch(request.reads, self._over())
+        return found
 
     def _over(self) -> Answered | None:
         return None if self._conn is None else self._answered
@@ -74,7 +75,7 @@ class Turn:
 
     async def _answered(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         if self._conn is None:  # (it has ended meanwhile)
-            return await self._backend.answered(statements, isolation)
+            return await self._alone(statements, isolation)
         ends = isolation == NEWEST_STATE
         first, self._first = self._first, ()
         sent = [*first, *statements, _COMMIT] if ends else [*first, *statements]
@@ -85,10 +86,14 @@ class Turn:
             if not passes(error):
                 with self._backend.mapped_errors():
                     raise
-            return await self._backend.answered(statements, isolation)
+            return await self._alone(statements, isolation)
         if ends:
             await self.end()
         return rows[len(first) : len(first) + len(statements)]
+
+    async def _alone(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
+        rows: list[Rows] = await self._backend.answered(statements, isolation)
+        return rows
 
     async def end(self) -> None:
         """Release the locks."""
