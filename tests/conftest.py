@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-from collections import defaultdict
 
 from hypothesis import settings
-from kit.selection import FULL, SEED, drawn, settings_of
+from kit.selection import FULL, SEED, cases_left_out, settings_of
 
 FORKED = (
     "bench.measures.crowd",
@@ -18,24 +17,17 @@ FORKED = (
 )
 """What the children of the fork server have imported. (A process has one such server.)"""
 
-settings.register_profile("threadkeep", settings_of(quick=20, full=300))
+settings.register_profile("threadkeep", settings_of(quick=12, full=300))
 settings.load_profile("threadkeep")
 
 
 def pytest_configure(config):
-    mark = "drawn(count): run so many of the test's cases, drawn by the seed; all in a full run"
+    mark = "drawn(count): run so many of the test's cases; all in a full run"
     config.addinivalue_line("markers", mark)
 
 
 def pytest_collection_modifyitems(config, items):
-    marked = defaultdict(list)
-    for item in items:
-        if mark := item.get_closest_marker("drawn"):
-            marked[item.nodeid.split("[")[0], mark.args[0]].append(item)
-    left_out = set()
-    for (name, count), cases in marked.items():
-        left_out.update(set(cases) - set(drawn(cases, count, name)))
-    if left_out:
+    if left_out := cases_left_out(items):
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 

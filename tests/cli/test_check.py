@@ -160,7 +160,7 @@ def test_flipped_bytes_are_findings_or_no_database(path, capsys):
         ("UPDATE tk_checkpoints SET manifest = 5 WHERE thread = 2", "tk_checkpoints"),
         ("UPDATE tk_writes SET body = 'x' WHERE thread = 2", "tk_writes"),
         ("UPDATE tk_checkpoints SET ns = CAST(x'ff' AS TEXT) WHERE thread = 2", "wrong types"),
-        ("UPDATE tk_threads SET generation = 'x' WHERE number = 2", "its generation"),
+        ("UPDATE tk_threads SET generation = 'x' WHERE number = 2", "damaged: generation"),
     ],
 )
 def test_a_row_of_the_wrong_types_is_found_beside_other_damage(path, capsys, statement, told):

@@ -14,6 +14,7 @@ from kit.contract import Variant
 from kit.layers import Layered, ThroughCache, awaiting, stack_of
 from kit.postgres import url_for
 from kit.redis import url as redis_url
+from kit.selection import some
 from kit.tips import reading
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
@@ -305,7 +306,7 @@ def test_nothing_stale_is_read_whoever_writes(tmp_path, kind, seed):
         plain.setup()
         plain.clear_cache()  # (the database was emptied behind its back)
     with opened() as plain, opened(**more, working_set_bytes=0) as one, opened(**more) as other:
-        for number in range(1, 60):
+        for number in range(1, some(30, 60)):
             one_step(chance, chance.choice([plain, one, other]), number)
             with opened(working_set_bytes=0) as fresh:
                 expected = seen(fresh)

@@ -341,7 +341,6 @@ def one_step(chance, process, thread, number):
         process.save(number, size, thread)
 
 
-@pytest.mark.drawn(12)
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_stale_is_read_whoever_writes(store, kind, level, seed):
     chance, had = random.Random(seed), 0

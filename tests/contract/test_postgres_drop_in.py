@@ -448,6 +448,7 @@ async def test_64_runs_share_a_connection_to_save_and_use_all_of_the_pool_to_loa
 # -- forks -----------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads, on purpose
 @pytest.mark.parametrize("end", ["os._exit", "sys.exit"])
 def test_a_fork_while_pools_are_open(end, tmp_path):

@@ -176,7 +176,7 @@ def kinds():
     )
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("there", [monthly, plain, hashed, None])
 @pytest.mark.parametrize("saved", [monthly, plain, hashed])
 def test_partitions_are_restored_over_any_others(programs, tmp_path, saved, there):

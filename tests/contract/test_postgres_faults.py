@@ -335,6 +335,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(servers, "_PATIENCE", 0.05)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("face", FACES.values(), ids=FACES)
 async def test_a_server_that_falls_silent_keeps_nobody_waiting(face, impatient):
     options = {"schema": empty_schema(), "timeout": 0.3}

@@ -122,6 +122,7 @@ def pair():
         backend.close()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layout", [plain, monthly, hashed])
 def test_a_group_does_what_its_batches_do_one_by_one(layout, pair):
     draw, refusals = random.Random(layout.__name__), []

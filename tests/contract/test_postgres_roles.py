@@ -210,6 +210,7 @@ def others(made):
 INDEX = ("threadkeep_memory_messages", "threadkeep_memory_records")
 
 
+@pytest.mark.drawn(1)
 def test_a_role_sees_the_rows_of_its_tenant_alone(made):
     """The tables are those of the catalog: one without a policy is found here."""
     for name, at in made.urls.items():
@@ -224,6 +225,7 @@ def test_a_role_sees_the_rows_of_its_tenant_alone(made):
     assert bool(shared(made.own["ours"]["threads"])) == bool(made.options)
 
 
+@pytest.mark.drawn(1)
 def test_the_work_of_a_tenant_passes(made):
     one = Made(made.options)
     before = others(one)

@@ -275,6 +275,7 @@ def test_eviction_from_a_cache_is_no_cause_for_a_warning(caplog):
 # -- sentinels ---------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("face", ["blocking", "awaited"])
 def test_sentinels_name_the_promoted_replica(face):
     """One of them is enough to begin."""

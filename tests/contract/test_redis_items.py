@@ -8,6 +8,7 @@ import pytest
 import redis.asyncio
 from kit.redis import empty_prefix, url
 from kit.redis_servers import Server, cluster
+from kit.selection import some
 
 from threadkeep._stores.items.records import (
     Earlier,
@@ -123,6 +124,7 @@ def plain(answer):
     return round(answer, 5) if isinstance(answer, float) else answer
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_small_pages_answer_as_memory_does(seed, monkeypatch):
     for name in ("_PAGE", "_NAMESPACES", "_SPACES", "_EXPIRED", "_REMOVED"):
@@ -130,7 +132,7 @@ def test_small_pages_answer_as_memory_does(seed, monkeypatch):
     draw = random.Random(seed)
     backend = RedisBackend(url(), prefix=empty_prefix())
     both = [MemoryBackend().items(OPTIONS), backend.items(OPTIONS)]
-    for now in range(1, 80):
+    for now in range(1, some(40, 80)):
         change_both(draw, both, now)
         wanted = reads(draw, now)
         for read, *answers in zip(wanted, *(items.fetch(wanted) for items in both), strict=True):

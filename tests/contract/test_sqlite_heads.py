@@ -261,7 +261,6 @@ def is_sound(rows):
     return apart and all(len({*some}) == len(some) for some in numbers)
 
 
-@pytest.mark.drawn(24)
 @pytest.mark.parametrize("seed", range(80))
 def test_a_story_of_two_savers_is_that_of_one_in_memory(backend, other, seed, monkeypatch):
     """Also if few heads are remembered, and list few logs."""

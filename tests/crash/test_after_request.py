@@ -300,7 +300,7 @@ def uninterrupted(stores, conflicts, operation):
     return everything(fresh(scene.saver)), requests
 
 
-@pytest.mark.drawn(14)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("conflicts", ["fork", "raise"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: op.__name__)
 def test_failure_at_every_request(stores, operation, conflicts, cases):
@@ -435,7 +435,7 @@ def archive_rest(saver: Saver, scene: Scene) -> None:
     archive(saver, scene)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "operation",
     [offload, bring_back, fork, copy_thread, offload_less, archive_rest],

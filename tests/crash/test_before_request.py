@@ -253,7 +253,7 @@ def place(backend: Any, tmp_path: Path) -> Iterator[Place]:
     made.close()
 
 
-@pytest.mark.drawn(7)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("tidy", [*KEEPING, *REMOVING], ids=lambda tidy: tidy.__name__)
 def test_a_run_ends_as_if_nothing_had_been(
     place: Place, tidy: Any, tmp_path: Path, request: pytest.FixtureRequest

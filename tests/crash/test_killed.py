@@ -125,6 +125,7 @@ def kills(
             yield kill, saver
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("store", KILLS)
 def test_nothing_acknowledged_is_lost(nursery: Nursery, store: str, tmp_path: Path) -> None:
     threads = set()
@@ -146,7 +147,7 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
     assert len(nursery.told) > KILLS_A_STORE
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("nursery", [[COLLECTING]], indirect=True)
 @pytest.mark.parametrize("store", KILLS)
 def test_nothing_is_lost_that_was_to_be_kept(nursery: Nursery, store: str, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def redis_server() -> Iterator[redis_servers.Server]:
         yield server
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("back", [AFTER, 3], ids=["between two runs", "during a run"])
 @pytest.mark.parametrize("cache", CACHES)
 async def test_redis_without_an_append_only_file_is_killed(

@@ -53,7 +53,7 @@ def changes() -> Migrations:
     return migrations
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("store", SHARED)

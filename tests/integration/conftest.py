@@ -18,9 +18,9 @@ HERE = os.path.dirname(__file__)  # noqa: PTH120
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run each case on one or two of the stores, in a full run on all of them."""
+    """Run each case on one of the stores, in a full run on all of them."""
     own = [item for item in items if str(item.path).startswith(HERE)]
-    if left_out := stores_left_out(own, ("memory", "sqlite"), ("postgres", "redis")):
+    if left_out := stores_left_out(own, BACKENDS):
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 

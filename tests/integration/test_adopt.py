@@ -174,7 +174,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 # -- all of it ---------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, filled: Any) -> None:
@@ -191,7 +191,6 @@ def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, fille
         assert ours.check().ok
 
 
-@pytest.mark.drawn(20)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
     with official("memory", tmp_path) as (inner, _), MemorySaver() as ours:
@@ -214,7 +213,7 @@ def test_a_graph_goes_on_where_it_was(source: str, filled: Any) -> None:
             assert state.values["log"] == told("a", "b", "c", "d")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("source", SOURCES)
 async def test_awaited(source: str, saver: Any, filled: Any) -> None:
     given = filled(source).given
@@ -310,7 +309,6 @@ def test_the_source_is_not_changed(tmp_path: Path) -> None:
 # -- again, and in the middle ------------------------------------------------------------
 
 
-@pytest.mark.drawn(4)
 @pytest.mark.parametrize("source", SOURCES)
 def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) -> None:
     with official(source, tmp_path) as (inner, name):

@@ -64,6 +64,7 @@ def saved(cold: Path, conflicts: Any, at: frozenset[int]) -> int:
     return asked
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("conflicts", ["fork", "raise"])
 def test_once_or_twice_at_any_request(conflicts: str, tmp_path: Path) -> None:
     saved(tmp_path / "none", conflicts, frozenset())

@@ -57,6 +57,7 @@ def check(saver: Any, expected: dict[str, Any]) -> None:
     assert report.ok, report.findings
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("act", ["archive", "offload", "restore"])
 @pytest.mark.parametrize("name", SHARED)
 def test_a_thread_that_moves_is_not_what_was_lost(name: str, act: str, opened: Any) -> None:

@@ -95,7 +95,7 @@ def goes_on(saver: Any) -> None:
     assert saver.check().ok
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("target", SHARED)
 @pytest.mark.parametrize("source", SHARED)
 def test_a_bundle_of_any_store_fills_any_store(source: str, target: str, tmp_path: Path) -> None:
@@ -183,6 +183,7 @@ def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, s
         yield request.param, url
 
 
+@pytest.mark.drawn(1)
 def test_a_store_comes_back_from_its_own_format(own: Any, tmp_path: Path) -> None:
     name, url = own
     file = tmp_path / "backup"
@@ -197,6 +198,7 @@ def test_a_store_comes_back_from_its_own_format(own: Any, tmp_path: Path) -> Non
         goes_on(saver)
 
 
+@pytest.mark.drawn(1)
 def test_a_store_is_replaced_under_a_saver_that_has_it_open(own: Any, tmp_path: Path) -> None:
     """The saver remembers threads that are gone, and builds on none of them."""
     _, url = own
@@ -222,6 +224,7 @@ def test_a_store_is_replaced_under_a_saver_that_has_it_open(own: Any, tmp_path: 
         assert report.ok, report.findings
 
 
+@pytest.mark.drawn(1)
 def test_an_empty_store_is_filled_and_a_later_run_of_a_lost_thread_is_refused(
     own: Any, tmp_path: Path
 ) -> None:
@@ -257,6 +260,7 @@ class Interrupting:
             raise KeyboardInterrupt
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
 @pytest.mark.parametrize("old", [True, False])
 def test_an_interrupted_backup_leaves_what_was_there(

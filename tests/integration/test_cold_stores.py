@@ -82,7 +82,6 @@ def copy_by_backup(name: str, folder: Path) -> None:
 WAYS = [*[(name, False) for name in SHARED], ("sqlite", True)]
 
 
-@pytest.mark.drawn(8)
 @pytest.mark.parametrize(("name", "plainly"), WAYS)
 @pytest.mark.parametrize("kind", ["archived", "offloaded"])
 def test_a_copy_beside_its_original(

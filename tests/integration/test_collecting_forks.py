@@ -28,7 +28,6 @@ def _states(graph: Any, names: list[str]) -> dict[str, Any]:
     return {name: _shown(graph.get_state(at(name))) for name in names}
 
 
-@pytest.mark.drawn(4)
 @pytest.mark.parametrize("first", ["m", "a", "z"])
 def test_old_checkpoints_go_one_by_one(saver: Any, first: str) -> None:
     graph, names = _family(saver)

@@ -45,7 +45,6 @@ async def opened(backend: str, face: str, folder: Path) -> AsyncIterator[BaseChe
         yield WITH_TENANTS[face](saver)
 
 
-@pytest.mark.drawn(90)
 @pytest.mark.parametrize("face", WITH_TENANTS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)

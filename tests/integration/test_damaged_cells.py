@@ -166,7 +166,6 @@ def test_a_list_of_all_threads_names_the_damaged_checkpoint(
     assert [*saver.list(at("good"))]
 
 
-@pytest.mark.drawn(10)
 @pytest.mark.parametrize(("table", "column", "kind"), CELLS, ids=[" ".join(c) for c in CELLS])
 def test_a_damaged_cell(
     table: str, column: str, kind: str, opened: Callable[[], Any], tmp_path: Path

@@ -72,7 +72,6 @@ def damage(name: str, case: str, folder: Path) -> None:
     harm.execute(f"UPDATE {schema}.threads SET {POSTGRES[case]} WHERE thread_id = ?", "bad")
 
 
-@pytest.mark.drawn(5)
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
     with open_backend(name, tmp_path) as saver:
@@ -132,7 +131,6 @@ def test_a_walk_over_the_whole_store_skips_a_damaged_entry(name: str, tmp_path: 
 ARCHIVED = [("sqlite", case) for case in SQLITE] + CASES
 
 
-@pytest.mark.drawn(6)
 @pytest.mark.parametrize(("name", "case"), ARCHIVED)
 def test_a_damaged_entry_of_an_archived_thread_that_waits(
     name: str, case: str, tmp_path: Path

@@ -105,7 +105,6 @@ def test_vectors_without_an_item_are_left_out(tmp_path: Path) -> None:
         assert len(store.search((*NS, "0"), query="text")) == 1  # (as one without a vector)
 
 
-@pytest.mark.drawn(10)
 @pytest.mark.parametrize(("table", "column", "kind"), CELLS, ids=[" ".join(c) for c in CELLS])
 def test_a_damaged_cell_of_items(table: str, column: str, kind: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
@@ -143,7 +142,6 @@ def test_a_damaged_cell_of_items(table: str, column: str, kind: str, tmp_path: P
         assert store.get(("good", "1"), "k").value == {"text": "text 1"}
 
 
-@pytest.mark.drawn(10)
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("column", ["used", "expires", "size", "owner", "value"])
 def test_a_damaged_cached_value_is_a_miss(column: str, kind: str, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 CASES = [pytest.param(t, id=t.__name__.removeprefix("test_")) for t in ALL_DELTA_TESTS]
 
 
-@pytest.mark.drawn(16)
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)

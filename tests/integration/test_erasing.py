@@ -295,7 +295,7 @@ class Dying(Passing):
         return request()
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("forks", [False, True])
 @pytest.mark.parametrize("after", [False, True])
 def test_cut_off_anywhere_it_is_completed(tmp_path: Path, *, forks: bool, after: bool) -> None:

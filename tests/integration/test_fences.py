@@ -62,7 +62,6 @@ def log_of(graph: Any) -> Any:
 # -- conflicts="fork": both succeed, and neither has any part of the other -----------
 
 
-@pytest.mark.drawn(12)
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -179,7 +178,6 @@ def test_seeded_random_numbers_do_not_make_two_runs_one(pair: Any) -> None:
 # -- conflicts="raise": the later one is refused -------------------------------------
 
 
-@pytest.mark.drawn(12)
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("base", [[], ["base"]], ids=("fresh thread", "on a head"))
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -370,7 +368,6 @@ def test_subgraphs_with_a_memory_may_run_in_parallel(pair: Any) -> None:
 # -- deletion while a run is under way -----------------------------------------------
 
 
-@pytest.mark.drawn(12)
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("schema", SCHEMAS)

@@ -340,7 +340,7 @@ def test_a_run_at_an_older_checkpoint_keeps_its_window(plain: Any) -> None:
     assert plain.layers("t")[-1].messages == 4
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("is_collected", [False, True])
 def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collected: bool) -> None:
     chat, said = Chat(memory), talk(30)

@@ -50,7 +50,6 @@ class Forked:
         assert texts(memory.full_messages("t")) == texts([edited, *said[1:], *talk(1, 1000)])
 
 
-@pytest.mark.drawn(5)
 @pytest.mark.parametrize("strategy", [None, "theirs", "ours", "graph", lambda *_: None])
 @pytest.mark.parametrize("messages", [2, 10])
 def test_a_fork_that_alone_went_on(strategy: Any, messages: int) -> None:

@@ -102,7 +102,6 @@ def test_everything_is_the_same(backend: str, where: str, tmp_path: Path) -> Non
         assert (again.checkpoints, again.writes, again.unchanged) == (0, 0, len(expected))
 
 
-@pytest.mark.drawn(20)
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_people_do_with_graphs(name: str, where: str, tmp_path: Path) -> None:
@@ -270,6 +269,7 @@ class Dying(InMemorySaver):
         super().put_writes(*args)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("schema", [Talk, Delta])
 def test_interrupted_at_each_write(schema: Any) -> None:
     """The partial copy is an earlier state of the thread, and the next call completes it."""

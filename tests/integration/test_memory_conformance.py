@@ -20,7 +20,6 @@ async def test_published_suite(capability: Capability) -> None:
             await case(saver)
 
 
-@pytest.mark.drawn(16)
 @pytest.mark.parametrize("api", ["sync", "async"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_graphs(scenario: str, api: str) -> None:

@@ -128,6 +128,7 @@ async def test_a_long_turn_stays_within_the_window_of_awaiting_callers(checkpoin
         check_request(sent)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_what_was_summarised_in_a_turn_is_used_by_the_next(durability):
     counts = []

@@ -76,7 +76,6 @@ class Counting(Dying):
             self.bytes += sum([len(segment.data) for segment in change.segments])
 
 
-@pytest.mark.drawn(5)
 @pytest.mark.parametrize("target", BACKENDS)
 def test_from_any_store_into_any_other(saver: Any, target: str, tmp_path: Path) -> None:
     fill(saver)

@@ -308,7 +308,6 @@ async def _done(result: Any) -> None:
         await result
 
 
-@pytest.mark.drawn(40)
 @pytest.mark.parametrize("store", SHARED)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 async def test_pair(capability: str, mode: str, store: str, tmp_path: Path) -> None:
@@ -325,7 +324,6 @@ async def test_pair(capability: str, mode: str, store: str, tmp_path: Path) -> N
     assert is_shown(tmp_path) == []
 
 
-@pytest.mark.drawn(6)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("capability", ["runs", "interrupts", "forks", "archives"])
 def test_pair_with_an_option(capability: str, option: str, mode: str, tmp_path: Path) -> None:
@@ -335,7 +333,6 @@ def test_pair_with_an_option(capability: str, option: str, mode: str, tmp_path: 
     assert is_shown(tmp_path) == []
 
 
-@pytest.mark.drawn(4)
 @pytest.mark.parametrize("store", SHARED)
 def test_items_and_results(mode: str, store: str, tmp_path: Path) -> None:
     for whole, saver in opened(store, mode, tmp_path):

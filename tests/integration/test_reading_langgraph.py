@@ -58,6 +58,7 @@ async def listed(reader: Any, thread: str, **options: Any) -> list[Any]:
     return [one async for one in reader.alist(at(thread), **options)]
 
 
+@pytest.mark.drawn(1)
 async def test_everything_is_the_same(filled):
     saver, reader = filled
     page = await reader.threads.asearch(limit=200)
@@ -127,6 +128,7 @@ async def test_two_checkpoints_are_compared(filled):
     assert found.before.checkpoint == old.checkpoint["id"]
 
 
+@pytest.mark.drawn(1)
 async def test_savings_are_those_of_an_adoption(filled):
     """A sample takes the bytes that its threads take once they are adopted."""
     saver, reader = filled

@@ -192,6 +192,7 @@ async def test_lazy_through_a_saver_in_front(ours: Any, front: str, is_ours: boo
         saver.get_tuple(at(), values="late")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("is_ours", [True, False])
 async def test_lazy_layers(ours: Any, is_ours: bool) -> None:
     inner = ours if is_ours else InMemorySaver()

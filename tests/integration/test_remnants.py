@@ -87,7 +87,6 @@ BEFORE: dict[str, Callable[[Any, Path], Any]] = {
 }
 
 
-@pytest.mark.drawn(8)
 @pytest.mark.parametrize("what", BEFORE)
 def test_what_an_origin_said_after_a_fork(store: Any, tmp_path: Path, what: str) -> None:
     shown = family(store)

@@ -161,13 +161,13 @@ def test_a_file_that_was_replaced_is_opened_again(tmp_path: Any) -> None:
         assert new.get_state(at("t")).interrupts == graph_on(other).get_state(at("t")).interrupts
 
 
-def test_lost_connections_lose_no_save_there(pods: Any) -> None:
+def test_lost_connections_lose_no_save_there(pods: Any, monkeypatch: Any) -> None:
     savers = pods("postgres", mirror_back=True)
     db, new = savers[0].conn, graph_on(savers[1])
-    others = [one["pid"] for one in db.execute("SELECT pid FROM pg_stat_activity").fetchall()]
+    monkeypatch.setenv("PGAPPNAME", name := f"mirror of {os.getpid()}")  # (of later connections)
     new.invoke(said("one"), at("t"))
-    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE NOT pid = ANY(%s)"
-    assert db.execute(ended, (others,)).fetchall()
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    assert db.execute(ended, (name,)).fetchall()
     new.invoke(Command(resume="yes"), at("t"))
     written = [[one[1] for one in each.get_tuple(at("t")).pending_writes] for each in savers]
     assert written[0] == written[1]

@@ -54,21 +54,18 @@ def check(name: str, durability: str, api: str, saver: Any) -> None:
     assert saver.check().ok
 
 
-@pytest.mark.drawn(40)
 @pytest.mark.parametrize(("name", "durability", "api", "backend"), CASES)
 def test_scenario(name: str, durability: str, api: str, backend: str, tmp_path: Path) -> None:
     with open_backend(backend, tmp_path) as saver:
         check(name, durability, api, saver)
 
 
-@pytest.mark.drawn(10)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_crosswise(name: str, tmp_path: Path) -> None:
     with open_backend("sqlite", tmp_path) as saver:
         check(name, DEFAULT[name], "async", saver)
 
 
-@pytest.mark.drawn(10)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_with_unusual_options(name: str, tmp_path: Path) -> None:
     with open_backend("memory", tmp_path, **UNUSUAL) as saver:

@@ -221,7 +221,6 @@ LISTS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.drawn(30)
 @pytest.mark.parametrize("kind", LISTS)
 def test_list_finds_what_langgraphs_saver_finds(saver: Any, kind: str) -> None:
     theirs = InMemorySaver()

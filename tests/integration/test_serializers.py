@@ -90,7 +90,6 @@ def talk(graph: Any, turns: int) -> list[Any]:
     return [(s.values, s.next, s.metadata["step"]) for s in graph.get_state_history(at())]
 
 
-@pytest.mark.drawn(5)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", SERIALIZERS)
 def test_a_graph_s_states_are_langgraph_s(backend: str, name: str, tmp_path: Path) -> None:

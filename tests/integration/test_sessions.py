@@ -93,9 +93,6 @@ SYNC = ("LangGraph sqlite", "LangGraph postgres")
 ASYNC = ("OwnStore", "LangGraph aiosqlite", "LangGraph aiopostgres")
 
 
-pytestmark = pytest.mark.drawn(5)
-
-
 @pytest.fixture(params=[True, False], ids=["sync", "async"])
 def sync(request):
     return request.param

@@ -52,7 +52,6 @@ PLACES: dict[str, tuple[Callable[[Any], State], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.drawn(20)
 @pytest.mark.parametrize("made", [0, 1], ids=["read", "lent"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", PARTS)

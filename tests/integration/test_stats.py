@@ -265,6 +265,7 @@ def counting(saver: Any, steps: int, *, keep: bool, inner: bool = False) -> Any:
     return steps_of.compile(checkpointer=saver)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", [{"keep": True}, {"keep": False}, {"keep": True, "inner": True}])
 def test_full_copies_of_a_thread_that_takes_long_are_estimated(
     kind: Any, saver: Any, monkeypatch: pytest.MonkeyPatch

@@ -86,7 +86,6 @@ def plain(found: Any) -> Any:
     return found.split(":", maxsplit=1)[0] if isinstance(found, str) else found
 
 
-@pytest.mark.drawn(16)
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("subgraphs", [False, True])
 @pytest.mark.parametrize("mode", MODES, ids=str)

@@ -167,7 +167,6 @@ def test_no_call_reaches_another_tenant(
     assert saver.check().ok
 
 
-@pytest.mark.drawn(8)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_role_makes_every_call(saver_options: dict[str, Any], call: str, tmp_path: Path) -> None:
     """PostgreSQL lets it see the rows of its tenant alone (see `grant_role`)."""

@@ -113,7 +113,6 @@ def _shown(state: Any) -> Any:
     return state.values, state.next, tasks, state.metadata["step"], state.metadata["source"]
 
 
-@pytest.mark.drawn(9)
 @pytest.mark.parametrize("story", STORIES)
 def test_a_fork_is_what_a_copy_of_that_moment_is(saver: Any, story: str) -> None:
     make, before, after = STORIES[story]

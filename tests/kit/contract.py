@@ -1,10 +1,10 @@
-"""The contract on variants of a backend: in `make test` a part of it, in `make test-all` all.
+"""The contract on variants of a backend: in `make test` some cases, in `make test-all` all.
 
 A variant shares its logic with a configuration that runs the whole contract, and differs in how
 requests reach the server: a pool or client of the program, a timeout, a proxy, another version of
 the server, another layout of the tables. That it is wired rightly shows in one case for each
-kind of request, reply and error. The configurations that run everything are those whose code
-really differs:
+kind of request, reply and error: a quick run draws ten of these for each variant. The
+configurations that run everything are those whose code really differs:
 
     memory                       tests/contract/test_memory.py
     SQLite, a file               tests/contract/test_sqlite.py

@@ -101,7 +101,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[list
         yield backends, lambda: copy_rows(name, tmp_path, rows)
 
 
-@pytest.mark.drawn(24)
 @pytest.mark.parametrize(
     ("store", "seed"),
     [(name, seed) for name, count in STORES.items() for seed in range(count)],

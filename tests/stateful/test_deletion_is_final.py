@@ -288,7 +288,7 @@ def scenes(tmp_path: Path) -> Iterator[Callable[[str, str], Scene]]:
         yield make
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", BACKENDS)
@@ -328,7 +328,7 @@ async def test_a_thread_deleted_before_any_request_of_a_run_stays_deleted(
         await scene.check_a_run_begins_anew(durability)
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize(("way", "is_new"), TURNS)
 @pytest.mark.parametrize("name", BACKENDS)
@@ -448,6 +448,7 @@ with open_saver(sys.argv[1]) as saver:
 """
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", SHARED)
 def test_a_thread_that_another_process_deletes_stays_deleted(name: str, tmp_path: Path) -> None:
     chance = random.Random(f"{SEED} {name}")

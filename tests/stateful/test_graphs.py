@@ -14,7 +14,7 @@ from kit.selection import settings_of
 from .graphs.plan import EDITED, PLANS, Plan
 from .graphs.play import compare
 
-PROFILE = settings_of(quick=6, full=120, report_multiple_bugs=False)
+PROFILE = settings_of(quick=3, full=120, report_multiple_bugs=False)
 
 
 @PROFILE

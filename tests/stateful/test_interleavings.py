@@ -289,7 +289,6 @@ def small_seals(monkeypatch):
     monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
 
 
-@pytest.mark.drawn(30)
 @pytest.mark.parametrize(
     ("conflicts", "processes"),
     [("fork", (0, 0)), ("fork", (0, 1)), ("raise", (0, 1))],

@@ -690,7 +690,7 @@ class OnRedisFenced(OnRedis):
 
 
 PROFILE = settings_of(
-    quick=4, full=60, stateful_step_count=some(30, 60), report_multiple_bugs=False
+    quick=2, full=60, stateful_step_count=some(30, 60), report_multiple_bugs=False
 )
 
 

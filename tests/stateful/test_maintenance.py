@@ -380,7 +380,6 @@ def plans(requests: int) -> Iterator[dict[int, int]]:
                 yield {at: some, at + later: 1000}
 
 
-@pytest.mark.drawn(10)
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("run", [*RUNS, late], ids=lambda run: run.__name__)
 @pytest.mark.parametrize("maintenance", MAINTENANCE, ids=lambda one: one.__name__)

@@ -367,7 +367,7 @@ def _count(messages: Sequence[BaseMessage]) -> int:
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings_of(
-    quick=5,
+    quick=3,
     full=400,
     stateful_step_count=25,
     report_multiple_bugs=False,

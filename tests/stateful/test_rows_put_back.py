@@ -72,7 +72,7 @@ def _beside(backend: Any) -> Saver:
     return Saver(backend)
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("turns", range(3))
 @pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaiting"])
 @pytest.mark.parametrize("workers", CASES, ids=" ".join, indirect=True)

@@ -19,14 +19,14 @@ HERE = os.path.dirname(__file__)  # noqa: PTH120
 
 
 def pytest_collection_modifyitems(config, items):
-    """Run a third of each module's tests in a browser, in a full run all of them."""
+    """Run a fifth of each module's tests in a browser, in a full run all of them."""
     modules = defaultdict(list)
     for item in items:
         if str(item.path).startswith(HERE) and "browser" in item.fixturenames:
             modules[item.path.name].append(item)
     left_out = set()
     for name, own in modules.items():
-        left_out.update(set(own) - set(drawn(own, (len(own) + 2) // 3, name)))
+        left_out.update(set(own) - set(drawn(own, (len(own) + 4) // 5, name)))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

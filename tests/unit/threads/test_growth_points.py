@@ -17,6 +17,7 @@ def growth(count):
     return ThreadGrowth("t", tuple(steps), 0)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("count", [1, 2, POINTS - 1, POINTS, POINTS + 1, 100_000])
 def test_points_are_thinned_and_sums_stay(count):
     points = growth(count).points()

@@ -71,7 +71,7 @@ def containers(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 values = st.recursive(leaves, containers, max_leaves=25)
-examples = settings_of(quick=40, full=500, print_blob=True)
+examples = settings_of(quick=20, full=500, print_blob=True)
 
 
 @given(values)

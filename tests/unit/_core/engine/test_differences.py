@@ -147,7 +147,7 @@ EDITS = {
 }
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_is_still_there_is_kept(edit):
     old = objects(1000)

@@ -116,6 +116,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_step_costs_what_it_changes(grown, kind):
     change, first, most = CHANGES[kind]

@@ -32,6 +32,7 @@ def made():
     return Saver(backend), backend
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 34, 97, 300])
 @pytest.mark.parametrize("seed_at", [0, 20, 10_000])
 def test_as_with_langgraphs_saver(made, count, seed_at):

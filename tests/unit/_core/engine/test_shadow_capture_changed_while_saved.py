@@ -186,6 +186,7 @@ def torn(stored, switches):
     return row if sum(a != b for a, b in pairwise(row)) > 1 else None
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_stored_has_existed(kind):
     value, switches = KINDS[kind]()

@@ -325,6 +325,7 @@ HARD = {
 }
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", HARD)
 def test_effort_has_a_bound(name: str) -> None:
     a, b = HARD[name]()

@@ -122,7 +122,7 @@ def call_all(saver, name):
                 call(fresh(saver))
 
 
-@pytest.mark.drawn(20)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("seed", range(120))
 def test_an_altered_row(seed):
     chance = random.Random(seed)
@@ -138,7 +138,7 @@ def test_an_altered_row(seed):
     call_all(saver, name)
 
 
-@pytest.mark.drawn(15)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("seed", range(60))
 def test_an_error_or_the_very_checkpoint_that_was_put(seed):
     """A row's run decides if it counts, and only `check` verifies the run."""

@@ -41,7 +41,7 @@ def stored(saver):
     return [place for place in rows_of(saver) if not place[0].startswith(("run", "parent"))]
 
 
-@pytest.mark.drawn(20)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("seed", range(150))
 def test_what_was_sound_stays_and_the_rest_goes(seed, tmp_path):
     chance = random.Random(seed)
@@ -70,7 +70,7 @@ def test_what_was_sound_stays_and_the_rest_goes(seed, tmp_path):
     assert fresh(saver).check().ok
 
 
-@pytest.mark.drawn(10)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_file_holds_the_bytes_as_they_were(seed, tmp_path):
     chance = random.Random(seed)
