@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from contextlib import ExitStack, closing
+from time import monotonic
 
 import psycopg
 import pytest
@@ -136,3 +137,34 @@ async def test_awaited_commits_share_a_pool_of_one_connection():
         assert len(rows.checkpoints) == CLIENTS * COMMITS
         for backend in backends:
             await backend.close()
+
+
+def test_a_client_that_stops_in_its_turn_keeps_others_waiting_for_seconds_only(monkeypatch):
+    """The server ends its transaction, and it commits without locks when it continues."""
+    real, schema = Turn.answer, empty_schema()
+    holds, continues = threading.Event(), threading.Event()
+
+    async def answer(self, request):
+        if isinstance(request, MakeMoves) and self._conn is not None and not holds.is_set():
+            holds.set()
+            assert continues.wait(60)
+        return await real(self, request)
+
+    with (
+        closing(PostgresBackend(url(), schema=schema)) as first,
+        closing(PostgresBackend(url(), schema=schema)) as other,
+    ):
+        first.commit(batch(0))
+        other.commit(batch(1))
+        monkeypatch.setattr(Turn, "answer", answer)
+        stopped = threading.Thread(target=first.commit, args=(batch(2),))
+        stopped.start()
+        assert holds.wait(60)
+        begun = monotonic()
+        other.commit(batch(3))
+        waited = monotonic() - begun
+        continues.set()
+        stopped.join()
+        (rows,) = other.fetch([ReadThread("t")])
+        assert len(rows.checkpoints) == 4
+        assert waited < 20

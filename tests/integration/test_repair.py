@@ -368,6 +368,27 @@ def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
         assert {one.id for one in saver.threads.search().threads} == {"a", "b"}
 
 
+@pytest.mark.parametrize("name", ["postgres", "sqlite"])
+def test_a_damaged_entry_leaves_the_threads_that_share_its_segments_alone(
+    name: str, tmp_path: Path
+) -> None:
+    with open_backend(name, tmp_path) as saver:
+        graph(saver).invoke({"log": ["in"]}, at("a"))
+        for fork in ("f", "g"):
+            saver.threads.fork("a", None, fork)
+        harm = damaging(name, None, tmp_path)
+        if name == "sqlite":
+            harm.execute("UPDATE tk_threads SET ttl = -1 WHERE thread = ?", "a")
+        else:
+            schema = harm._names["c"].partition(".")[0]
+            harm.execute(f"UPDATE {schema}.threads SET ttl = -1 WHERE thread_id = %s", "a")
+        saver.delete_thread("f")
+        done = saver.threads.repair(file=tmp_path / "out.tkq")
+        assert [one.thread for one in done.repaired] == ["a"]
+        assert saver.check().ok
+        graph(saver).invoke({"log": ["more"]}, at("g"))
+
+
 def forget(name: str, folder: Path) -> None:
     """Remove the entry of one thread, and falsify the size of another."""
     harm = damaging(name, None, folder)

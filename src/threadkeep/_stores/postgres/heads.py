@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from threadkeep._core.engine import model, rule_reads
-from threadkeep._core.engine.heads import Head, sound
+from threadkeep._core.engine.heads import Head, readable, sound
 from threadkeep._core.engine.thread_entry import FIELDS, TIMES
 from threadkeep._stores import records
 from threadkeep._stores.postgres.statement import (
@@ -83,7 +83,7 @@ def _read_head(read: rule_reads.ReadHead) -> Query:
 
 def _read_family(read: rule_reads.ReadFamily) -> Query:
     def reply(results: Sequence[Rows]) -> list[Head]:
-        return [sound(head_of(unpack_text(row[0]), row)) for row in results[0]]
+        return [readable(head_of(unpack_text(row[0]), row)) for row in results[0]]
 
     return Query((Statement(_FAMILY, (name_of(read.heap),)),), reply)
 

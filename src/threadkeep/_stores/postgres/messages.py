@@ -107,6 +107,11 @@ async def sent_together(conn: _Conn | _AsyncConn, statements: Sequence[Statement
     return [await _rows(cursor) for cursor in cursors]
 
 
+async def sent_alone(conn: _Conn | _AsyncConn, statement: Statement) -> Rows:
+    """Return the rows of a statement, sent outside a pipeline."""
+    return await _rows(await _execute(conn, statement))
+
+
 _NO_PIPELINE = nullcontext()
 _COMMIT = Statement("COMMIT")
 

@@ -261,7 +261,7 @@ _MEANINGS: dict[str, Meaning] = {
     "XX002": (errors.CorruptionError, "Rebuild the index named in the message: REINDEX."),
 }
 # (a commit is idempotent, so it may be retried)
-_PASSING = ("08", "40", "57P")
+_PASSING = ("08", "25P03", "40", "57P")
 
 
 def passes(error: BaseException) -> bool:

@@ -15,7 +15,13 @@ import psycopg
 
 from threadkeep._core.engine.rule_reads import ReadHead
 from threadkeep._stores.committing import Ask, MakeMoves
-from threadkeep._stores.postgres.messages import NEWEST_STATE, has_begun, is_idle, sent_together
+from threadkeep._stores.postgres.messages import (
+    NEWEST_STATE,
+    has_begun,
+    is_idle,
+    sent_alone,
+    sent_together,
+)
 from threadkeep._stores.postgres.moves import lock
 from threadkeep._stores.postgres.statement import DRIVER_ERRORS, Rows, Statement, passes
 from threadkeep._stores.sync_bridge import result
@@ -23,11 +29,10 @@ from threadkeep._stores.sync_bridge import result
 if TYPE_CHECKING:
     from threadkeep._stores.postgres.connections import Answered
 
-_BEGIN = (
-    Statement(f"BEGIN ISOLATION LEVEL {NEWEST_STATE}"),
-    # (a process that stops in between loses its connection, so that others do not wait for it)
-    Statement("SET LOCAL idle_in_transaction_session_timeout = '2s'"),
-)
+_BEGIN = Statement(f"BEGIN ISOLATION LEVEL {NEWEST_STATE}")
+# A process that stops in between loses its connection, so that others do not wait for it. (Outside
+# a pipeline: psycopg ends one with a Flush, after which the server does not count the time.)
+_LIMIT = Statement("SET LOCAL idle_in_transaction_session_timeout = '2s'")
 _COMMIT = Statement("COMMIT")
 
 
@@ -69,7 +74,7 @@ class Turn:
         with self._backend.mapped_errors():
             self._conn = await self._lent.__aenter__()
         if is_idle(self._conn):
-            self._first = (*_BEGIN, *self._backend.before, lock(names))
+            self._first = (_BEGIN, *self._backend.before, lock(names))
         else:  # (the program's own transaction or pipeline)
             await self.end()
 
@@ -81,6 +86,8 @@ class Turn:
         sent = [*first, *statements, _COMMIT] if ends else [*first, *statements]
         try:
             rows = await sent_together(self._conn, self._backend.ready(sent))
+            if first and not ends:
+                await sent_alone(self._conn, _LIMIT)
         except DRIVER_ERRORS as error:
             await self.end()
             if not passes(error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._core.engine.heads import Head, sound
+from threadkeep._core.engine.heads import Head, readable
 from threadkeep._core.engine.thread_entry import AFTER_ALL, FIELDS, ID
 from threadkeep._stores.records import COLUMNS as _COLUMNS
 from threadkeep._stores.records import columns_of, mended
@@ -55,7 +55,7 @@ def read_head(db: sqlite3.Connection, thread: str) -> Head:
 
 def read_family(db: sqlite3.Connection, heap: int) -> list[Head]:
     """Read the heads of the threads that share a heap."""
-    return [sound(head_of(row)) for row in db.execute(_FAMILY, (heap,))]
+    return [readable(head_of(row)) for row in db.execute(_FAMILY, (heap,))]
 
 
 def heap_of(db: sqlite3.Connection, head: Head) -> int:

@@ -232,7 +232,8 @@ def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
     if whole.digests is not None:
         own[_DIGESTS] = whole.digests
     if whole.entry is not None:
-        own[_ENTRY] = whole.entry[1 : 1 + len(_SAVED)]
+        entry = whole.entry._replace(origin=whole.entry.origin or ())  # type: ignore[arg-type]  # (as stored)
+        own[_ENTRY] = entry[1 : 1 + len(_SAVED)]
     tables = (whole.segments, whole.checkpoints, whole.writes)
     rows = [[list(row) for row in table] for table in tables]
     return ormsgpack.packb([whole.thread, whole.deleted_at, *rows, own | more])
