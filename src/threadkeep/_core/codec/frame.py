@@ -154,11 +154,10 @@ def unpack(data: bytes, count: int | None = None) -> list[bytes]:
 
 
 def portable_split(data: bytes, count: int | None) -> list[bytes] | None:
-    """Return the elements of a plain frame; None if it takes a closer look."""
+    """Return the elements of a plain frame; None for another or a damaged one."""
     if data[:2] != _PLAIN or len(data) <= _HEADER or not is_intact(data):
         return None
-    body = data[_HEADER:]
-    return [body[1:]] if body[0] == count == 1 else None
+    return _split(data[_HEADER:], count)
 
 
 _HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(8)]
