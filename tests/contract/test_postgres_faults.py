@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 
 import psycopg
 import pytest
@@ -21,7 +22,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._stores import servers
 from threadkeep._stores.postgres import silence
-from threadkeep._stores.postgres.backend import AsyncPostgresBackend
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend, opened
 from threadkeep.errors import ReadOnlyError, ThreadExistsError, UnreachableError
 
 RUNS = 32
@@ -325,6 +326,33 @@ async def test_cancelled_calls_give_their_connections_back(more):
         found = [one.config async for one in saver.alist(place())]
         assert found[-1] == config
         assert (await saver.acheck()).ok
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_call_that_is_cancelled_as_it_gives_its_connection_to_another(own):
+    one = {"min_size": 1, "max_size": 1, "timeout": 5}
+    async with AsyncConnectionPool(url(), open=False, **one) as pool:
+        backend = opened(url(), **one).asynchronous if own else opened(pool)
+
+        async def call():
+            async with backend.lend():
+                await steps(4)
+
+        await call()  # (now the pool is open)
+        for before, after in product(range(8), range(12)):
+            first = asyncio.create_task(call())
+            await steps(before)
+            other = asyncio.create_task(call())
+            await steps(after)
+            first.cancel()
+            await other
+        await backend.close()
+
+
+async def steps(count):
+    """Let the event loop take some steps."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 # -- a server that accepts everything and answers nothing ------------------------------

@@ -206,6 +206,22 @@ def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Con
     return ConnectionPool(settings.conninfo, connection_class=kind, open=True, **arguments)
 
 
+class _LentSafely(AbstractAsyncContextManager[_AsyncConn]):
+    """A connection of an async pool, given back although the caller is cancelled meanwhile."""
+
+    # (a cancelled `putconn` loses a connection that it is handing to a waiting call)
+    __slots__ = ("_lent",)
+
+    def __init__(self, lent: AbstractAsyncContextManager[_AsyncConn]) -> None:
+        self._lent = lent
+
+    async def __aenter__(self) -> _AsyncConn:
+        return await self._lent.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> bool | None:  # noqa: PYI036 - passed on as it is
+        return await asyncio.shield(asyncio.create_task(self._lent.__aexit__(*error)))
+
+
 class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource):
     """A pool for each event loop, opened at its first use there."""
 
@@ -215,8 +231,11 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource
         super().__init__()
         self._settings = settings
 
+    def lend(self) -> AbstractAsyncContextManager[_AsyncConn]:
+        return _LentSafely(self._lent())
+
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[_AsyncConn]:
+    async def _lent(self) -> AsyncIterator[_AsyncConn]:
         pool = (await self._ready()).pool
         conn = await pool.getconn()  # (see `_Lent`)
         try:
@@ -312,7 +331,10 @@ class Given(ConnectionSource):
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         self._check_open()
-        return entered(self._given.connection()) if self._is_pool else self._alone()
+        if not self._is_pool:
+            return self._alone()
+        lent = entered(self._given.connection())
+        return _LentSafely(lent) if self.awaited else lent
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
