@@ -7,14 +7,17 @@ row names. Nothing is stored or deleted twice.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.backends import open_backend
-from kit.engine import Chain, config, everything
+from kit.engine import Chain, config, everything, run_config
 from kit.sync_face import FACES, SyncFace
+from langgraph.checkpoint.serde.types import RESUME
 
+from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.tips import MOST
 
 AT = config()
@@ -27,11 +30,14 @@ class Repeated:
     def __init__(self, saver: Any) -> None:
         self.between: Callable[[], object] = int
         for face in (saver.backend.face, saver.backend.asynchronous):
-            face.retried = self._repeat
+            face.retried = partial(self._repeat, face.count_retry)
 
-    async def _repeat(self, call: Callable[[], Awaitable[Any]], *_: object) -> Any:
+    async def _repeat(
+        self, count: Callable[[], None], call: Callable[[], Awaitable[Any]], *_: object
+    ) -> Any:
         await call()
         self.between()
+        count()
         return await call()
 
 
@@ -113,3 +119,31 @@ async def test_a_save_is_stored_once(savers: Any, face: Any, commits: int) -> No
     assert other.get_tuple(saved).checkpoint["channel_values"] == {"said": ["old", LONG, "new"]}
     assert len(other.get_tuple(AT).checkpoint["channel_values"]["said"]) == 3 + commits
     assert other.check().ok
+
+
+@pytest.mark.parametrize("commits", [1, MOST + 4])
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+async def test_a_later_answer_stays(savers: Any, face: Any, commits: int) -> None:
+    saver, other, repeated = savers
+    Chain(saver).put(said=["old"])
+    at = (await face(saver).aget_tuple(run_config())).config
+
+    def go_on() -> None:
+        for number in range(commits):
+            other.put_writes(at, [(RESUME, [number])], "task")
+
+    repeated.between = once(lambda: other.get_tuple(AT).pending_writes, go_on)
+    await face(saver).aput_writes(at, [(RESUME, ["first"])], "task")
+    assert other.get_tuple(AT).pending_writes == [("task", RESUME, [commits - 1])]
+    (rows,) = other.backend.fetch([ReadThread("t")])
+    assert len(rows.checkpoints[0].writes) == commits + 1
+
+
+def test_a_write_that_a_program_repeats_counts(savers: Any) -> None:
+    theirs, saver, _ = savers
+    at = Chain(saver).put(said=["old"])
+    saver.put_writes(at, [(RESUME, ["yes"])], "task")
+    for _ in range(MOST + 4):
+        theirs.put_writes(at, [(RESUME, ["no"])], "task")
+    saver.put_writes(at, [(RESUME, ["yes"])], "task")
+    assert theirs.get_tuple(AT).pending_writes == [("task", RESUME, ["yes"])]

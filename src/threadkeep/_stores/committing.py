@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.positions import placed_in
-from threadkeep._core.engine.rule_reads import ReadHead
+from threadkeep._core.engine.rule_reads import Planning, ReadHead
 from threadkeep._core.engine.rules import (
     addition,
     check_state,
     holds_surely,
     is_made,
+    is_stored,
     mends,
     move_of,
     only_adds,
@@ -118,13 +119,18 @@ def single(known: Heads, changes: Sequence[model.Change]) -> Move | None:
 
 
 def committing(
-    known: Heads, changes: Sequence[model.Change], *, shares_heaps: bool = True
+    known: Heads,
+    changes: Sequence[model.Change],
+    *,
+    shares_heaps: bool = True,
+    has_lost: Callable[[], bool] = bool,
 ) -> Asking[tuple[Results, Iterable[Head]]]:
     """Make changes, in order; return the refusal of each, and the heads to remember.
 
-    Without `shares_heaps`, a fork copies segments.
+    Without `shares_heaps`, a fork copies segments. `has_lost` returns True if an answer may have
+    been lost since the first move.
     """
-    group = _Group(known, len(changes), shares_heaps=shares_heaps)
+    group = _Group(known, len(changes), shares_heaps=shares_heaps, has_lost=has_lost)
     yield from group.read(_threads(changes))
     try:
         yield from group.plan(changes, range(len(changes)))
@@ -152,13 +158,16 @@ def _threads(changes: Iterable[model.Change]) -> dict[str, None]:
 class _Group:
     """Changes of one call: their heads as planned, and the moves that are not made yet."""
 
-    def __init__(self, known: Heads, count: int, *, shares_heaps: bool) -> None:
+    def __init__(
+        self, known: Heads, count: int, *, shares_heaps: bool, has_lost: Callable[[], bool]
+    ) -> None:
         self.results: Results = [None] * count
         self.heads: dict[str, Head] = {}
         self.stale: list[int] = []
         self.done: set[int] = set()  # changes that were made or refused
         self._known = known
         self._shares_heaps = shares_heaps
+        self._has_lost = has_lost
         self._sure: set[str] = set()  # threads whose heads were read or made in this call
         self._sent: set[str] = set()  # those of moves that were sent, whatever the answer
         self._refused: set[int] = set()  # changes whose last move was refused
@@ -308,9 +317,9 @@ class _Group:
             damage = [self._damaged[name] for name in names if name in self._damaged]
             if damage and not mends(change):
                 return damage[0].fresh()
-            if not damage and is_made(tip, self.heads[change.thread]):
-                return None
             try:
+                if not damage and (yield from self._finds_made(change, tip)):
+                    return None
                 shares, head_of = self._shares_heaps, self.heads.__getitem__
                 rule = move_of(change, head_of, tip, careful=True, shares_heaps=shares)
                 move = yield from _looked(rule)
@@ -330,16 +339,22 @@ class _Group:
             self._sure.difference_update(names)
         return StaleThreadError(thread=change.thread)
 
+    def _finds_made(self, change: model.Change, tip: int) -> Asking[bool]:
+        head = self.heads[change.thread]
+        if is_made(tip, head):
+            return True
+        return self._has_lost() and (yield from _looked(is_stored(change, head)))
 
-def _looked(rule: Any) -> Asking[Move | None]:
+
+def _looked(rule: Planning[T]) -> Asking[T]:
     """Run a rule, reading what it asks for."""
     replies: Any = None
     try:
         while True:
             replies = yield Ask(rule.send(replies))
     except StopIteration as done:
-        move: Move | None = done.value
-        return move
+        found: T = done.value
+        return found
 
 
 def carried_out(asking: Asking[T], answer: Callable[[Ask | MakeMoves], list[Any]]) -> T:

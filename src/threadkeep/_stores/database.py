@@ -113,14 +113,19 @@ class AsyncDatabase(_Commits, AsyncBackend):
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
-        move = single(self.heads, changes)
+        move, retries = single(self.heads, changes), self.retries
         if move is not None:
             (head,) = await self.make((move,))
             if head is not None:
                 self.heads.keep((head,))
                 return [None]
             self.heads.forget(move.old.thread)
-        steps = committing(self.heads, changes, shares_heaps=self.shares_heaps)
+        steps = committing(
+            self.heads,
+            changes,
+            shares_heaps=self.shares_heaps,
+            has_lost=lambda: self.retries != retries,
+        )
         refusals, known = await self.carried_out(steps, was_refused=move is not None)
         self.heads.keep(known)
         return refusals

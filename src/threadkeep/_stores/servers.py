@@ -69,7 +69,8 @@ class Retrying(Generic[S]):
         """The number of repeated calls since the store was opened."""
         return self._retries
 
-    def _count_retry(self, _: object) -> None:
+    def count_retry(self, _: object = None) -> None:
+        """Count a repeated call."""
         self._retries += 1
 
     async def pause(self, seconds: float) -> None:
@@ -99,7 +100,7 @@ class Retrying(Generic[S]):
             losses += lost
         tries = tenacity.AsyncRetrying(
             sleep=self._source.pause,
-            before=self._count_retry,
+            before=self.count_retry,
             retry=tenacity.retry_if_exception(self._passes),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
             stop=tenacity.stop_after_delay(_PATIENCE),

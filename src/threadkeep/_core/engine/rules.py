@@ -29,7 +29,7 @@ from threadkeep._core.engine.rule_reads import (
     family_of,
 )
 from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
-from threadkeep._core.engine.tips import after, names
+from threadkeep._core.engine.tips import MOST, after, names
 from threadkeep.errors import (
     ConflictError,
     StaleThreadError,
@@ -74,6 +74,20 @@ def move_of(
 def is_made(tip: int, stored: Head) -> bool:
     """Return True if the store has made the change of a tip already, and its answer was lost."""
     return tip in stored.tips or tip == stored.life
+
+
+def is_stored(change: model.Change, head: Head) -> Planning[bool]:
+    """As `is_made`, by the rows that a change adds, if the head may name later commits only."""
+    if not isinstance(change, model.Batch) or not only_adds(change) or len(head.tips) < MOST:
+        return False
+    writes = [row._replace(seq=0) for row in change.writes]
+    places = {(row.ns, row.id) for row in change.checkpoints}
+    places |= {(row.ns, row.checkpoint_id) for row in writes}
+    stored: set[model.CheckpointRow | model.WriteRow] = set()
+    for state in (yield [model.ReadCheckpoint(change.thread, *place) for place in places]):
+        if state.found is not None:
+            stored.update((state.found.row, *[row._replace(seq=0) for row in state.found.writes]))
+    return bool(places) and stored.issuperset((*change.checkpoints, *writes))
 
 
 def mends(change: model.Change) -> model.UnreadableRow | None:

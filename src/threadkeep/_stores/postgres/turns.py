@@ -93,6 +93,7 @@ class Turn:
             if not passes(error):
                 with self._backend.mapped_errors():
                     raise
+            self._backend.count_retry()
             return await self._alone(statements, isolation)
         if ends:
             await self.end()
