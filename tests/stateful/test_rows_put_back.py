@@ -34,7 +34,8 @@ FRONTS: dict[str, dict[str, Any]] = {
 CASES = [(name, front) for name in BACKENDS for front in FRONTS]
 CASES += [("postgres", "hot"), ("postgres", "hot alone")]
 PLACES = 8
-"""About the number of requests of a turn; after the last one, the loss is between two turns."""
+"""About the number of requests of a turn, of which layers need twice as many; after the last one,
+the loss is between two turns."""
 
 
 @pytest.fixture
@@ -80,7 +81,8 @@ async def test_rows_put_back_between_two_requests(
     workers: Any, turns: int, awaited: bool, request: pytest.FixtureRequest
 ) -> None:
     chance = random.Random(f"{SEED} {request.node.name}")
+    places = 2 * PLACES if "layered" in request.node.name else PLACES
     for _ in range(some(1, 3)):
-        copied = chance.choice((-1, chance.randrange(PLACES)))
-        back = chance.randrange(copied + 1, PLACES + 1)
+        copied = chance.choice((-1, chance.randrange(places)))
+        back = chance.randrange(copied + 1, places + 1)
         await workers().play(copied=copied, back=back, turns=turns, awaited=awaited)

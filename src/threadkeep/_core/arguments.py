@@ -29,6 +29,8 @@ from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 
 OWN_RUN = "__threadkeep_run"
 """Key of a config: an object of something other than a graph's run that saves under one life."""
+OWN_RECORD = "__threadkeep_record"
+"""Key of a config: the record of layered memory that a save refers to."""
 
 
 def place(config: RunnableConfig) -> CheckpointRef:
@@ -56,6 +58,11 @@ def head(thread: str) -> RunnableConfig:
 def saving_as(run: object, config: RunnableConfig) -> RunnableConfig:
     """Return the config of a call that is not a graph's, and belongs to this run."""
     return {**config, "configurable": {**config["configurable"], OWN_RUN: run}}
+
+
+def referring_to(record: str, config: RunnableConfig) -> RunnableConfig:
+    """Return the config of a save that is refused unless the thread has this record."""
+    return {**config, "configurable": {**config["configurable"], OWN_RECORD: record}}
 
 
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
@@ -130,8 +137,8 @@ def put(
     merged: Any = get_checkpoint_metadata(config, metadata)
     configurable = config["configurable"]
     by = RUNS.of(_run_of(configurable))
-    run = RUNTIME in configurable
-    return Put(target, above, copied, merged, frozenset(new), run=run, by=by)
+    run, record = RUNTIME in configurable, configurable.get(OWN_RECORD)
+    return Put(target, above, copied, merged, frozenset(new), run=run, record=record, by=by)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")

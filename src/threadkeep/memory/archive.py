@@ -133,6 +133,8 @@ class Archive(Delegate):
         record = replace(record, version=version)
         config, *more = records.to_put(thread, record, self.channel)
         config = config if run is None else arguments.saving_as(run, config)
+        if record.parent is not None:
+            config = arguments.referring_to(record.parent, config)
         yield from self._call("put", config, *more)
         self._records.put(thread, record.key, record)
         yield from self._index(thread, record)

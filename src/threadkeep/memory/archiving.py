@@ -227,9 +227,9 @@ class Archiving(Archive):
 
     def _first(self, seen: SeenCheckpoint) -> Operation[Record]:
         """Return the empty record that a thread begins with, the same in all processes."""
-        found = yield from self._record(seen.thread, seen.key)
+        found = yield from self._call("get_tuple", records.place(seen.thread, seen.key))
         if found is not None:
-            return found
+            return records.from_tuple(found)
         first = Record(key=seen.key, root=seen.key, created_at=seen.found.checkpoint["ts"])
         return (yield from self._add(seen.thread, None, first, seen.run))
 

@@ -220,6 +220,8 @@ class LayeredChanges(LayeredView):
         more["parents"] = {}
         more[POINTER] = "" if record is None else record.key
         above = config if seen is None else seen.found.config
+        if record is not None:
+            above = arguments.referring_to(record.key, above)
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
     def _found(self, config: Place) -> Operation[SeenCheckpoint]:

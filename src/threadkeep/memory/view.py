@@ -340,6 +340,7 @@ class LayeredView(Archiving):
         more = dict(metadata)
         if pointer is not None:
             more[POINTER] = pointer.key
+            config = arguments.referring_to(pointer.key, config)
         elif live:
             more[POINTER] = ""
         stored = yield from self._call(

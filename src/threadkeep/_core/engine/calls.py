@@ -25,6 +25,7 @@ class Put(NamedTuple):
     run: bool = False  # made by a run of a graph
     above: Sequence[CheckpointRef] = ()  # checkpoints that must exist
     edits: bool = False  # changes its parent, which must exist
+    record: str | None = None  # of layered memory, which must exist
     by: RunEntry | None = None  # the run of the graph
     life: int | None = None  # of the thread, if there is no run, as for a copy
 

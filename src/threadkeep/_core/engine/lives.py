@@ -17,7 +17,7 @@ from threadkeep._core.engine.model import ReadCheckpoint, ThreadState
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.snapshots import ITSELF, Noted, Task
 from threadkeep._core.engine.tips import Proof
-from threadkeep.errors import ConflictError, ThreadDeletedError
+from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadkeepError
 
 
 def of(engine: Engine, call: SaveCall) -> int | None:
@@ -91,7 +91,11 @@ def refuse_lost(
         return  # (the store refuses a batch of another life)
     needed = () if isinstance(call, PutWrites) else tasks
     if found is None or not {(w.task_id, w.run) for w in found.writes}.issuperset(needed):
-        raise ConflictError(
-            "The store has lost the checkpoint from which this run continues.",
-            hint="Run the thread again: it continues from its last stored checkpoint.",
-        ).at(**place.named())
+        raise lost(place)
+
+
+def lost(place: CheckpointRef) -> ThreadkeepError:
+    return ConflictError(
+        "The store has lost the checkpoint from which this run continues.",
+        hint="Run the thread again: it continues from its last stored checkpoint.",
+    ).at(**place.named())

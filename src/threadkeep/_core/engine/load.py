@@ -160,6 +160,9 @@ def _read(
                 known[name] = longer(found, name, part)
         values = {name: in_fresh_container(held) for name, held in known.items()}
         loaded = assemble(engine, stored, read, found, writes, values, _flags(call))
+    record = row.id if ns == model.LAYERS_NS else loaded.metadata.get(model.LAYERS_KEY)
+    if record:
+        memory.note_record(record, proof)
     if call.run:
         sound = read if engine.shapes is None else settled(read)
         for name, entry in sound.entries.items():

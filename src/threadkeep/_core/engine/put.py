@@ -80,6 +80,8 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
             return _writes_batch(engine, memory, call, proof)
     if call.above and parents.unknown(memory, call.above):
         return None
+    if call.record and call.record != memory.record:
+        return None
     parent = _known_parent(engine, memory, call)
     if call.parent is not None and (
         parent is None or not (parent.complete or not _lost(parent, call))
@@ -171,11 +173,27 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
         memory = _proven(engine, call, proof)
         if call.edits and parent is None:
             raise _removed(call)
+    record = call.record
+    if record and record != memory.record:
+        call = call.with_copies()
+        yield from _expect_record(engine, call.place, record)
     values = _NO_VALUES
     if parent is not None:
         values = yield from _recall(engine, memory, parent, call, proof, resume=attempt == 0)
     with memory.encoding:
         return _put_batch(engine, memory, call, proof, parent, values, join=attempt == 0)
+
+
+def _expect_record(engine: Engine, place: CheckpointRef, record: str) -> Operation[None]:
+    """Refuse a checkpoint of layered memory if the store has lost the messages archived before it.
+
+    The commit must prove the read too: a proof that the read refutes is refused.
+    """
+    reply, proof = yield from look(engine, CheckpointRef(place.thread, model.LAYERS_NS, record))
+    found = unless_hidden(reply.found)
+    if found is None:
+        raise lives.lost(place)
+    engine.memory(place.thread).note_record(found.row.id, proof)
 
 
 def _proven(engine: Engine, call: SaveCall, proof: Proof) -> ThreadMemory:

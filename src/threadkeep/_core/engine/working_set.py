@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep._core.engine.logs import Lock, OpenLogs
-from threadkeep._core.engine.model import NESTED, Batch, HeadFence, Segment, ThreadState
+from threadkeep._core.engine.model import (
+    LAYERS_NS,
+    NESTED,
+    Batch,
+    HeadFence,
+    Segment,
+    ThreadState,
+)
 from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
     StoredObject,
@@ -59,6 +66,7 @@ class ThreadMemory:
         self.recent = RecentValues(self._lock, self.logs)
         self.states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
         self._states_bytes = 0  # of what each holds beyond the one before
+        self.record: str | None = None  # of layered memory: the last one that was seen stored
         self.newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of forking runs, oldest first. They outlive the states and the
@@ -104,7 +112,7 @@ class ThreadMemory:
             self.recent.clear()
             self.states.clear()
             self._states_bytes = self.newest_bytes = 0
-            self._head = None
+            self._head = self.record = None
             self.reported = NOTHING_REPORTED
             self.proof = Proof.of(state)
             self.logs.follow(state.logs)
@@ -136,6 +144,12 @@ class ThreadMemory:
             if proof is self.proof:
                 self.added += size + (len(placed) + len(known)) * _ENTRY_WEIGHT
                 self.recent.remember(placed, known)
+
+    def note_record(self, record: str, proof: Proof) -> None:
+        """Note that the store has a record of layered memory, as `proof` proves."""
+        with self._lock:
+            if proof is self.proof:
+                self.record = record
 
     def newest(self, ns: str) -> CheckpointSnapshot | None:
         """Return the snapshot that was remembered last in the namespace."""
@@ -172,6 +186,8 @@ class ThreadMemory:
             if reported is not None:
                 self.reported = reported
             own_id, left = state.id, None
+            if state.ns == LAYERS_NS:
+                self.record = own_id
             if fence is not None:
                 left = self._left(state, fence, begins=begins)
             if not state.ns and not state.flags & NESTED and (self._head or "") < own_id:
