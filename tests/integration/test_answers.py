@@ -26,6 +26,7 @@ from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import KeyRing
+from threadkeep._core.langgraph_internals import NO_TASK
 from threadkeep.errors import (
     InvalidArgumentError,
     StateError,
@@ -122,6 +123,25 @@ def test_after_a_resume_that_names_no_interrupt(saver: Any) -> None:
     assert asked(graph.invoke(None, CONFIG)) == ["z"]
     answer(saver, "z")
     assert said(graph.invoke(None, CONFIG)) == [("x", "first"), ("y", "Y"), ("z", "Z")]
+
+
+def test_a_question_waits_if_it_was_stored_before_the_answer_of_its_run(saver: Any) -> None:
+    """Threads of LangGraph store both at the same time."""
+    graph, put_writes = built(saver, a=asks("x", "y")), saver.put_writes
+    held: list[Any] = []
+
+    def late(config: Any, writes: Any, task: str, path: str = "") -> None:
+        if task == NO_TASK:
+            held.append((config, writes, task, path))
+            return
+        put_writes(config, writes, task, path)
+        while held:
+            put_writes(*held.pop())
+
+    graph.invoke({"said": []}, CONFIG)
+    saver.put_writes = late
+    graph.invoke(Command(resume="first"), CONFIG)
+    assert list(open_questions(saver)) == ["y"]
 
 
 def test_tasks_that_were_sent(saver: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
@@ -25,6 +26,7 @@ from threadkeep._core.engine.model import (
     HeadFence,
     ScanCheckpoints,
     StoredCheckpoint,
+    WriteRow,
     WritesFence,
 )
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_checkpoint
@@ -75,7 +77,7 @@ class _Task(NamedTuple):
     id: str
     path: str
     asked: Sequence[Any]
-    asked_at: int  # `seq` of the row with its questions
+    asked_in: WriteRow | None  # the row with its questions
     answers: Sequence[Any]  # stored ones
     is_answered: bool  # since it asked
 
@@ -263,8 +265,7 @@ def _head(found: Sequence[tuple[StoredCheckpoint, load.Loaded]]) -> _Head:
     pending = {}
     for above in tasks:
         if above.stored is root:
-            # (`Command(resume=value)` stored an answer, and its run has not come to the task)
-            is_given = is_common and common > above.asked_at
+            is_given = is_common and _is_unused(common, above.asked_in)
             for asked in above.asked:
                 id = _field(asked, "id", "")
                 own, task, at = owners[id]
@@ -286,11 +287,19 @@ def _tasks(stored: StoredCheckpoint, loaded: load.Loaded) -> Iterable[_Task]:
         yield _Task(stored, task, paths[task], asked, at, answers, is_answered)
 
 
-def _last(stored: StoredCheckpoint, task: str, channel: str) -> int:
-    """Return the `seq` of the last row in which a task wrote to a channel, or -1."""
+def _is_unused(common: WriteRow | None, asked: WriteRow | None) -> bool:
+    """Return True if `Command(resume=value)` stored an answer, and its run has not asked since.
+
+    Of one run, either may be stored first.
+    """
+    return bool(common and asked and common.run != asked.run and common.seq > asked.seq)
+
+
+def _last(stored: StoredCheckpoint, task: str, channel: str) -> WriteRow | None:
+    """Return the last row in which a task wrote to a channel, or None."""
     own = [row for row in stored.writes if row.task_id == task]
-    wrote = [row.seq for row in own if any(w.channel == channel for w in unpack_writes(row))]
-    return max(wrote, default=-1)
+    wrote = [row for row in own if any(w.channel == channel for w in unpack_writes(row))]
+    return max(wrote, key=attrgetter("seq"), default=None)
 
 
 def _many(values: Any) -> list[Any]:
