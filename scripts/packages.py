@@ -25,18 +25,22 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = "src/threadkeep"
 BUILT = ("__pycache__", "*.so", "*.pyd")
-MODULES = ("codec._reading", "engine._identity", "engine._records", "engine._wire")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PARTS = [*chain.from_iterable(PROJECT["tool"]["threadkeep"]["compiled"].values())]
+SHARED = "threadkeep__mypyc"  # the code of the compiled Python modules
 ABOUT = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
 LOOK = """
 import importlib.util, sys, threadkeep
 print(threadkeep.__file__)
 for name in sys.argv[1:]:
-    if importlib.util.find_spec(f"threadkeep._core.{name}"):
+    found = importlib.util.find_spec("threadkeep." + name.replace("/", "."))
+    if found and found.origin.endswith((".so", ".pyd")):
         print(name)
 """
 SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
@@ -106,7 +110,7 @@ def check_wheel(wheel: Path, parts: set[str]) -> list[str]:
         compare(wheel, {*compiled}, set())
     else:
         names = {name.partition(".")[0] for name in compiled}
-        compare(wheel, names, {f"threadkeep/_core/{name.replace('.', '/')}" for name in MODULES})
+        compare(wheel, names, {SHARED, *[f"threadkeep/{name}" for name in PARTS]})
     return compiled
 
 
@@ -128,10 +132,10 @@ def try_readme(kind: str) -> None:
     python = (sys.executable, "-I", "-X", "utf8")  # (-I: without PYTHONPATH)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        file, *compiled = run(*python, "-c", LOOK, *MODULES, cwd=folder).split("\n")
+        file, *compiled = run(*python, "-c", LOOK, *PARTS, cwd=folder).split("\n")
         if Path(file).is_relative_to(ROOT / "src"):
             sys.exit(f"{file} is the checkout, not an installed package.")
-        wanted = [*MODULES] if kind == "compiled" else []
+        wanted = PARTS if kind == "compiled" else []
         if list(filter(None, compiled)) != wanted:
             sys.exit(f"{file} has the compiled modules {compiled}, not {wanted}.")
         run(*python, "-c", program, cwd=folder)
@@ -151,7 +155,7 @@ def linked(name: str, text: str, url: str, ref: str) -> str:
 
 def sbom() -> dict[str, object]:
     """Return the libraries that requirements/extras.txt locks, as parts of threadkeep."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = PROJECT["project"]
     lock = (ROOT / "requirements" / "extras.txt").read_text(encoding="utf-8")
     locked = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)
     licence = {"licenses": [{"license": {"id": project["license"]}}]}

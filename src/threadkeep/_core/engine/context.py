@@ -47,9 +47,10 @@ from threadkeep._core.engine.snapshots import (
     RunValue,
     cell_value,
 )
+from threadkeep._core.engine.thread_memory import ThreadMemory
 from threadkeep._core.engine.thread_summary import Reported
 from threadkeep._core.engine.tips import Look, Proof
-from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
+from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep.errors import (
     CheckpointNotFoundError,
     CorruptionError,

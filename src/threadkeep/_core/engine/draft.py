@@ -52,8 +52,8 @@ from threadkeep._core.engine.snapshots import (
     StoredValue,
     cell_value,
 )
+from threadkeep._core.engine.thread_memory import ThreadMemory
 from threadkeep._core.engine.tips import Proof
-from threadkeep._core.engine.working_set import ThreadMemory
 from threadkeep._core.langgraph_internals import START
 from threadkeep.errors import ThreadkeepError, UnserializableError
 

@@ -59,7 +59,7 @@ class Load(NamedTuple):
     place: CheckpointRef
     run: bool = False
     nested: bool = False
-    by: object = None  # identifies the run of the graph
+    by: Any = None  # identifies the run of the graph
 
 
 @quick

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from threadkeep._core.engine.model import ReadCheckpoint, StoredCheckpoint
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation, fetch_checkpoint
 from threadkeep._core.engine.rows import created_at
-from threadkeep._core.engine.working_set import ThreadMemory
+from threadkeep._core.engine.thread_memory import ThreadMemory
 from threadkeep.errors import InvalidArgumentError
 
 

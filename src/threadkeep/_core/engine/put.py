@@ -51,8 +51,8 @@ from threadkeep._core.engine.snapshots import (
     LoadEntry,
     own_copy,
 )
+from threadkeep._core.engine.thread_memory import ThreadMemory
 from threadkeep._core.engine.tips import Link, Proof
-from threadkeep._core.engine.working_set import ThreadMemory
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     BackendError,

@@ -282,7 +282,7 @@ class ChannelEntry(NamedTuple):
 class Manifest(NamedTuple):
     """A checkpoint without its identity: format `v`, channels, and versions seen by nodes."""
 
-    v: int
+    v: Any  # (an int, as LangGraph saves it; kept as it is)
     entries: Mapping[str, ChannelEntry] = _NONE
     seen: Mapping[str, Versions] = _NONE
     updated: list[str] | bool | None = False  # `updated_channels`; False if absent

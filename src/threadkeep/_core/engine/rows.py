@@ -95,7 +95,7 @@ def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
     return {stored.row.ns: stored.row.id for stored in visible(checkpoints)}
 
 
-def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
+def pack_metadata(metadata: dict[Any, Any], codec: Codec) -> tuple[str, bytes | None]:
     """Return metadata as JSON text, and as the codec's bytes if JSON cannot hold it.
 
     It comes back as from JSON, as with LangGraph's savers. Values that those of SQLite and
@@ -122,7 +122,7 @@ PLAIN_METADATA = re.compile(
 _USUAL = ("source", "step", "parents")
 
 
-def _plain_text(metadata: dict[str, Any]) -> str | None:
+def _plain_text(metadata: dict[Any, Any]) -> str | None:
     """Return the JSON of words and numbers in half the time, or None for other metadata."""
     if len(metadata) == len(_USUAL) and tuple(metadata) == _USUAL:
         source, step, parents = metadata.values()

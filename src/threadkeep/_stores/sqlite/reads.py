@@ -232,9 +232,9 @@ class _Finder:
     Neighbouring checkpoints share their keyframe, which is read once.
     """
 
-    def __init__(self, db: sqlite3.Connection, thread: str, number: int, heap: int) -> None:
+    def __init__(self, db: sqlite3.Connection, thread: str, number: int, heap: Any) -> None:
         self._db = db
-        self._thread, self._number, self._heap = thread, number, heap
+        self._name, self._number, self._heap = thread, number, heap
         self._keyframes: dict[tuple[int, int], model.Segment | None] = {}
 
     def stored(self, row: model.CheckpointRow) -> model.StoredCheckpoint:
@@ -242,7 +242,7 @@ class _Finder:
         writes = tuple(map(records.write_row, self._db.execute(_WRITES, key)))
         child = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
         first = records.child(child) if child else None
-        return model.StoredCheckpoint(self._thread, row, self.keyframe(row), writes, first)
+        return model.StoredCheckpoint(self._name, row, self.keyframe(row), writes, first)
 
     def keyframe(self, row: model.CheckpointRow, *, skip: bool = False) -> model.Segment | None:
         place = (row.key_log, row.key_pos)
@@ -354,7 +354,7 @@ def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[An
             yield _METADATA.format("", "type <> 'text' AND value = ?"), [key, value]
 
 
-def _fits(value: float) -> bool:
+def _fits(value: Any) -> bool:
     return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
 
 

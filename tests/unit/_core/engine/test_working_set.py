@@ -13,7 +13,8 @@ from langchain_core.messages import HumanMessage
 from threadkeep import MemorySaver
 from threadkeep._core.engine.model import HeadFence, ThreadState
 from threadkeep._core.engine.snapshots import CheckpointSnapshot
-from threadkeep._core.engine.working_set import ThreadMemory, WorkingSet
+from threadkeep._core.engine.thread_memory import ThreadMemory
+from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep.errors import ThreadDeletedError
 
 LONG = "x" * 90
