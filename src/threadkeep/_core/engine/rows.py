@@ -154,7 +154,7 @@ def _with_json_containers(value: Any, level: int = 0) -> Any:
     return value
 
 
-def _readable(metadata: dict[str, Any]) -> str:
+def _readable(metadata: dict[Any, Any]) -> str:
     """Return JSON of the metadata, with the parts that JSON cannot hold as text."""
     plain = {}
     for key, value in metadata.items():
