@@ -34,8 +34,8 @@ FRONTS: dict[str, dict[str, Any]] = {
 CASES = [(name, front) for name in BACKENDS for front in FRONTS]
 CASES += [("postgres", "hot"), ("postgres", "hot alone")]
 PLACES = 8
-"""About the number of requests of a turn, of which layers need twice as many; after the last one,
-the loss is between two turns."""
+"""About the number of requests of a turn (layers need twice as many); after the last one, the loss
+is between two turns."""
 
 
 @pytest.fixture
