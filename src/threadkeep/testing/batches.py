@@ -335,6 +335,7 @@ class FenceContract(Contract):
         """`WritesFence` fails on a write row of another run with a `seq` above `seen`."""
         self.put(checkpoints=(checkpoint(1),), writes=(write(1, run=run), write(1, run=run)))
         seen = self.stored(1).writes[-1].seq
+        self.put(writes=(write(2, run=5),))  # (now the thread's last write is a later one)
         for other in {0, 7, 8} - {run}:
             for last in (0, seen - 1):
                 fence = WritesFence("", uid(1), run=other, seen=last)

@@ -287,8 +287,9 @@ class ForkContract(Contract):
         self.refuses(self.fork(target=THREAD), ThreadExistsError)
         self.drop(FORK)
         self.put(thread=FORK, segments=(segment(0, log=9),), writes=(write(3),))
-        before = self.state(thread=FORK).generation
+        before, of_origin = self.state(thread=FORK).generation, self.everything()
         self.commit(self.fork())
+        assert self.everything() == of_origin
         assert self.state(thread=FORK).deleted_at == 0
         assert self.state(thread=FORK).generation > before
         assert self.head(thread=FORK) == uid(2)
@@ -314,12 +315,14 @@ class ForkContract(Contract):
             FORK, "created", NOW - 5, NOW - 5, labels=('"old"',), pinned=True, ttl=5
         )
         self.put(thread=FORK, entry=before)
+        self.put(entry=before._replace(thread=THREAD, labels=('"mine"', '["user_id","u1"]')))
+        of_origin = self.entry()
         entry = ThreadEntry(
             FORK, "forked", NOW + 9, NOW + 9, 5, waits_at=uid(2), origin=(THREAD, uid(2))
         )
         self.commit(self.fork(entry=entry))
         assert self.known(FORK)._replace(revision=0) == entry
-        assert self.entry() is None
+        assert self.entry() == of_origin
 
     def test_forks_outlive_the_backend(self) -> None:
         """Forks and shared segments are still stored after `close` and reopening."""

@@ -230,7 +230,7 @@ class Contract:
         except error:
             pass
         else:
-            pytest.fail(f"The backend accepted this change; raise {error.__name__}: {change}")
+            pytest.fail(f"This change must raise {error.__name__}, but was made: {change}")
         told = "The backend refused a change and made a part of it; undo all of it"
         assert self.rows(thread) == before, told
         assert self.everything(thread) == data, told
