@@ -147,7 +147,8 @@ class Move(NamedTuple):
     - the rows of `copies` are added, unchanged;
     - rows are dropped, hidden and replaced; missing ones are left out;
     - rows are added. Writes have their `seq`. Added segments overlap no others. Checkpoints replace
-      by (ns, id), labels by `label_prefix`. Segments belong to the heap of the new head;
+      by (ns, id), labels by `label_prefix`. Segments are added to the heap of the new head, and
+      dropped from it;
     - the heads become the new ones.
     """
 
