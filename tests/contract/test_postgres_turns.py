@@ -1,7 +1,12 @@
 """Many clients that commit to one thread of PostgreSQL take turns after a refusal."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from time import monotonic
 
@@ -9,10 +14,13 @@ import psycopg
 import pytest
 from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
+from kit.redis_servers import until
+from kit.rows import place, put
 from kit.tips import link
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep import PostgresSaver
 from threadkeep._core.engine.model import Batch, ReadThread
 from threadkeep._stores.committing import MakeMoves
 from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
@@ -168,3 +176,47 @@ def test_a_client_that_stops_in_its_turn_keeps_others_waiting_for_seconds_only(m
         (rows,) = other.fetch([ReadThread("t")])
         assert len(rows.checkpoints) == 4
         assert waited < 20
+
+
+CLIENT = """
+import sys
+from kit.rows import place, put
+from threadkeep import PostgresSaver
+
+where, schema = sys.argv[1:]
+with PostgresSaver(where, schema=schema, application_name=schema) as saver:
+    put(saver, place(), {"value": 0})
+    print("ready", flush=True)
+    sys.stdin.readline()
+    put(saver, place(), {"value": 1})
+"""
+
+
+def test_a_client_that_stops_while_it_waits_for_its_turn_does_not_keep_it():
+    """The server gives it the lock, and ends its transaction."""
+    schema = empty_schema()
+    waits = "SELECT FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+    command = [sys.executable, "-c", CLIENT, url(), schema]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    where = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with (
+        PostgresSaver(url(), schema=schema) as other,
+        psycopg.connect(url()) as rival,
+        psycopg.connect(url(), autocommit=True) as db,
+        subprocess.Popen(command, **pipes, env=where) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert client.stdout.readline() == b"ready\n"
+        put(other, place(), {"value": 2})
+        rival.execute(f"SELECT FROM {schema}.threads FOR NO KEY UPDATE")
+        client.stdin.write(b"\n")
+        client.stdin.flush()
+        until(lambda: db.execute(waits, [schema]).fetchall())
+        client.send_signal(signal.SIGSTOP)
+        rival.rollback()
+        try:
+            pool.submit(put, other, place(), {"value": 3}).result(20)
+        finally:
+            client.send_signal(signal.SIGCONT)
+        assert client.wait(60) == 0
+        assert len([*other.list(place())]) == 4

@@ -109,6 +109,7 @@ async def sent_together(conn: _Conn | _AsyncConn, statements: Sequence[Statement
 
 async def sent_alone(conn: _Conn | _AsyncConn, statement: Statement) -> Rows:
     """Return the rows of a statement, sent outside a pipeline."""
+    _prepare(conn)
     return await _rows(await _execute(conn, statement))
 
 

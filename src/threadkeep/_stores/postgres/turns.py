@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 
 from threadkeep._core.engine.rule_reads import ReadHead
 from threadkeep._stores.committing import Ask, MakeMoves
@@ -29,10 +30,10 @@ from threadkeep._stores.sync_bridge import result
 if TYPE_CHECKING:
     from threadkeep._stores.postgres.connections import Answered
 
-_BEGIN = Statement(f"BEGIN ISOLATION LEVEL {NEWEST_STATE}")
-# A process that stops in between loses its connection, so that others do not wait for it. (Outside
-# a pipeline: psycopg ends one with a Flush, after which the server does not count the time.)
+# A process that stops in between loses its connection, so that others do not wait for it. (The
+# server counts the time after an answer outside a pipeline: psycopg ends one with a Flush.)
 _LIMIT = Statement("SET LOCAL idle_in_transaction_session_timeout = '2s'")
+_BEGIN = Statement(f"BEGIN ISOLATION LEVEL {NEWEST_STATE}")
 _COMMIT = Statement("COMMIT")
 
 
@@ -51,7 +52,7 @@ class Turn:
         self._was_refused = was_refused
         self._lent: AbstractAsyncContextManager[Any] | None = None
         self._conn: Any = None  # the one that holds locks, or will: see `_first`
-        self._first: Sequence[Statement] = ()  # to send before others: they take the locks
+        self._first: Statement | None = None  # to send before others: it takes the locks
 
     async def answer(self, request: Ask | MakeMoves) -> list[Any]:
         """Answer a request."""
@@ -74,7 +75,7 @@ class Turn:
         with self._backend.mapped_errors():
             self._conn = await self._lent.__aenter__()
         if is_idle(self._conn):
-            self._first = (_BEGIN, *self._backend.before, lock(names))
+            self._first = lock(names)
         else:  # (the program's own transaction or pipeline)
             await self.end()
 
@@ -82,11 +83,17 @@ class Turn:
         if self._conn is None:  # (it has ended meanwhile)
             return await self._alone(statements, isolation)
         ends = isolation == NEWEST_STATE
-        first, self._first = self._first, ()
-        sent = [*first, *statements, _COMMIT] if ends else [*first, *statements]
+        first, self._first = self._first, None
+        ready = self._backend.ready
         try:
-            rows = await sent_together(self._conn, self._backend.ready(sent))
-            if first and not ends:
+            if first is not None:
+                await sent_alone(self._conn, self._begun(*ready([first])))
+            if ends:
+                rows = await sent_together(self._conn, ready([*statements, _COMMIT]))
+            elif len(statements) == 1:
+                rows = [await sent_alone(self._conn, *ready(statements))]
+            else:
+                rows = await sent_together(self._conn, ready(statements))
                 await sent_alone(self._conn, _LIMIT)
         except DRIVER_ERRORS as error:
             await self.end()
@@ -97,7 +104,13 @@ class Turn:
             return await self._alone(statements, isolation)
         if ends:
             await self.end()
-        return rows[len(first) : len(first) + len(statements)]
+        return rows[: len(statements)]
+
+    def _begun(self, first: Statement) -> Statement:
+        """Return `first` with the statements before it as one text, for one round trip."""
+        names = sql.Literal(*first.values).as_string(self._conn).replace("%", "%%")
+        before = [one.sql for one in (_BEGIN, _LIMIT, *self._backend.before)]
+        return Statement("; ".join([*before, first.sql.replace("%s", names)]), keep=False)
 
     async def _alone(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         rows: list[Rows] = await self._backend.answered(statements, isolation)
