@@ -15,13 +15,14 @@ from kit.graphs_to_look_at import asks, named, refund
 from kit.postgres import empty_schema, url
 from kit.postgres_proxy import proxy
 from kit.postgres_server import SECONDS, program, server
+from kit.redis_servers import until
 from kit.rows import aput, place, put, value_at
 from kit.sync_face import FACES, SyncFace
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep._stores import servers
-from threadkeep._stores.postgres import silence
+from threadkeep._stores.postgres import connections, silence
 from threadkeep._stores.postgres.backend import AsyncPostgresBackend, opened
 from threadkeep.errors import ReadOnlyError, ThreadExistsError, UnreachableError
 
@@ -413,6 +414,30 @@ async def test_a_slow_statement_is_not_silence(own_server, face, monkeypatch):
             assert not saving.done()
             rival.rollback()
             await saving
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_a_server_that_is_away_for_long_is_asked_again_without_long_pauses(
+    awaited, monkeypatch, caplog
+):
+    """The pauses of psycopg's pool double: so many attempts would take an hour."""
+    monkeypatch.setattr(connections, "_RECONNECTING", 0.05)
+    with server() as own:
+        async with AsyncPostgresSaver(own.url(), **schema_on(own.url(), "away")) as saver:
+            await aput(saver, place(), {"value": 1})
+            put(saver, place("other"), {"value": 1})
+            own.stop()
+            call = (
+                aput(saver, place(), {"value": 2})
+                if awaited
+                else asyncio.to_thread(put, saver, place("other"), {"value": 2})
+            )
+            waiting = asyncio.create_task(call)
+            failed = "error connecting in 'threadkeep'"
+            await asyncio.to_thread(until, lambda: caplog.text.count(failed) >= 24)
+            assert not waiting.done()
+            await asyncio.to_thread(own.start)
+            await waiting
 
 
 # -- another server that takes over ----------------------------------------------------

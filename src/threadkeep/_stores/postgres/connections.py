@@ -14,6 +14,7 @@ from contextlib import (
     AbstractContextManager,
     asynccontextmanager,
     nullcontext,
+    suppress,
 )
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -48,7 +49,7 @@ from threadkeep._stores.postgres.statement import (
 )
 from threadkeep._stores.process_forks import LoopConnections, PerProcess
 from threadkeep._stores.servers import Retrying, Source
-from threadkeep._stores.sync_bridge import entered, result
+from threadkeep._stores.sync_bridge import entered, finish, result
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # libpq may quote the password of a conninfo
 _SCHEMES = ("postgresql", "postgres")
@@ -114,7 +115,12 @@ class PostgresSettings:
     def pool_arguments(self) -> dict[str, Any]:
         """The arguments of our own pools after the conninfo."""
         sizes = {name: self.options[name] for name in ("min_size", "max_size", "timeout")}
-        return {"kwargs": self.arguments, "name": "threadkeep", **sizes}
+        return {
+            "kwargs": self.arguments,
+            "name": "threadkeep",
+            "reconnect_timeout": _RECONNECTING,
+            **sizes,
+        }
 
 
 def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSettings:
@@ -147,6 +153,16 @@ def settings_of(database: str, **options: Unpack[PostgresOptions]) -> PostgresSe
 _Conn: TypeAlias = Connection[Any]
 _AsyncConn: TypeAlias = AsyncConnection[Any]
 Answered: TypeAlias = Callable[[Sequence[Statement], str], Awaitable[list[Rows]]]
+
+_RECONNECTING = 4.0  # seconds: attempts at 0, 1, 3 and 4
+
+
+async def _reconnect(pool: Any) -> None:
+    """Let a pool connect again if calls wait for a connection. Its own pauses would double."""
+    if pool.get_stats()["requests_waiting"]:
+        with suppress(psycopg.OperationalError):  # (a call that waits makes a pool grow)
+            await result(pool.putconn(await result(pool.getconn(0.1))))
+
 
 # -- sources ---------------------------------------------------------------------------
 
@@ -203,7 +219,13 @@ def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Con
         psycopg.connect(settings.conninfo, **settings.arguments).close()
     kind = watched(Connection, settings.timeout)
     arguments = settings.pool_arguments | options
-    return ConnectionPool(settings.conninfo, connection_class=kind, open=True, **arguments)
+    return ConnectionPool(
+        settings.conninfo,
+        connection_class=kind,
+        open=True,
+        reconnect_failed=lambda pool: finish(_reconnect(pool)),
+        **arguments,
+    )
 
 
 class _LentSafely(AbstractAsyncContextManager[_AsyncConn]):
@@ -279,6 +301,7 @@ class _LoopPool:
             settings.conninfo,
             open=False,
             configure=self._note,
+            reconnect_failed=_reconnect,
             connection_class=watched(AsyncConnection, settings.timeout),
             **settings.pool_arguments,
         )
