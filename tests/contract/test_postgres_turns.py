@@ -22,10 +22,11 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import PostgresSaver
 from threadkeep._core.engine.model import Batch, ReadThread
-from threadkeep._stores.committing import MakeMoves
+from threadkeep._stores.committing import Heads, MakeMoves, committing
 from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
 from threadkeep._stores.postgres.turns import Turn
 from threadkeep._stores.records import new_tip
+from threadkeep.errors import LockedError, StatementTimeoutError, UnreachableError
 from threadkeep.testing.records import NOW, checkpoint, segment, write
 
 CLIENTS, COMMITS = 8, 12
@@ -178,6 +179,16 @@ def test_a_client_that_stops_in_its_turn_keeps_others_waiting_for_seconds_only(m
         assert waited < 20
 
 
+def test_a_head_is_waited_for_once():
+    """Otherwise a save would take several times the store's time limit."""
+    changes = [batch(0), batch(1, "u")]
+    for error in (StatementTimeoutError(), LockedError(), UnreachableError()):
+        steps = committing(Heads(), changes)
+        next(steps)
+        with pytest.raises(type(error)):
+            steps.throw(error)
+
+
 CLIENT = """
 import sys
 from kit.rows import place, put
@@ -185,10 +196,10 @@ from threadkeep import PostgresSaver
 
 where, schema = sys.argv[1:]
 with PostgresSaver(where, schema=schema, application_name=schema) as saver:
-    put(saver, place(), {"value": 0})
+    put(saver, place("50 %s"), {"value": 0})
     print("ready", flush=True)
     sys.stdin.readline()
-    put(saver, place(), {"value": 1})
+    put(saver, place("50 %s"), {"value": 1})
 """
 
 
@@ -207,7 +218,7 @@ def test_a_client_that_stops_while_it_waits_for_its_turn_does_not_keep_it():
         ThreadPoolExecutor() as pool,
     ):
         assert client.stdout.readline() == b"ready\n"
-        put(other, place(), {"value": 2})
+        put(other, place("50 %s"), {"value": 2})
         rival.execute(f"SELECT FROM {schema}.threads FOR NO KEY UPDATE")
         client.stdin.write(b"\n")
         client.stdin.flush()
@@ -215,8 +226,8 @@ def test_a_client_that_stops_while_it_waits_for_its_turn_does_not_keep_it():
         client.send_signal(signal.SIGSTOP)
         rival.rollback()
         try:
-            pool.submit(put, other, place(), {"value": 3}).result(20)
+            pool.submit(put, other, place("50 %s"), {"value": 3}).result(20)
         finally:
             client.send_signal(signal.SIGCONT)
         assert client.wait(60) == 0
-        assert len([*other.list(place())]) == 4
+        assert len([*other.list(place("50 %s"))]) == 4

@@ -30,13 +30,21 @@ from threadkeep._core.engine.rules import (
 )
 from threadkeep._stores.records import new_tip, tip_of
 from threadkeep._stores.sync_bridge import finish
-from threadkeep.errors import ClosedError, StaleThreadError, ThreadkeepError, UnreachableError
+from threadkeep.errors import (
+    ClosedError,
+    LockedError,
+    StaleThreadError,
+    StatementTimeoutError,
+    ThreadkeepError,
+    UnreachableError,
+)
 
 # Where attempts do not take turns, as on Redis, one of five wins if eight clients commit to one
 # thread without a pause: so many are lost in turn once in 10^9 commits.
 _ATTEMPTS = 96
 _MOST_HEADS = 1024
 _OF_THE_STORE = (UnreachableError, ClosedError)
+_AFTER_A_WAIT = (StatementTimeoutError, LockedError)
 
 
 T = TypeVar("T")
@@ -189,8 +197,10 @@ class _Group:
             return
         try:
             found = yield Ask([ReadHead(name) for name in unknown])
-        except ThreadkeepError:  # (one is damaged)
-            found = yield from self._read_each(unknown)
+        except ThreadkeepError as error:
+            if self._ends(error) and isinstance(error, (*_OF_THE_STORE, *_AFTER_A_WAIT)):
+                raise  # (each head would be waited for as long)
+            found = yield from self._read_each(unknown)  # (one is damaged)
         for head in found:
             self.heads[head.thread] = head
             self._sure.add(head.thread)
@@ -201,6 +211,8 @@ class _Group:
         for name in names:
             try:
                 found += yield Ask([ReadHead(name)])
+            except _OF_THE_STORE:
+                raise
             except ThreadkeepError as error:
                 self._damaged[name] = error
         return found
