@@ -397,9 +397,10 @@ async def awaited(
 
 
 def _tie(change: model.Change, tip: int) -> None:
+    """Give a change another tip. It still builds on what it was built on, whatever comes later."""
     link = getattr(change, "link", None)
     if link is not None:
-        link.tie(tip)
+        link.tip = tip
 
 
 _PLAIN = Move(Head(""), Head(""))[7:]  # all after `drop_segments`

@@ -3,8 +3,9 @@
 import pytest
 
 from threadkeep._core.engine.model import Batch, DropThread, HeadFence, ReadThread
+from threadkeep._core.engine.tips import Link
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.records import tie
+from threadkeep._stores.records import confirm, tie
 from threadkeep.errors import BackendError, StatementTimeoutError, UnreachableError
 from threadkeep.testing.records import NOW, linked, write
 
@@ -58,6 +59,39 @@ def test_each_change_is_made_once(group, lost):
         (rows,) = backend.fetch([ReadThread(thread)])
         added = [one for one in group if isinstance(one, Batch) and one.thread == thread]
         assert len(rows.orphans) == sum(len(one.writes) for one in added)
+
+
+class Overtaken(MemoryBackend):
+    """Its first move is refused; then another save of the same process is faster once more."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.others, self.refuses = [other], True
+
+    def make(self, moves):
+        if self.refuses:
+            self.refuses = False
+            return [None]
+        return super().make(moves)
+
+    def fetch(self, reads):
+        found = super().fetch(reads)
+        while self.others and not self.refuses:
+            other = self.others.pop()
+            tie([other])
+            self.commit(other)
+            confirm([other], [None])
+        return found
+
+
+def test_another_save_of_the_process_between_two_attempts():
+    link = linked()
+    change, other = (adds("a")._replace(link=Link(link.proof)) for _ in range(2))
+    backend = Overtaken(other)
+    tie([change])
+    assert backend.commit_many([change]) == [None]
+    (rows,) = backend.fetch([ReadThread("a")])
+    assert len(rows.orphans) == 2
 
 
 class Failing(MemoryBackend):

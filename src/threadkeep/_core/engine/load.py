@@ -163,7 +163,7 @@ def _read(
     record = row.id if ns == model.LAYERS_NS else loaded.metadata.get(model.LAYERS_KEY)
     if record:
         memory.note_record(record, proof)
-    if call.run:
+    if call.run or call.place.id is None:  # a run, or a caller that may put what it has read
         sound = read if engine.shapes is None else settled(read)
         for name, entry in sound.entries.items():
             if entry.ref is not None and name not in known:
@@ -177,12 +177,23 @@ def _read(
         new = CheckpointSnapshot(
             ns, row.id, row.flags, sound, key, known, data, codec, owner, fresh, complete=True
         )
-        memory.publish(proof, (), new)
-        engine.working_set.settle(stored.thread, memory)
-        counts = engine.working_set.counts
-        counts.loads += 1
-        counts.hits += bool(lent or grown)
+        _keep(engine, call, new, proof, is_hit=bool(lent or grown))
     return loaded
+
+
+def _keep(
+    engine: Engine, call: Load, state: CheckpointSnapshot, proof: Proof, *, is_hit: bool
+) -> None:
+    """Remember a checkpoint, so that a save on it compares its values with those read."""
+    working_set, thread = engine.working_set, call.place.thread
+    memory = working_set.thread(thread)
+    if call.run:
+        memory.publish(proof, (), state)
+        working_set.counts.loads += 1
+        working_set.counts.hits += is_hit
+    else:
+        memory.show(state, proof)
+    working_set.settle(thread, memory)
 
 
 def assemble(

@@ -176,7 +176,7 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
     record = call.record
     if record and record != memory.record:
         call = call.with_copies()
-        yield from _expect_record(engine, call.place, record)
+        yield from _expect_record(engine, call, record)
     values = _NO_VALUES
     if parent is not None:
         values = yield from _recall(engine, memory, parent, call, proof, resume=attempt == 0)
@@ -184,16 +184,17 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
         return _put_batch(engine, memory, call, proof, parent, values, join=attempt == 0)
 
 
-def _expect_record(engine: Engine, place: CheckpointRef, record: str) -> Operation[None]:
+def _expect_record(engine: Engine, call: Put, record: str) -> Operation[None]:
     """Refuse a checkpoint of layered memory if the store has lost the messages archived before it.
 
     The commit must prove the read too: a proof that the read refutes is refused.
     """
-    reply, proof = yield from look(engine, CheckpointRef(place.thread, model.LAYERS_NS, record))
-    found = unless_hidden(reply.found)
-    if found is None:
-        raise lives.lost(place)
-    engine.memory(place.thread).note_record(found.row.id, proof)
+    thread = call.place.thread
+    reply, proof = yield from look(engine, CheckpointRef(thread, model.LAYERS_NS, record))
+    if unless_hidden(reply.found) is not None:
+        engine.memory(thread).note_record(record, proof)
+    elif lives.of(engine, call) in (None, reply.life):  # (the store refuses one of another life)
+        raise lives.lost(call.place)
 
 
 def _proven(engine: Engine, call: SaveCall, proof: Proof) -> ThreadMemory:
@@ -232,7 +233,7 @@ def _known_parent(engine: Engine, memory: ThreadMemory, call: Put) -> Checkpoint
         DELTA_COUNTERS in call.metadata and not lives.is_proven(engine, call, parent, memory.proof)
     ):
         return None
-    return memory.states.get((call.place.ns, parent))
+    return memory.parent(call.place.ns, parent, LOADS.of(parent))
 
 
 def _read_parent(engine: Engine, call: Put) -> Operation[tuple[Proof, CheckpointSnapshot | None]]:

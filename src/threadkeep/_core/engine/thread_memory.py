@@ -21,6 +21,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.snapshots import (
     CheckpointSnapshot,
+    LoadEntry,
     StoredObject,
     StoredValue,
 )
@@ -50,6 +51,8 @@ class ThreadMemory:
         self.recent = RecentValues(self._lock, self.logs)
         self.states: OrderedDict[tuple[str, str], CheckpointSnapshot] = OrderedDict()
         self._states_bytes = 0  # of what each holds beyond the one before
+        # The last checkpoint read outside of runs: its reader may change it and put it. Not lent.
+        self._shown: CheckpointSnapshot | None = None
         self.record: str | None = None  # of layered memory: the last one that was seen stored
         self.newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
@@ -96,7 +99,7 @@ class ThreadMemory:
             self.recent.clear()
             self.states.clear()
             self._states_bytes = self.newest_bytes = 0
-            self._head = self.record = None
+            self._head = self.record = self._shown = None
             self.reported = NOTHING_REPORTED
             self.proof = Proof.of(state)
             self.logs.follow(state.logs)
@@ -134,6 +137,21 @@ class ThreadMemory:
         with self._lock:
             if proof is self.proof:
                 self.record = record
+
+    def show(self, state: CheckpointSnapshot, proof: Proof) -> None:
+        """Remember a checkpoint as a caller outside of runs got it, in place of the last one."""
+        with self._lock:
+            if proof is self.proof:
+                self._shown = state
+                self.added += _STATE_WEIGHT + _FRESH_FACTOR * state.fresh
+
+    def parent(self, ns: str, own_id: str, read: LoadEntry | None) -> CheckpointSnapshot | None:
+        """Return a known checkpoint; `read` is the load by which a caller got it."""
+        with self._lock:
+            known, shown = self.states.get((ns, own_id)), self._shown
+            if shown is not None and (shown.ns, shown.id) == (ns, own_id):
+                return shown if known is None or shown.owner is read else known
+            return known
 
     def newest(self, ns: str) -> CheckpointSnapshot | None:
         """Return the snapshot that was remembered last in the namespace."""
@@ -210,9 +228,10 @@ class ThreadMemory:
         records = len(states) * _STATE_WEIGHT + len(recent) * _ENTRY_WEIGHT
         with self._lock:
             newest = next(reversed(states.values())).size if states else 0
+            shown = self._shown.size if self._shown is not None else 0
         others = max(0, recent.weight - self._states_bytes)  # most are in the states too
         replaced = self._states_bytes * _FRESH_FACTOR
-        return _BASE_WEIGHT + records + newest + replaced + others + self.logs.weight
+        return _BASE_WEIGHT + records + newest + shown + replaced + others + self.logs.weight
 
 
 _PLACED = 512  # objects remembered by identity

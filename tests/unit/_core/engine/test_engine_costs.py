@@ -120,6 +120,35 @@ def test_put_on_an_unknown_parent_is_two_fetches_and_a_commit(made):
     assert backend.asked() == (2, 1)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+def test_what_was_read_outside_of_runs_is_known_to_the_put_after_it(made, known):
+    """As `update_state` does it."""
+    saver, backend, codec = made
+    loaded_run(saver, messages(50))
+    other = saver if known else fresh(saver)
+    other._engine = other._engine._replace(codec=codec)
+    found = other.get_tuple(config())
+    backend.asked()
+    codec.encoded.clear()
+    values = found.checkpoint["channel_values"]["m"]
+    values[7].content = "changed"
+    codec.decoded = 0
+    at = other.put(
+        found.config, checkpoint(2, {"m": [*values, *messages(1, 100)]}, {"m": 2}), {}, {}
+    )
+    assert backend.asked() == (0, 1)
+    assert ({one.id for one in codec.encoded}, codec.decoded) == ({"7", "100"}, 0)
+    assert exactly(values_of(saver, at)["m"]) == exactly([*values, *messages(1, 100)])
+
+
+def test_a_run_is_not_lent_what_a_reader_holds(made):
+    saver, _, _ = made
+    loaded_run(saver, messages(3))
+    held = [one.get_tuple(config()).checkpoint["channel_values"] for one in (saver, fresh(saver))]
+    lent = saver.get_tuple(run_config()).checkpoint["channel_values"]["m"]
+    assert not {*map(id, lent)} & {id(one) for values in held for one in values["m"]}
+
+
 def test_a_page_of_a_list_is_two_fetches(made):
     saver, backend, _ = made
     chain = Chain(saver)
