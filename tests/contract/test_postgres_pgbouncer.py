@@ -15,6 +15,9 @@ from kit.rows import aput, place, put, value_at
 
 from threadkeep import AsyncPostgresSaver, MemorySaver, PostgresSaver
 from threadkeep._stores.postgres.backend import PostgresBackend
+from threadkeep._stores.postgres.messages import ONE_STATE, send
+from threadkeep._stores.postgres.statement import Statement
+from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import BackendError, OpenError, StatementTimeoutError
 from threadkeep.testing import BlockingBackend
 
@@ -174,3 +177,18 @@ def test_a_schema_of_langgraphs_tables_does_not_reach_other_programs(between):
                 move(f"{between}?schema={schema}")
         with pytest.raises(OpenError, match="no tables"):
             saver.threads.adopt(f"{between}?schema=public")
+
+
+@pytest.mark.parametrize("kind", [psycopg.Connection, psycopg.AsyncConnection])
+async def test_a_transaction_ends_with_its_last_sync(kind, tmp_path):
+    """For a Flush after it, a bouncer would keep a session until the client's next transaction."""
+    statements = [Statement("SELECT 1"), Statement("SELECT 2")]
+    conn = await result(kind.connect(url(), autocommit=True))
+    with (tmp_path / "trace").open("w") as trace:
+        conn.pgconn.trace(trace.fileno())
+        assert await send(conn, statements, ONE_STATE) == [[(1,)], [(2,)]]
+        conn.pgconn.untrace()
+    said = (tmp_path / "trace").read_text()
+    await result(conn.close())
+    assert said.count("Sync") == 1
+    assert "Flush" not in said

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
+from psycopg import (
+    AsyncConnection,
+    AsyncCursor,
+    AsyncPipeline,
+    Connection,
+    Cursor,
+    Pipeline,
+    pq,
+)
 from psycopg.rows import tuple_row
 
 from threadkeep import errors
@@ -37,6 +45,41 @@ def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
 def has_begun(conn: _Conn | _AsyncConn) -> bool:
     """Return True if a transaction has begun, and has not ended."""
     return conn.pgconn.transaction_status in _BEGUN
+
+
+class _EndsWithSync:
+    """A pipeline without the Flush that psycopg sends after the last Sync.
+
+    If the Sync is answered before that Flush arrives, PgBouncer reserves a server connection for
+    it, until the client's next transaction. And the server does not count the time of a transaction
+    that is idle after a Flush.
+    """
+
+    pgconn: Any
+
+    def _fetch_gen(self, *, flush: bool) -> Any:
+        is_lost = self.pgconn.status == pq.ConnStatus.BAD  # (then it raises the right error)
+        return super()._fetch_gen(flush=flush and is_lost)  # type: ignore[misc] # psycopg's own
+
+
+class _Pipeline(_EndsWithSync, Pipeline):
+    pass
+
+
+class _AsyncPipeline(_EndsWithSync, AsyncPipeline):
+    pass
+
+
+_KINDS: dict[type, type] = {Pipeline: _Pipeline, AsyncPipeline: _AsyncPipeline}
+
+
+@asynccontextmanager
+async def _pipeline(conn: _Conn | _AsyncConn) -> AsyncIterator[None]:
+    is_ours = not _in_pipeline(conn)
+    async with entered(conn.pipeline()) as pipe:
+        if is_ours:
+            pipe.__class__ = _KINDS[type(pipe)]
+        yield
 
 
 def _prepare(conn: _Conn | _AsyncConn) -> None:
@@ -88,7 +131,7 @@ async def send(
         first = 1 + len(before)
         sent = [begun, *before, *statements, *((_COMMIT,) if conn.autocommit else ())]
     try:
-        async with entered(conn.pipeline()) if pipelined else _NO_PIPELINE:
+        async with _pipeline(conn) if pipelined else _NO_PIPELINE:
             cursors = [await _execute(conn, statement) for statement in sent]
             if not conn.autocommit:
                 await result(conn.commit())
@@ -102,15 +145,9 @@ async def send(
 async def sent_together(conn: _Conn | _AsyncConn, statements: Sequence[Statement]) -> list[Rows]:
     """Return the rows of each statement, sent in one round trip."""
     _prepare(conn)
-    async with entered(conn.pipeline()):
+    async with _pipeline(conn):
         cursors = [await _execute(conn, statement) for statement in statements]
     return [await _rows(cursor) for cursor in cursors]
-
-
-async def sent_alone(conn: _Conn | _AsyncConn, statement: Statement) -> Rows:
-    """Return the rows of a statement, sent outside a pipeline."""
-    _prepare(conn)
-    return await _rows(await _execute(conn, statement))
 
 
 _NO_PIPELINE = nullcontext()

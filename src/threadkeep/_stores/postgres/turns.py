@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
 
 from threadkeep._core.engine.rule_reads import ReadHead
 from threadkeep._stores.committing import Ask, MakeMoves
@@ -20,7 +19,6 @@ from threadkeep._stores.postgres.messages import (
     NEWEST_STATE,
     has_begun,
     is_idle,
-    sent_alone,
     sent_together,
 )
 from threadkeep._stores.postgres.moves import lock
@@ -30,10 +28,10 @@ from threadkeep._stores.sync_bridge import result
 if TYPE_CHECKING:
     from threadkeep._stores.postgres.connections import Answered
 
-# A process that stops in between loses its connection, so that others do not wait for it. (The
-# server counts the time after an answer outside a pipeline: psycopg ends one with a Flush.)
-_LIMIT = Statement("SET LOCAL idle_in_transaction_session_timeout = '2s'")
 _BEGIN = Statement(f"BEGIN ISOLATION LEVEL {NEWEST_STATE}")
+# A process that stops in between loses its connection, so that others do not wait for it. (After a
+# Flush at the end of a pipeline, the server would not count the time.)
+_LIMIT = Statement("SET LOCAL idle_in_transaction_session_timeout = '2s'")
 _COMMIT = Statement("COMMIT")
 
 
@@ -52,7 +50,7 @@ class Turn:
         self._was_refused = was_refused
         self._lent: AbstractAsyncContextManager[Any] | None = None
         self._conn: Any = None  # the one that holds locks, or will: see `_first`
-        self._first: Statement | None = None  # to send before others: it takes the locks
+        self._first: Sequence[Statement] = ()  # to send before others: they take the locks
 
     async def answer(self, request: Ask | MakeMoves) -> list[Any]:
         """Answer a request."""
@@ -75,7 +73,7 @@ class Turn:
         with self._backend.mapped_errors():
             self._conn = await self._lent.__aenter__()
         if is_idle(self._conn):
-            self._first = lock(names)
+            self._first = (_BEGIN, _LIMIT, *self._backend.before, lock(names))
         else:  # (the program's own transaction or pipeline)
             await self.end()
 
@@ -83,18 +81,10 @@ class Turn:
         if self._conn is None:  # (it has ended meanwhile)
             return await self._alone(statements, isolation)
         ends = isolation == NEWEST_STATE
-        first, self._first = self._first, None
-        ready = self._backend.ready
+        first, self._first = self._first, ()
+        sent = [*first, *statements, _COMMIT] if ends else [*first, *statements]
         try:
-            if first is not None:
-                await sent_alone(self._conn, self._begun(*ready([first])))
-            if ends:
-                rows = await sent_together(self._conn, ready([*statements, _COMMIT]))
-            elif len(statements) == 1:
-                rows = [await sent_alone(self._conn, *ready(statements))]
-            else:
-                rows = await sent_together(self._conn, ready(statements))
-                await sent_alone(self._conn, _LIMIT)
+            rows = await sent_together(self._conn, self._backend.ready(sent))
         except DRIVER_ERRORS as error:
             await self.end()
             if not passes(error):
@@ -104,13 +94,7 @@ class Turn:
             return await self._alone(statements, isolation)
         if ends:
             await self.end()
-        return rows[: len(statements)]
-
-    def _begun(self, first: Statement) -> Statement:
-        """Return `first` with the statements before it as one text, for one round trip."""
-        names = sql.Literal(*first.values).as_string(self._conn).replace("%", "%%")
-        before = [one.sql for one in (_BEGIN, _LIMIT, *self._backend.before)]
-        return Statement("; ".join([*before, first.sql.replace("%s", names)]), keep=False)
+        return rows[len(first) : len(first) + len(statements)]
 
     async def _alone(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         rows: list[Rows] = await self._backend.answered(statements, isolation)
