@@ -148,10 +148,10 @@ class ThreadMemory:
     def parent(self, ns: str, own_id: str, read: LoadEntry | None) -> CheckpointSnapshot | None:
         """Return a known checkpoint; `read` is the load by which a caller got it."""
         with self._lock:
-            known, shown = self.states.get((ns, own_id)), self._shown
-            if shown is not None and (shown.ns, shown.id) == (ns, own_id):
-                return shown if known is None or shown.owner is read else known
-            return known
+            shown = self._shown
+            if shown is not None and read is not None and shown.owner is read and shown.ns == ns:
+                return shown  # (no other reader's: a run may be lent what its reader has put)
+            return self.states.get((ns, own_id))
 
     def newest(self, ns: str) -> CheckpointSnapshot | None:
         """Return the snapshot that was remembered last in the namespace."""

@@ -149,6 +149,19 @@ def test_a_run_is_not_lent_what_a_reader_holds(made):
     assert not {*map(id, lent)} & {id(one) for values in held for one in values["m"]}
 
 
+def test_a_run_is_not_lent_what_another_reader_holds_after_a_put(made):
+    """As of `get_state`, beside an `update_state`."""
+    loaded_run(made[0], messages(3))
+    saver = fresh(made[0])
+    found = saver.get_tuple(config())
+    held = saver.get_tuple(config()).checkpoint["channel_values"]["m"]
+    values = {**found.checkpoint["channel_values"], "n": 1}
+    saver.put(found.config, checkpoint(2, values, {"m": 1, "n": 1}), {}, {})
+    del found, values
+    lent = saver.get_tuple(run_config()).checkpoint["channel_values"]["m"]
+    assert not {*map(id, lent)} & {*map(id, held)}
+
+
 def test_a_page_of_a_list_is_two_fetches(made):
     saver, backend, _ = made
     chain = Chain(saver)
