@@ -336,7 +336,8 @@ def _put_batch(
     reported, loaded, owner = memory.reported, LOADS.of(call.parent), None
     flags = model.FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have reported other metadata meanwhile
-        reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
+        reported, flags = reported._replace(metadata={}), flags | loaded.flags
+        owner = None if parent is not None and _is_held(parent, loaded) else loaded
     elif parent is not None:  # a run continues, and keeps the FREE of its first checkpoint
         flags, owner = flags | parent.flags & model.FREE, parent.owner
     row = _row(call, loaded, flags, metadata, exact, key, data)
@@ -363,6 +364,12 @@ def _put_batch(
     begins = loaded is not None
     fence = fence if call.run or begins else None
     return Built(memory, proof, batch, draft, state, reported, fence, begins, call.by)
+
+
+def _is_held(parent: CheckpointSnapshot, loaded: LoadEntry) -> bool:
+    """Return True if another run than that of a load may hold values of its checkpoint."""
+    owner = parent.owner
+    return owner is not loaded and bool(parent.values) and (owner is None or not owner.ended)
 
 
 def _row(

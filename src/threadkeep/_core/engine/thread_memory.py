@@ -153,6 +153,12 @@ class ThreadMemory:
                 return shown  # (no other reader's: a run may be lent what its reader has put)
             return self.states.get((ns, own_id))
 
+    def is_free(self, ns: str) -> bool:
+        """Return True if no run that is under way was lent values of the namespace."""
+        with self._lock:
+            owners = [state.owner for state in self.states.values() if state.ns == ns]
+        return all(owner is None or owner.ended for owner in owners)
+
     def newest(self, ns: str) -> CheckpointSnapshot | None:
         """Return the snapshot that was remembered last in the namespace."""
         with self._lock:

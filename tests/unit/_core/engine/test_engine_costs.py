@@ -162,6 +162,37 @@ def test_a_run_is_not_lent_what_another_reader_holds_after_a_put(made):
     assert not {*map(id, lent)} & {*map(id, held)}
 
 
+def held_by(found):
+    return {id(one) for one in found.checkpoint["channel_values"]["m"]}
+
+
+def test_runs_under_way_share_nothing_after_a_put_of_one(made):
+    saver, _, _ = made
+    first = loaded_run(saver, messages(3))
+    second = saver.get_tuple(run_config())
+    values = {**first.checkpoint["channel_values"], "n": 1}
+    saver.put(first.config, checkpoint(2, values, {"m": 1, "n": 1}), {}, {})
+    del first, values
+    for i in range(3, 9):  # (the second run's own checkpoint is forgotten meanwhile)
+        at = config(checkpoint_id=f"{i - 1:08d}")
+        saver.put(at, checkpoint(i, {"m": messages(1)}, {"m": 1, "n": i}), {}, {})
+        third = saver.get_tuple(run_config())
+        assert not held_by(third) & held_by(second)
+        del third
+
+
+def test_a_run_of_an_older_checkpoint_shares_nothing_with_one_under_way(made):
+    saver, _, _ = made
+    found = loaded_run(saver, messages(3))
+    values = {**found.checkpoint["channel_values"], "n": 1}
+    saver.put(found.config, checkpoint(2, values, {"m": 1, "n": 1}), {}, {})
+    del found, values
+    newest = saver.get_tuple(run_config())
+    at = run_config()
+    at["configurable"]["checkpoint_id"] = "00000001"
+    assert not held_by(saver.get_tuple(at)) & held_by(newest)
+
+
 def test_a_page_of_a_list_is_two_fetches(made):
     saver, backend, _ = made
     chain = Chain(saver)
