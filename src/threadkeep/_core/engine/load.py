@@ -174,8 +174,11 @@ def _read(
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest if sound is read else b"", engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
+        by = RUNS.of(call.by)
         new = CheckpointSnapshot(
-            ns, row.id, row.flags, sound, key, known, data, codec, owner, fresh, complete=True
+            *(ns, row.id, row.flags, sound, key, known, data, codec, owner, fresh),
+            complete=True,
+            by=by and by.mark,
         )
         _keep(engine, call, new, proof, is_hit=bool(lent or grown))
     return loaded

@@ -335,11 +335,13 @@ def _put_batch(
     draft.settle(proof)
     reported, loaded, owner = memory.reported, LOADS.of(call.parent), None
     flags = model.FREE if call.metadata.get("source") == "fork" else 0
+    by = call.by and call.by.mark
     if loaded is not None:  # a run begins: others may have reported other metadata meanwhile
         reported, flags = reported._replace(metadata={}), flags | loaded.flags
         owner = None if parent is not None and _is_held(parent, loaded) else loaded
     elif parent is not None:  # a run continues, and keeps the FREE of its first checkpoint
-        flags, owner = flags | parent.flags & model.FREE, parent.owner
+        flags = flags | parent.flags & model.FREE
+        owner = parent.owner if by is None or parent.by in (None, by) else None
     row = _row(call, loaded, flags, metadata, exact, key, data)
     # A run that named no checkpoint expects to continue from the head.
     fence = None if ns or flags & model.FREE else model.HeadFence(ns, row.parent)
@@ -359,6 +361,7 @@ def _put_batch(
     state = CheckpointSnapshot(
         *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),
         complete=complete,
+        by=by,
     )
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None

@@ -60,6 +60,7 @@ class RunEntry:
     is_inner: bool = False  # a subgraph's, before LangGraph 1.2
     # The last checkpoints that it has loaded or stored, or has stored writes on.
     stored: dict[tuple[Any, str, str], Noted] = field(default_factory=dict)
+    mark: object = field(default_factory=object)  # names the run without keeping its object
 
     def note(self, place: tuple[Any, str, str], tasks: Iterable[Task], proof: Proof) -> None:
         """Note that the store has these of a checkpoint, as `proof` proves."""
@@ -275,6 +276,7 @@ class CheckpointSnapshot(NamedTuple):
     owner: LoadEntry | None = None  # the load of the run to which the values were lent
     fresh: int = 0  # bytes not shared with the previous snapshot
     complete: bool = False  # no value is unknown
+    by: object = None  # the `mark` of the run that has loaded or stored it
 
     @property
     def size(self) -> int:

@@ -181,6 +181,21 @@ def test_runs_under_way_share_nothing_after_a_put_of_one(made):
         del third
 
 
+def test_a_run_that_continues_on_what_another_has_loaded_shares_nothing(made):
+    saver, _, _ = made
+    loaded_run(saver, messages(3))
+    begins = run_config()
+    first = saver.get_tuple(begins)
+    at, values = first.config, first.checkpoint["channel_values"]["m"]
+    for i in range(2, 10):  # (its first checkpoint is forgotten meanwhile)
+        values = [*values, *messages(1, i + 5)]
+        at = {"configurable": {**begins["configurable"], **at["configurable"]}}
+        at = saver.put(at, checkpoint(i, {"m": values}, {"m": i}), {}, {})
+        other = saver.get_tuple(run_config())
+        assert not held_by(other) & held_by(first)
+        del other
+
+
 def test_a_run_of_an_older_checkpoint_shares_nothing_with_one_under_way(made):
     saver, _, _ = made
     found = loaded_run(saver, messages(3))
