@@ -144,7 +144,8 @@ def _read(
     current = state is not None and state.manifest is read
     lent: dict[str, ChannelValue] = {}
     grown: dict[str, Grown] = {}
-    if call.run and is_proven and memory.is_free(ns):
+    lender = state if current else last
+    if call.run and lender is not None and memory.take(lender):
         lent, grown = to_lend(engine, state if current else None, last, read)
     own = stored.writes, stored.child
     writes = counting(*own) if engine.shapes is None else read_writes(engine, ns, *own)

@@ -153,11 +153,20 @@ class ThreadMemory:
                 return shown  # (no other reader's: a run may be lent what its reader has put)
             return self.states.get((ns, own_id))
 
-    def is_free(self, ns: str) -> bool:
-        """Return True if no run that is under way was lent values of the namespace."""
+    def take(self, state: CheckpointSnapshot) -> bool:
+        """Return True if the values of a remembered checkpoint may be lent: to one run only.
+
+        Not if a run that is under way was lent values of the namespace, as they may be the same.
+        """
         with self._lock:
-            owners = [state.owner for state in self.states.values() if state.ns == ns]
-        return all(owner is None or owner.ended for owner in owners)
+            states, key = self.states, (state.ns, state.id)
+            owners = [held.owner for held in states.values() if held.ns == state.ns]
+            if not all(owner is None or owner.ended for owner in owners):
+                return False
+            if state.owner is None or states.get(key) is not state:
+                return False
+            states[key] = state._replace(owner=None)
+            return True
 
     def newest(self, ns: str) -> CheckpointSnapshot | None:
         """Return the snapshot that was remembered last in the namespace."""

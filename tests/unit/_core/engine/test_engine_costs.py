@@ -11,12 +11,14 @@ import pytest
 from kit.engine import (
     Chain,
     Counted,
+    Steps,
     checkpoint,
     config,
     counted_saver,
     elements_stored,
     exactly,
     fresh,
+    get_operation,
     run_config,
     values_of,
 )
@@ -194,6 +196,18 @@ def test_a_run_that_continues_on_what_another_has_loaded_shares_nothing(made):
         other = saver.get_tuple(run_config())
         assert not held_by(other) & held_by(first)
         del other
+
+
+def test_runs_that_begin_at_the_same_time_share_nothing(made):
+    saver, backend, _ = made
+    loaded_run(saver, messages(3))
+    at = config(checkpoint_id="00000001")
+    fresh(saver).put(at, checkpoint(2, {"m": messages(4)}, {"m": 2}), {}, {})
+    begun = [Steps(get_operation(saver, run_config()), backend) for _ in range(2)]
+    for steps in begun:
+        steps.step()
+    one, other = [steps.finish() for steps in begun]
+    assert not held_by(one) & held_by(other)
 
 
 def test_a_run_of_an_older_checkpoint_shares_nothing_with_one_under_way(made):
