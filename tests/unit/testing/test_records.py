@@ -20,7 +20,7 @@ class Careless(MemoryBackend):
 def test_a_failure_names_the_promise_and_the_change() -> None:
     contract = BatchContract()
     contract.backend = Careless()
-    with pytest.raises(pytest.fail.Exception, match="accepted this change; raise Stale") as failed:
+    with pytest.raises(pytest.fail.Exception, match="must raise StaleThreadError, but") as failed:
         contract.test_the_generation_must_be_the_threads_own()
     (note,) = failed.value.__notes__
     assert note.startswith("The backend breaks this promise of the contract: A batch of another")
