@@ -19,7 +19,8 @@ from threadkeep._core.engine.snapshots import (
 
 
 def _lendable(engine: Engine, state: CheckpointSnapshot) -> dict[str, ChannelValue]:
-    if state.owner is None or not state.owner.ended or state.codec != engine.codec:
+    """Return the values of a checkpoint that was taken (see `ThreadMemory.take`) and are intact."""
+    if state.codec != engine.codec:
         return {}
     intact: list[tuple[str, ChannelValue]] = []
     shadows: list[Shadow] = []

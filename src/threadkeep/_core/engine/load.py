@@ -46,6 +46,7 @@ from threadkeep._core.engine.snapshots import (
     ChannelValue,
     CheckpointSnapshot,
 )
+from threadkeep._core.engine.thread_memory import ThreadMemory
 from threadkeep._core.engine.tips import Look, Proof
 from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError, ThreadkeepError
 
@@ -181,23 +182,28 @@ def _read(
             complete=True,
             by=by and by.mark,
         )
-        _keep(engine, call, new, proof, is_hit=bool(lent or grown))
+        _keep(engine, call, memory, new, proof, is_hit=bool(lent or grown))
     return loaded
 
 
 def _keep(
-    engine: Engine, call: Load, state: CheckpointSnapshot, proof: Proof, *, is_hit: bool
+    engine: Engine,
+    call: Load,
+    memory: ThreadMemory,
+    state: CheckpointSnapshot,
+    proof: Proof,
+    *,
+    is_hit: bool,
 ) -> None:
     """Remember a checkpoint, so that a save on it compares its values with those read."""
-    working_set, thread = engine.working_set, call.place.thread
-    memory = working_set.thread(thread)
+    working_set = engine.working_set
     if call.run:
         memory.publish(proof, (), state)
         working_set.counts.loads += 1
         working_set.counts.hits += is_hit
     else:
         memory.show(state, proof)
-    working_set.settle(thread, memory)
+    working_set.settle(call.place.thread, memory)
 
 
 def assemble(
