@@ -20,7 +20,7 @@ from kit.tips import link, without_tips
 
 from threadkeep._core.engine.model import Change, ReadSegments, ReadThread, Span
 from threadkeep._core.engine.thread_entry import ReadEntry
-from threadkeep._stores.committing import Asking, Heads, MakeMoves, committing
+from threadkeep._stores.committing import Asking, Heads, MakeMoves, committing, plain_moves
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.records import new_tip
 from threadkeep._stores.sync_bridge import finish
@@ -45,8 +45,17 @@ class Process:
         """Begin to commit changes of different threads."""
         self.changes = changes
         shares = getattr(self.database, "face", self.database).shares_heaps
-        self.steps = committing(self.heads, [*changes.values()], shares_heaps=shares)
+        self.steps = self._committing([*changes.values()], shares_heaps=shares)
         self.reply = None
+
+    def _committing(self, changes: list[Change], *, shares_heaps: bool) -> Asking[Any]:
+        """As `Database.commit_many`."""
+        moves = plain_moves(self.heads, changes)
+        made = (yield MakeMoves(moves)) if moves else []
+        if moves and all(made):
+            return [None] * len(changes), made
+        tried = [*zip(moves, made, strict=True)]
+        return (yield from committing(self.heads, changes, tried, shares_heaps=shares_heaps))
 
     def step(self, lose: Callable[[], bool]) -> list[Change]:
         """Carry out one request, again if its answer is lost; return the changes that it made."""

@@ -114,34 +114,56 @@ def plain_move(head: Head, change: model.Change) -> Move | None:
         check_state(change, head)
     except ThreadkeepError:
         return None
+    link = change.link
+    if link is not None and link.stored:
+        kept = [one for one in change.segments if one[:3] not in link.stored]
+        change = change._replace(segments=tuple(kept))
     placed = placed_in(head, change)
     return None if placed is None else addition(head, head, change, placed, tip_of(change))
 
 
-def single(known: Heads, changes: Sequence[model.Change]) -> Move | None:
-    """Return the move of the most common commit: rows added to one thread with a known head."""
-    head = known.get(changes[0].thread) if len(changes) == 1 else None
-    if head is None or is_made(tip_of(changes[0]), head):
-        return None
-    return plain_move(head, changes[0])
+def plain_moves(known: Heads, changes: Sequence[model.Change]) -> list[Move]:
+    """Return the moves of the most common commits: rows added to threads with known heads.
+
+    One for each thread; none at all if a change takes a closer look.
+    """
+    moves: dict[str, Move] = {}
+    for change in changes:
+        name = change.thread
+        before = moves.get(name)
+        if before is not None:
+            move = _move_after(before, change)
+        else:
+            head = known.get(name)
+            is_known = head is not None and not is_made(tip_of(change), head)
+            move = plain_move(head, change) if head is not None and is_known else None
+        if move is None:
+            return []
+        moves[name] = move
+    return [*moves.values()]
 
 
 def committing(
     known: Heads,
     changes: Sequence[model.Change],
+    tried: Sequence[tuple[Move, Head | None]] = (),
     *,
     shares_heaps: bool = True,
     has_lost: Callable[[], bool] = bool,
 ) -> Asking[tuple[Results, Iterable[Head]]]:
     """Make changes, in order; return the refusal of each, and the heads to remember.
 
+    `tried` are the `plain_moves` of the same changes and their new heads, None of a refused one.
     Without `shares_heaps`, a fork copies segments. `has_lost` returns True if an answer may have
     been lost since the first move.
     """
     group = _Group(known, len(changes), shares_heaps=shares_heaps, has_lost=has_lost)
-    yield from group.read(_threads(changes))
+    group.note(changes, tried)
+    if not tried:
+        yield from group.read(_threads(changes))
     try:
-        yield from group.plan(changes, range(len(changes)))
+        if not tried:
+            yield from group.plan(changes, range(len(changes)))
         if group.stale:
             yield from group.plan(changes, (yield from group.unmade(changes)))
         for number in (yield from group.unmade(changes)):
@@ -183,6 +205,16 @@ class _Group:
         self._damaged: dict[str, ThreadkeepError] = {}
         self._moves: dict[str, Move] = {}
         self._owners: dict[str, list[int]] = {}  # the changes of each move
+
+    def note(
+        self, changes: Sequence[model.Change], tried: Iterable[tuple[Move, Head | None]]
+    ) -> None:
+        """Note the moves of all changes, and their new heads."""
+        owners: dict[str, list[int]] = {}
+        for number, change in enumerate(changes):
+            owners.setdefault(change.thread, []).append(number)
+        for move, head in tried:
+            self._reply(move, head, owners[move.new.thread])
 
     def read(self, names: Iterable[str], *, again: bool = False) -> Asking[None]:
         """Look up heads; read those that are unknown, or all."""
@@ -273,12 +305,7 @@ class _Group:
         if pending is None:
             head = self.heads[name]
             return None if is_made(tip_of(change), head) else plain_move(head, change)
-        if type(change) is model.Batch and change.segments:
-            # (a `put` carries the segments of its writes if it was built before their commit)
-            new = [one for one in change.segments if one not in pending.segments]
-            change = change._replace(segments=tuple(new))
-        move = plain_move(self.heads[name], change)
-        return None if move is None else _joined(pending, move)
+        return _move_after(pending, change)
 
     def flush(self) -> Asking[None]:
         """Make the moves that were planned."""
@@ -294,15 +321,20 @@ class _Group:
             if self._ends(error):
                 raise  # (otherwise the failure may be that of one change)
         for (name, move), head in zip(moves.items(), made, strict=True):
-            if head is None:
-                self.stale += owners[name]
-                self._refused.update(owners[name])
-                self._late.add(name)
-                self._sure.discard(name)
-                self._known.forget(name)
-                continue
-            self.done.update(owners[name])
+            self._reply(move, head, owners[name])
+
+    def _reply(self, move: Move, head: Head | None, owners: Iterable[int]) -> None:
+        """Note the new head of a move, None if it was refused, and the changes that it made."""
+        if head is not None:
+            self.done.update(owners)
             self._note(move, head)
+            return
+        name = move.new.thread
+        self.stale += owners
+        self._refused.update(owners)
+        self._late.add(name)
+        self._sure.discard(name)
+        self._known.forget(name)
 
     def _ends(self, error: ThreadkeepError) -> bool:
         """Return True if a failure ends the call: callers repeat all changes of a failed call."""
@@ -404,6 +436,17 @@ def _tie(change: model.Change, tip: int) -> None:
 
 
 _PLAIN = Move(Head(""), Head(""))[7:]  # all after `drop_segments`
+
+
+def _move_after(first: Move, change: model.Change) -> Move | None:
+    """Return the move of a change together with one before it; None if it takes a closer look."""
+    if type(change) is model.Batch and change.segments:
+        # (a `put` carries the segments of its writes if it was built before their commit)
+        new = [one for one in change.segments if one not in first.segments]
+        if len(new) < len(change.segments):
+            change = change._replace(segments=tuple(new))
+    move = plain_move(first.new, change)
+    return None if move is None else _joined(first, move)
 
 
 def _joined(first: Move, then: Move) -> Move | None:

@@ -21,7 +21,7 @@ from threadkeep._stores.committing import (
     awaited,
     carried_out,
     committing,
-    single,
+    plain_moves,
 )
 from threadkeep.errors import ThreadkeepError
 
@@ -76,14 +76,13 @@ class Database(_Commits, Backend):
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Make each change. See `Backend.commit_many`."""
-        move = single(self.heads, changes)
-        if move is not None:
-            (head,) = self.make((move,))
-            if head is not None:
-                self.heads.keep((head,))
-                return [None]
-            self.heads.forget(move.old.thread)
-        steps = committing(self.heads, changes, shares_heaps=self.shares_heaps)
+        moves = plain_moves(self.heads, changes)
+        made = self.make(moves) if moves else []
+        if moves and all(made):
+            self.heads.keep([head for head in made if head is not None])
+            return [None] * len(changes)
+        tried = [*zip(moves, made, strict=True)]
+        steps = committing(self.heads, changes, tried, shares_heaps=self.shares_heaps)
         refusals, known = carried_out(steps, self._answer)
         self.heads.keep(known)
         return refusals
@@ -113,20 +112,19 @@ class AsyncDatabase(_Commits, AsyncBackend):
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
-        move, retries = single(self.heads, changes), self.retries
-        if move is not None:
-            (head,) = await self.make((move,))
-            if head is not None:
-                self.heads.keep((head,))
-                return [None]
-            self.heads.forget(move.old.thread)
+        moves, retries = plain_moves(self.heads, changes), self.retries
+        made = await self.make(moves) if moves else []
+        if moves and all(made):
+            self.heads.keep([head for head in made if head is not None])
+            return [None] * len(changes)
         steps = committing(
             self.heads,
             changes,
+            [*zip(moves, made, strict=True)],
             shares_heaps=self.shares_heaps,
             has_lost=lambda: self.retries != retries,
         )
-        refusals, known = await self.carried_out(steps, was_refused=move is not None)
+        refusals, known = await self.carried_out(steps, was_refused=bool(moves))
         self.heads.keep(known)
         return refusals
 

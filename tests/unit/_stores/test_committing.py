@@ -2,12 +2,19 @@
 
 import pytest
 
-from threadkeep._core.engine.model import Batch, DropThread, HeadFence, ReadThread
-from threadkeep._core.engine.tips import Link
+from threadkeep._core.engine.model import (
+    Batch,
+    DropThread,
+    HeadFence,
+    ReadSegments,
+    ReadThread,
+    Span,
+)
+from threadkeep._core.engine.tips import BatchSegments, Link, Proof
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.records import confirm, tie
 from threadkeep.errors import BackendError, StatementTimeoutError, UnreachableError
-from threadkeep.testing.records import NOW, linked, write
+from threadkeep.testing.records import NOW, linked, segment, write
 
 
 class Losing(MemoryBackend):
@@ -40,10 +47,12 @@ def raises(thread):
     return Batch(thread, NOW, bump_generation=True, link=linked())
 
 
+@pytest.mark.parametrize("known", ["", "a", "ab"])
 @pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}, {2, 3}])
 @pytest.mark.parametrize(
     "group",
     [
+        [adds("a"), adds("b"), adds("a")],
         [adds("a"), looks("a"), adds("a")],
         [adds("a"), ends("b"), adds("a")],
         [looks("b"), adds("a"), adds("a")],
@@ -51,8 +60,12 @@ def raises(thread):
         [adds("a"), raises("a"), looks("b"), adds("a")],
     ],
 )
-def test_each_change_is_made_once(group, lost):
+def test_each_change_is_made_once(group, lost, known):
+    """Also if the heads of some threads are known."""
     backend = Losing(lost)
+    for thread in known:
+        backend.commit(Batch(thread, NOW))
+    backend.calls = 0
     tie(group)
     assert backend.commit_many(group) == [None] * len(group)
     for thread in "ab":
@@ -92,6 +105,41 @@ def test_another_save_of_the_process_between_two_attempts():
     assert backend.commit_many([change]) == [None]
     (rows,) = backend.fetch([ReadThread("a")])
     assert len(rows.orphans) == 2
+
+
+class Counting(MemoryBackend):
+    reads = 0
+
+    def fetch(self, reads):
+        self.reads += len(reads)
+        return super().fetch(reads)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("together", [False, True])
+def test_segments_that_another_batch_has_stored_since(first, together):
+    """A checkpoint carries those of its writes if it was built before their commit."""
+    backend, of_writes = Counting(), BatchSegments()
+    backend.commit(Batch("a", NOW))
+    proof = Proof.of(backend.fetch([ReadThread("a")])[0])
+    theirs, own = segment(0), segment(1)
+    of_writes.segments = (theirs,)
+    batches = [
+        adds("a")._replace(segments=(theirs,), link=Link(proof, home=of_writes)),
+        adds("a")._replace(
+            segments=(theirs, own),
+            link=Link(proof, home=BatchSegments(), borrowed=((of_writes, theirs),)),
+        ),
+    ]
+    backend.reads = 0
+    batches = [batches[first], batches[1 - first]]
+    for group in [batches] if together else [[batch] for batch in batches]:
+        tie(group)
+        assert backend.commit_many(group) == [None] * len(group)
+        confirm(group, [None] * len(group))
+    assert backend.reads == 0
+    (found,) = backend.fetch([ReadSegments("a", (Span(1, 0, 9),))])
+    assert found == [theirs, own]
 
 
 class Failing(MemoryBackend):

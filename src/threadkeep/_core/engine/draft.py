@@ -43,7 +43,6 @@ from threadkeep._core.engine.shadow import (
 )
 from threadkeep._core.engine.snapshots import (
     NO_RAWS,
-    BatchSegments,
     CellValue,
     ChannelValue,
     RawElement,
@@ -53,7 +52,7 @@ from threadkeep._core.engine.snapshots import (
     cell_value,
 )
 from threadkeep._core.engine.thread_memory import ThreadMemory
-from threadkeep._core.engine.tips import Proof
+from threadkeep._core.engine.tips import BatchSegments, Link, Proof
 from threadkeep._core.langgraph_internals import START
 from threadkeep.errors import ThreadkeepError, UnserializableError
 
@@ -139,7 +138,7 @@ class Draft:
         self.tails: Sequence[Segment] = ()  # the batch's own segments
         # Most batches have none of these.
         self.dropped: tuple[tuple[int, int, int], ...] = ()  # log, start, count
-        self._borrowed: dict[tuple[int, int], Segment] | None = None
+        self._borrowed: dict[tuple[int, int], tuple[BatchSegments, Segment]] | None = None
         self._sealed: tuple[Segment, ...] = ()
         self._seals: tuple[tuple[OpenLog, Tail, Tail], ...] = ()
 
@@ -536,7 +535,7 @@ class Draft:
         if self._borrowed is None:
             self._borrowed = {}
         for segment in home.holding(span):
-            self._borrowed[segment.log, segment.start] = segment
+            self._borrowed[segment.log, segment.start] = (home, segment)
 
     def segments(self) -> tuple[Segment, ...]:
         """Pack all segments that the batch must add. Called once, at the end."""
@@ -552,8 +551,14 @@ class Draft:
             else:
                 own += self._cut(log, start, data)
         self.tails = own
-        self.home.segments = tuple(own) if borrowed is None else (*borrowed.values(), *own)
+        others = () if borrowed is None else [segment for _, segment in borrowed.values()]
+        self.home.segments = (*others, *own)
         return (*self._sealed, *self.home.segments)
+
+    def link(self, proof: Proof) -> Link:
+        """Tie the batch to the rows that `proof` proves."""
+        borrowed = () if self._borrowed is None else tuple(self._borrowed.values())
+        return Link(proof, home=self.home, borrowed=borrowed)
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
         found, part, size = [], list[bytes](), 0
@@ -604,9 +609,7 @@ class Draft:
         return segment
 
     def committed(self) -> None:
-        """Mark the batch as committed."""
-        self.home.committed = True
-        self.home.segments = ()  # no other batch has to carry them now
+        """End the seals of this batch."""
         for log, tail, grows in self._seals:
             self.memory.logs.end_seal(log, tail, grows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import (
@@ -16,10 +16,8 @@ from threadkeep._core.engine.heads import (
     LogEnds,
 )
 from threadkeep._core.engine.rule_reads import Planning, ReadEnds, ask, family_of
+from threadkeep._core.engine.tips import SegmentPlace
 from threadkeep.errors import SegmentTakenError
-
-SegmentPlace: TypeAlias = tuple[int, int, int]
-"""Log, start and count of a segment."""
 
 
 class Placed(NamedTuple):
@@ -33,7 +31,7 @@ class Placed(NamedTuple):
 
 
 def placed_in(head: Head, batch: model.Batch) -> Placed | None:
-    """Place the segments of a batch where none are; None if the store must be read first."""
+    """SegmentPlace the segments of a batch where none are; None if the store must be read first."""
     segments, drops = batch.segments, batch.drop_segments
     logs, gaps = head.logs, head.gaps
     if not segments:
@@ -80,7 +78,7 @@ def _listed(
 
 
 def placed_carefully(head: Head, batch: model.Batch) -> Planning[Placed]:
-    """Place the segments of a batch after a look at those that are stored.
+    """SegmentPlace the segments of a batch after a look at those that are stored.
 
     Stored ones with the same bytes are left out. Raises SegmentTakenError for any other overlap.
     """

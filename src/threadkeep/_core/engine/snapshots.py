@@ -10,11 +10,11 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep._core.codec import Codec
 from threadkeep._core.engine.differences import SeenSequence
-from threadkeep._core.engine.model import Segment, Span
+from threadkeep._core.engine.model import Span
 from threadkeep._core.engine.records import quick
 from threadkeep._core.engine.refs import Manifest, Numbers, Ref
 from threadkeep._core.engine.shadow import Shadow, is_leaf
-from threadkeep._core.engine.tips import Proof
+from threadkeep._core.engine.tips import BatchSegments, Proof
 
 _LEAST = 128  # entries before the first sweep
 _MOST_LIVES = 4096  # threads of one object, which a program may pass to all of its runs
@@ -291,18 +291,6 @@ class CheckpointSnapshot(NamedTuple):
             else:
                 size += weight if isinstance(held.value, str | bytes) else weight * _CELL_FACTOR
         return size
-
-
-class BatchSegments:
-    """The segments of one batch, until it is committed."""
-
-    segments: tuple[Segment, ...] = ()
-    committed = False
-
-    def holding(self, span: Span) -> list[Segment]:
-        """Return the segments that hold a part of the span."""
-        log, start, stop = span
-        return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 
 
 @quick

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from threadkeep._core.engine.records import quick
+
+SegmentPlace: TypeAlias = tuple[int, int, int]
+"""Log and start of a segment, and its count (of a span: its stop)."""
 
 MOST = 16
 """Tips that a thread's row names."""
@@ -73,20 +76,42 @@ class Proof:
         return generation == self.generation and names(named, self.tips)
 
 
+class BatchSegments:
+    """The segments of one batch, until it is committed."""
+
+    segments: tuple[Any, ...] = ()  # each a `Segment`
+    committed = False
+    carried: frozenset[SegmentPlace] = frozenset()  # those that another batch has stored
+
+    def holding(self, span: SegmentPlace) -> list[Any]:
+        """Return the segments that hold a part of the span: log, start and stop."""
+        log, start, stop = span
+        return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
+
+
 @dataclass(slots=True, eq=False)
 class Link:
     """Ties one change to the commits that it builds on: the thread's row must name all of `base`.
 
     `tip` is the change's own. Both are set when the change is sent to the store, as other changes
-    of the thread may have been committed since it was built.
+    of the thread may have been committed since it was built: among them those whose segments it
+    borrows.
     """
 
     proof: Proof
     base: tuple[int, ...] = ()
     tip: int = 0
     is_open: bool = False  # sent, and not known to be committed
+    home: BatchSegments | None = None
+    borrowed: tuple[tuple[BatchSegments, Any], ...] = ()
+    stored: frozenset[SegmentPlace] = frozenset()  # segments of the change that the base proves
 
     def tie(self, tip: int) -> None:
+        home, borrowed = self.home, self.borrowed
+        if borrowed or (home is not None and home.carried):
+            # (before the base: it then names their commits)
+            stored = [one[:3] for by, one in borrowed if by.committed or one[:3] in by.carried]
+            self.stored = frozenset(stored) if home is None else home.carried.union(stored)
         self.base, self.tip, self.is_open = tuple(self.proof.tips), tip, True
 
     def committed(self) -> None:
@@ -96,6 +121,12 @@ class Link:
             tips = self.proof.tips
             tips.add(self.tip)
             tips.difference_update(self.base)  # (the change's own tip is new, and not among them)
+        for by, one in self.borrowed:
+            by.carried |= {one[:3]}
+        home = self.home
+        if home is not None:
+            home.committed = True
+            home.segments = ()  # no other batch has to carry them now
 
 
 def names(named: Collection[int], base: Iterable[int]) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine.model import DropThread
-from threadkeep._stores.committing import Ask, MakeMoves, carried_out, committing, single
+from threadkeep._stores.committing import Ask, MakeMoves, carried_out, committing, plain_moves
 from threadkeep._stores.records import confirm, tie
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS
 from threadkeep._stores.sqlite.moves import make
@@ -43,9 +43,9 @@ def commit_many(
 
 def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
     heads = connections.heads
-    move = single(heads, changes)
+    moves = plain_moves(heads, changes)
     try:
-        db = connections.writer(commits=True)
+        db = connections.writer(brief=True)
         connections.begin(db)
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]
@@ -53,13 +53,12 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
         return [error.fresh() for _ in changes]
     try:
         # (the transaction locks out other writers, so the rows that it read stay the same)
-        head = None if move is None else make(db, (move,))[0]
-        refusals: list[ThreadkeepError | None] = [None]
-        known: Iterable[Head] = () if head is None else (head,)
-        if head is None:
-            if move is not None:
-                heads.forget(move.old.thread)
-            refusals, known = carried_out(committing(heads, changes), partial(_answer, db, heads))
+        made = make(db, moves)
+        refusals: list[ThreadkeepError | None] = [None] * len(changes)
+        known: Iterable[Head] = [head for head in made if head is not None]
+        if not moves or not all(made):
+            steps = committing(heads, changes, [*zip(moves, made, strict=True)])
+            refusals, known = carried_out(steps, partial(_answer, db, heads))
         if all(refusals):
             db.execute("ROLLBACK")
         else:
