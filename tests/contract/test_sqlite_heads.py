@@ -261,7 +261,8 @@ def is_sound(rows):
 
 @pytest.mark.parametrize("seed", range(80))
 def test_a_story_of_two_savers_is_that_of_one_in_memory(backend, other, seed, monkeypatch):
-    """Also if few heads are remembered, and list few logs."""
+    """Also if few heads are remembered, and list few logs; and if few are set together."""
+    monkeypatch.setattr(moves, "_MANY", 1 + seed % 3)
     monkeypatch.setattr(committing, "_MOST_HEADS", seed % 4)
     monkeypatch.setattr(positions, "MOST_LOGS", 1 + seed % 3)
     monkeypatch.setattr(changes, "_give_back", lambda db: None)

@@ -30,7 +30,7 @@ from threadkeep._stores.sqlite.records import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 # The driver binds None and bytes more slowly than numbers and bytearrays, because it looks for an
 # adapter. So we bind 0, '' and bytearrays.
@@ -69,7 +69,22 @@ def _update(columns: Sequence[str]) -> str:
     return f"UPDATE tk_threads SET {values} WHERE number = ? AND substr(tips, 1, 8) = ?"
 
 
+def _update_many(columns: Sequence[str]) -> ManyRows:
+    """The same for several threads: their values, numbers and tips are rows of a table."""
+    values = ", ".join([f"{name} = v.column{n}" for n, name in enumerate(columns, 1)])
+    number, tip = (f"v.column{len(columns) + n}" for n in (1, 2))
+    text = (
+        f"UPDATE tk_threads SET {values} FROM (VALUES {{rows}}) AS v"
+        f" WHERE tk_threads.number = {number} AND substr(tk_threads.tips, 1, 8) = {tip}"
+    )
+    return ManyRows(text, f"({', '.join('?' * (len(columns) + 2))})")
+
+
 _SET_OFTEN, _SET_TIMED, _SET_ALL = map(_update, (_OFTEN, _TIMED, _ALL))
+_SET_MANY = {_SET_OFTEN: _update_many(_OFTEN), _SET_TIMED: _update_many(_TIMED)}
+# From so many rows on, a table of them costs no more than as many statements, at each of which
+# another thread of the program may take the GIL.
+_MANY = 4
 _SET_DAMAGED = _SET_ALL.replace("substr(tips, 1, 8) = ?", "? = x''")
 _NEW = (
     f"INSERT INTO tk_threads (thread, {', '.join(_ALL)}) VALUES (?{', ?' * len(_ALL)})"
@@ -79,8 +94,9 @@ _IS_PRESENT = "SELECT 1 FROM tk_threads WHERE number = ? AND substr(tips, 1, 8) 
 _IS_ABSENT = "SELECT 1 FROM tk_threads WHERE thread = ?"
 
 _AT = "thread = ? AND ns = ? AND"
-_DROP_SEGMENT = (
-    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
+_DROP_SEGMENTS = (
+    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ?"
+    " AND start >= ?3 AND start < ? AND count = ?5 AND (start - ?3) % ?5 = 0"
 )
 _DROP_CHECKPOINT = f"DELETE FROM tk_checkpoints WHERE {_AT} id = ?"
 _DROP_WRITE = f"DELETE FROM tk_writes WHERE {_AT} checkpoint = ? AND seq = ?"
@@ -113,7 +129,8 @@ _BoundRows: TypeAlias = "list[tuple[Any, ...]]"
 def make(db: sqlite3.Connection, moves: Sequence[Move]) -> list[Head | None]:
     """Make moves in an open transaction; return the new head of each, None if it is refused."""
     making = _Making(db)
-    made = [making.one(move) for move in moves]
+    heads = _set_many(db, moves) if len(moves) >= _MANY else {}
+    made = [making.one(move, heads) for move in moves]
     making.insert()
     return made
 
@@ -128,9 +145,12 @@ class _Making:
         self._writes: _BoundRows = []
         self._labels: dict[tuple[int, str], str] = {}
 
-    def one(self, move: Move) -> Head | None:
-        """Make a move. Its rows may be inserted later."""
-        if move[6:] == _ADDS:
+    def one(self, move: Move, heads: Mapping[str, Head | None]) -> Head | None:
+        """Make a move; `heads` are set already. Its rows may be inserted later."""
+        thread = move.new.thread
+        if thread in heads:
+            head = heads[thread]
+        elif move[6:] == _ADDS:
             head = _set(self._db, move.old, move.new)
         else:
             self.insert()
@@ -204,6 +224,12 @@ def _set(db: sqlite3.Connection, old: Head, new: Head) -> Head | None:
     if not old.number:
         done = db.execute(_NEW, (new.thread, *values(new, _ALL)))
         return new._replace(number=done.lastrowid or 0) if done.rowcount == 1 else None
+    statement, bound = _setting(old, new)
+    return new if db.execute(statement, bound).rowcount == 1 else None
+
+
+def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement that sets a stored head, and its parameters."""
     own: tuple[Any, ...]
     tip = pack_tip(old.tips[0]) if old.tips else b""
     if old[3:7] == new[3:7] and old[13:16] == new[13:16] and old[17:] == new[17:] and old.tips:
@@ -214,7 +240,28 @@ def _set(db: sqlite3.Connection, old: Head, new: Head) -> Head | None:
             statement, own = _SET_TIMED, (*own, new.updated_at)
     else:
         statement, own = _SET_ALL if old.tips else _SET_DAMAGED, values(new, _ALL)
-    return new if db.execute(statement, (*own, old.number, tip)).rowcount == 1 else None
+    return statement, (*own, old.number, tip)
+
+
+def _set_many(db: sqlite3.Connection, moves: Sequence[Move]) -> dict[str, Head | None]:
+    """Set the heads of plain moves with few statements; return them by thread as `_set` does."""
+    groups: dict[str, tuple[list[Head], _BoundRows]] = {}
+    for move in moves:
+        if move.old.number and move[6:] == _ADDS:
+            statement, bound = _setting(move.old, move.new)
+            heads, rows = groups.setdefault(statement, ([], []))
+            heads.append(move.new)
+            rows.append(bound)
+    found: dict[str, Head | None] = {}
+    for statement, (heads, rows) in groups.items():
+        many = _SET_MANY.get(statement)
+        if many is None or len(rows) < _MANY:
+            continue
+        are_all = many.run(db, rows) == len(rows)
+        for head in heads:
+            is_set = are_all or _is_present(db, head)
+            found[head.thread] = head if is_set else None
+    return found
 
 
 def _is_moved(db: sqlite3.Connection, head: Head, new: Head) -> bool:
@@ -222,6 +269,10 @@ def _is_moved(db: sqlite3.Connection, head: Head, new: Head) -> bool:
         return _set(db, head, new) is not None
     if not head.number:
         return db.execute(_IS_ABSENT, (head.thread,)).fetchone() is None
+    return _is_present(db, head)
+
+
+def _is_present(db: sqlite3.Connection, head: Head) -> bool:
     return db.execute(_IS_PRESENT, (head.number, pack_tip(head.tips[0]))).fetchone() is not None
 
 
@@ -241,9 +292,21 @@ def _drop_segments(
     """Remove segments; return False if one does not exist."""
     if not places:
         return True
-    heap = head.heap or head.number
-    done = db.executemany(_DROP_SEGMENT, [(heap, *place) for place in places])
-    return done.rowcount == len(places)
+    heap, dropped = head.heap or head.number, 0
+    for bound in _runs(places):
+        dropped += db.execute(_DROP_SEGMENTS, (heap, *bound)).rowcount
+    return dropped == len(places)
+
+
+def _runs(places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Join places of one size that follow one another; return log, start, stop and that size."""
+    found: list[tuple[int, int, int, int]] = []
+    for log, start, count in sorted(places):
+        first = start
+        if found and (found[-1][0], *found[-1][2:]) == (log, start, count):
+            first = found.pop()[1]
+        found.append((log, first, start + count, count))
+    return found
 
 
 def _copy(db: sqlite3.Connection, head: Head, copies: Copying) -> None:

@@ -246,13 +246,12 @@ class ManyRows:
         self._row = row
         self._texts: dict[int, str] = {}
 
-    def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute it for the rows in groups."""
+    def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> int:
+        """Execute it for the rows in groups; return the number of rows that it changed."""
         if len(rows) == 1:
-            db.execute(self.text(1), rows[0])
-            return
-        for part in _parts(rows):
-            db.execute(self.text(len(part)), tuple(chain.from_iterable(part)))
+            return db.execute(self.text(1), rows[0]).rowcount
+        parts = ((self.text(len(part)), tuple(chain.from_iterable(part))) for part in _parts(rows))
+        return sum([db.execute(*part).rowcount for part in parts])
 
     def text(self, count: int) -> str:
         """Return the SQL for `count` rows."""
