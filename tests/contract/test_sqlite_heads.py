@@ -165,6 +165,7 @@ def waits(backend, other):
 def test_a_commit_beside_others_takes_the_lock_soon_and_sees_what_they_did(backend, other, waits):
     """Another one commits writes while this one tries to take the lock a third time."""
     attempts = []
+    backend._connections._contended = 1
     with closing(sqlite3.connect(backend.location.path, isolation_level=None)) as rival:
         rival.execute("BEGIN IMMEDIATE")
 
@@ -182,6 +183,7 @@ def test_a_commit_beside_others_takes_the_lock_soon_and_sees_what_they_did(backe
 
 def test_a_commit_beside_others_waits_for_the_timeout(backend, waits, monkeypatch):
     attempts = []
+    backend._connections._contended = 1
     clock = iter((0.0, 29.9, 30.0))
     with (
         closing(sqlite3.connect(backend.location.path, isolation_level=None)) as rival,

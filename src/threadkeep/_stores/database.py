@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.model import Change
@@ -78,8 +78,8 @@ class Database(_Commits, Backend):
         """Make each change. See `Backend.commit_many`."""
         moves = plain_moves(self.heads, changes)
         made = self.make(moves) if moves else []
-        if moves and all(made):
-            self.heads.keep([head for head in made if head is not None])
+        if moves and None not in made:
+            self.heads.keep(cast("list[Head]", made))
             return [None] * len(changes)
         tried = [*zip(moves, made, strict=True)]
         steps = committing(self.heads, changes, tried, shares_heaps=self.shares_heaps)
@@ -114,8 +114,8 @@ class AsyncDatabase(_Commits, AsyncBackend):
         """See `Backend.commit_many`."""
         moves, retries = plain_moves(self.heads, changes), self.retries
         made = await self.make(moves) if moves else []
-        if moves and all(made):
-            self.heads.keep([head for head in made if head is not None])
+        if moves and None not in made:
+            self.heads.keep(cast("list[Head]", made))
             return [None] * len(changes)
         steps = committing(
             self.heads,

@@ -13,7 +13,7 @@ from threadkeep._stores.options import complete
 from threadkeep._stores.sqlite import SqliteOptions, path_in
 from threadkeep._stores.sqlite.changes import commit_many
 from threadkeep._stores.sqlite.connections import Connections
-from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_busy, is_undecodable, mapped
+from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, is_undecodable, mapped
 from threadkeep._stores.sqlite.opening import DatabaseLocation, finder
 from threadkeep._stores.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep._stores.sqlite.threads import item_usage
@@ -84,9 +84,9 @@ class SqliteBackend(Backend):
             held.extend(map(connections.write_lock.acquire, (False,)))  # one step for an interrupt
             if not held[0]:
                 return None
-            return checkpoint(connections.writer(brief=True), read, connections.heads)
+            return checkpoint(connections.writer(), read, connections.heads)
         except DRIVER_ERRORS as error:
-            if is_undecodable(error) or is_busy(error):  # (read leniently, or patiently)
+            if is_undecodable(error):  # (read leniently)
                 return None
             raise mapped(error, connections.location.path) from error
         finally:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
 
-    from threadkeep._core.engine.heads import Head
     from threadkeep._core.engine.model import Change
     from threadkeep._stores.committing import Heads
     from threadkeep._stores.sqlite.connections import Connections
@@ -45,7 +44,7 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
     heads = connections.heads
     moves = plain_moves(heads, changes)
     try:
-        db = connections.writer(brief=True)
+        db = connections.writer(commits=True)
         connections.begin(db)
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]
@@ -55,8 +54,8 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
         # (the transaction locks out other writers, so the rows that it read stay the same)
         made = make(db, moves)
         refusals: list[ThreadkeepError | None] = [None] * len(changes)
-        known: Iterable[Head] = [head for head in made if head is not None]
-        if not moves or not all(made):
+        known: Iterable[Any] = made
+        if not moves or None in made:
             steps = committing(heads, changes, [*zip(moves, made, strict=True)])
             refusals, known = carried_out(steps, partial(_answer, db, heads))
         if all(refusals):

@@ -45,6 +45,8 @@ Reply: TypeAlias = "Callable[[sqlite3.Connection, Any], Any]"
 
 _IDLE_READERS = 8  # more may be open, but only so many stay open after use
 TURN = 0.008  # seconds; SQLite looks at a lock again after 1, 3 and 8 ms
+_LONG = 0.01  # seconds; a lock that took longer was another process's (shorter: perhaps the GIL)
+_STAYS = 16  # commits that expect another one
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
 _LOOK_SECONDS = 0.001  # between its looks
 
@@ -76,6 +78,7 @@ class Connections:
         self._inherited: list[sqlite3.Connection] = []
         self._closed: ClosedError | None = None
         self.heads = Heads()
+        self._contended = 0  # so many commits expect that other processes hold the write lock
         self._make_locks()
         self.open = FirstUse(self._open_first)
         process_forks.watch(self)
@@ -106,11 +109,11 @@ class Connections:
         """True if the writing connection is open."""
         return self._writer is not None
 
-    def writer(self, *, brief: bool = False) -> sqlite3.Connection:
+    def writer(self, *, commits: bool = False) -> sqlite3.Connection:
         """Return the writing connection of an open database, outside any transaction.
 
-        Its statements wait for a lock for `patience`; with `brief`, for `TURN` at most: the caller
-        tries again, or elsewhere. Commits and reads between them share it without a change.
+        Its statements wait for a lock for `patience`; with `commits`, beside other processes, for
+        `TURN` at most.
         """
         self._check_open()
         if self._writer is not None and self._writer.in_transaction:
@@ -122,7 +125,7 @@ class Connections:
             self._writer = self._open(location.connect_writer)
             self._timeout = location.busy_timeout
         seconds = location.busy_timeout if location.given is None else location.patience
-        if brief:
+        if commits and self._contended:
             seconds = min(TURN, seconds)
         if seconds != self._timeout:  # (each PRAGMA costs as much as a small SELECT)
             set_timeout(self._writer, seconds)
@@ -133,7 +136,7 @@ class Connections:
         """Take the write lock. Raises the driver's errors, also if it stays taken.
 
         SQLite sleeps for up to 100 ms before it looks at the lock again, and those that have just
-        come are served first. With a `brief` writer, the sleeps stay short.
+        come are served first. Beside other processes, the sleeps stay short.
         """
         begun = monotonic()
         while True:
@@ -144,6 +147,10 @@ class Connections:
                 if not is_busy(error) or waited + TURN >= self.location.patience:
                     raise
             else:
+                if monotonic() - begun > _LONG:
+                    self._contended = _STAYS
+                elif self._contended:
+                    self._contended -= 1
                 return
 
     def rest_writer(self) -> None:
