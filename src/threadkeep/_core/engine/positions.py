@@ -31,7 +31,7 @@ class Placed(NamedTuple):
 
 
 def placed_in(head: Head, batch: model.Batch) -> Placed | None:
-    """SegmentPlace the segments of a batch where none are; None if the store must be read first."""
+    """Place the segments of a batch where none are; None if the store must be read first."""
     segments, drops = batch.segments, batch.drop_segments
     logs, gaps = head.logs, head.gaps
     if not segments:
@@ -78,7 +78,7 @@ def _listed(
 
 
 def placed_carefully(head: Head, batch: model.Batch) -> Planning[Placed]:
-    """SegmentPlace the segments of a batch after a look at those that are stored.
+    """Place the segments of a batch after a look at those that are stored.
 
     Stored ones with the same bytes are left out. Raises SegmentTakenError for any other overlap.
     """

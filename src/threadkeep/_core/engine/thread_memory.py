@@ -85,11 +85,11 @@ class ThreadMemory:
             now, named = self.proof, state.tips
             if now is not None:
                 tips = now.tips
+                old = tuple(tips)  # (commits may add others meanwhile)
                 if now.holds(state.generation, named):
                     if named and named[0] not in tips:  # (others have committed)
                         self.logs.follow(state.logs)
                         self.recent.forget_reserved()
-                        old = tuple(tips)
                         tips.add(named[0])
                         tips.difference_update(old)
                     return now

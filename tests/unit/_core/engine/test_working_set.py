@@ -14,6 +14,7 @@ from threadkeep import MemorySaver
 from threadkeep._core.engine.model import HeadFence, ThreadState
 from threadkeep._core.engine.snapshots import CheckpointSnapshot
 from threadkeep._core.engine.thread_memory import ThreadMemory
+from threadkeep._core.engine.tips import Link
 from threadkeep._core.engine.working_set import WorkingSet
 from threadkeep.errors import ThreadDeletedError
 
@@ -34,6 +35,19 @@ def seen(memory, generation, **how):
 @pytest.fixture
 def made():
     return counted_saver()
+
+
+def test_a_commit_that_ends_while_a_read_is_noted_stays_proven(monkeypatch):
+    """The read is older than the commit, and saw one of another process."""
+    memory = ThreadMemory(threading.Lock, lambda _: 0)
+    memory.meet(ThreadState(0, 0, tips=(1,)), None)
+    proof = memory.proof
+    before = frozenset(proof.tips)
+    ours = Link(proof)
+    ours.tie(3)
+    monkeypatch.setattr(memory.logs, "follow", lambda _: ours.committed())
+    memory.meet(ThreadState(0, 0, tips=(2, 1)), proof, before)
+    assert 3 in proof.tips
 
 
 # -- bounds ----------------------------------------------------------------------------
