@@ -59,4 +59,4 @@ def at_once(setting: Setting) -> Group:
 
 
 def of(found: dict[str, int]) -> Figures:
-    return {"statements": sum(found.values()), "commits": found["COMMIT"]}
+    return {"statements": sum(found.values()), "commits": found.get("COMMIT", 0)}

@@ -37,6 +37,7 @@ from threadkeep._stores.postgres import item_queries, moves, reads
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.postgres.migrations import ahead
 from threadkeep._stores.postgres.statement import Array, register_types
+from threadkeep._stores.records import new_tip
 from threadkeep._stores.tenant import Names, for_tenant
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
@@ -319,7 +320,7 @@ def saving(db, group):
         query = reads.query(ReadHead(batch.thread))
         text = query.statements[0].sql.replace("{schema}", db.schema_of_test)
         found = db.execute(text, query.statements[0].values).fetchall()
-        made.append(plain_move(query.reply([found]), batch))
+        made.append(plain_move(query.reply([found]), batch, new_tip()))
     (((_, (statement,)),),) = [[*moves.statements(made)]]
     return statement
 

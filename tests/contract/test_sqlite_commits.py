@@ -1,6 +1,7 @@
 """Commits: what shares a transaction, how many statements it takes, and which result is whose."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 from kit import sqlite
@@ -9,6 +10,7 @@ from threadkeep._core.engine.model import (
     Batch,
     DropThread,
     HeadFence,
+    ReadCheckpoint,
     ReadSizes,
     ReadThread,
 )
@@ -18,6 +20,7 @@ from threadkeep._core.engine.thread_entry import (
     ReadEntry,
     transition,
 )
+from threadkeep._stores.records import tie
 from threadkeep._stores.sqlite import changes
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import (
@@ -28,7 +31,7 @@ from threadkeep.errors import (
     DiskFullError,
     SegmentTakenError,
 )
-from threadkeep.testing.records import checkpoint, segment, uid, write
+from threadkeep.testing.records import checkpoint, linked, segment, uid, write
 
 
 @pytest.fixture
@@ -94,7 +97,23 @@ def test_a_group_inserts_the_rows_of_all_threads_together(backend, statements):
     statements.clear()
     group = [one._replace(segments=(), checkpoints=(), writes=(write(1),)) for one in group]
     assert backend.commit_many(group) == [None] * 16
-    assert kinds(statements) == ["BEGIN", "UPDATE", "INSERT tk_writes", "COMMIT"]
+    assert kinds(statements) == [
+        *("BEGIN", "SAVEPOINT", "UPDATE", "RELEASE", "INSERT tk_writes", "COMMIT"),
+    ]
+
+
+def test_a_group_that_is_sent_again_is_made_once(backend, tmp_path):
+    """Its tips are those of the first time: as after an answer that was lost."""
+    threads = "abcde"
+    with closing(SqliteBackend(tmp_path / "threads.db")) as again:
+        backend.commit_many([Batch(name, 1) for name in threads])
+        for name in threads:
+            again.fetch([ReadCheckpoint(name, "")])
+        group = [Batch(name, 1, writes=(write(1),), link=linked()) for name in threads]
+        tie(group)
+        assert backend.commit_many(group) == again.commit_many(group) == [None] * len(group)
+    found = backend.fetch([ReadThread(name) for name in threads])
+    assert [len(rows.orphans) for rows in found] == [1] * len(group)
 
 
 def test_a_seal_in_a_group_is_checked_by_itself(backend, statements):

@@ -101,15 +101,16 @@ class Heads:
         self._heads.clear()
 
 
-def plain_move(head: Head, change: model.Change) -> Move | None:
+def plain_move(head: Head, change: model.Change, tip: int) -> Move | None:
     """Return the move of a change that only adds rows, as most do; None if it takes a closer look.
 
     So a change is never refused here: the head may be an old one.
     """
     if type(change) is not model.Batch or not only_adds(change):
         return None
-    if not all(holds_surely(fence, head) for fence in change.fences):
-        return None
+    for fence in change.fences:
+        if not holds_surely(fence, head):
+            return None
     try:
         check_state(change, head)
     except ThreadkeepError:
@@ -119,7 +120,7 @@ def plain_move(head: Head, change: model.Change) -> Move | None:
         kept = [one for one in change.segments if one[:3] not in link.stored]
         change = change._replace(segments=tuple(kept))
     placed = placed_in(head, change)
-    return None if placed is None else addition(head, head, change, placed, tip_of(change))
+    return None if placed is None else addition(head, head, change, placed, tip)
 
 
 def plain_moves(known: Heads, changes: Sequence[model.Change]) -> list[Move]:
@@ -129,14 +130,15 @@ def plain_moves(known: Heads, changes: Sequence[model.Change]) -> list[Move]:
     """
     moves: dict[str, Move] = {}
     for change in changes:
-        name = change.thread
+        name, tip = change.thread, tip_of(change)
         before = moves.get(name)
         if before is not None:
-            move = _move_after(before, change)
+            move = _move_after(before, change, tip)
         else:
             head = known.get(name)
-            is_known = head is not None and not is_made(tip_of(change), head)
-            move = plain_move(head, change) if head is not None and is_known else None
+            if head is None or is_made(tip, head):
+                return []
+            move = plain_move(head, change, tip)
         if move is None:
             return []
         moves[name] = move
@@ -302,10 +304,11 @@ class _Group:
         pending = self._moves.get(name)
         if name in self._sent:
             _tie(change, new_tip() if pending is None else pending.new.tips[0])
+        tip = tip_of(change)
         if pending is None:
             head = self.heads[name]
-            return None if is_made(tip_of(change), head) else plain_move(head, change)
-        return _move_after(pending, change)
+            return None if is_made(tip, head) else plain_move(head, change, tip)
+        return _move_after(pending, change, tip)
 
     def flush(self) -> Asking[None]:
         """Make the moves that were planned."""
@@ -438,14 +441,14 @@ def _tie(change: model.Change, tip: int) -> None:
 _PLAIN = Move(Head(""), Head(""))[7:]  # all after `drop_segments`
 
 
-def _move_after(first: Move, change: model.Change) -> Move | None:
+def _move_after(first: Move, change: model.Change, tip: int) -> Move | None:
     """Return the move of a change together with one before it; None if it takes a closer look."""
     if type(change) is model.Batch and change.segments:
         # (a `put` carries the segments of its writes if it was built before their commit)
         new = [one for one in change.segments if one not in first.segments]
         if len(new) < len(change.segments):
             change = change._replace(segments=tuple(new))
-    move = plain_move(first.new, change)
+    move = plain_move(first.new, change, tip)
     return None if move is None else _joined(first, move)
 
 

@@ -52,7 +52,7 @@ from threadkeep._core.engine.snapshots import (
     cell_value,
 )
 from threadkeep._core.engine.thread_memory import ThreadMemory
-from threadkeep._core.engine.tips import BatchSegments, Link, Proof
+from threadkeep._core.engine.tips import BatchSegments, Proof
 from threadkeep._core.langgraph_internals import START
 from threadkeep.errors import ThreadkeepError, UnserializableError
 
@@ -109,7 +109,7 @@ class Draft:
 
     __slots__ = (
         *("memory", "codec", "ns", "compression", "writes", "home", "fresh", "stored"),
-        *("dropped", "tails", "_size", "_settles", "_placed", "_known"),
+        *("borrowed", "dropped", "tails", "_size", "_settles", "_placed", "_known"),
         *("_runs", "_borrowed", "_sealed", "_seals"),
     )
 
@@ -136,6 +136,7 @@ class Draft:
         self._known: list[tuple[str, StoredValue]] = []
         self._runs: list[_Run] = []
         self.tails: Sequence[Segment] = ()  # the batch's own segments
+        self.borrowed: tuple[tuple[BatchSegments, Segment], ...] = ()  # see `Link`
         # Most batches have none of these.
         self.dropped: tuple[tuple[int, int, int], ...] = ()  # log, start, count
         self._borrowed: dict[tuple[int, int], tuple[BatchSegments, Segment]] | None = None
@@ -551,14 +552,12 @@ class Draft:
             else:
                 own += self._cut(log, start, data)
         self.tails = own
-        others = () if borrowed is None else [segment for _, segment in borrowed.values()]
-        self.home.segments = (*others, *own)
+        if borrowed is None:
+            self.home.segments = tuple(own)
+        else:
+            self.borrowed = tuple(borrowed.values())
+            self.home.segments = (*[segment for _, segment in self.borrowed], *own)
         return (*self._sealed, *self.home.segments)
-
-    def link(self, proof: Proof) -> Link:
-        """Tie the batch to the rows that `proof` proves."""
-        borrowed = () if self._borrowed is None else tuple(self._borrowed.values())
-        return Link(proof, home=self.home, borrowed=borrowed)
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
         found, part, size = [], list[bytes](), 0

@@ -52,7 +52,7 @@ from threadkeep._core.engine.snapshots import (
     own_copy,
 )
 from threadkeep._core.engine.thread_memory import ThreadMemory
-from threadkeep._core.engine.tips import Proof
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     BackendError,
@@ -356,7 +356,7 @@ def _put_batch(
         checkpoints=(row,),
         drop_segments=draft.dropped,
         touch=touch,
-        link=draft.link(proof),
+        link=Link(proof, home=draft.home, borrowed=draft.borrowed),
     )
     state = CheckpointSnapshot(
         *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),
@@ -497,6 +497,6 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         segments=segments,
         writes=(row,),
         touch=touch._replace(at=now) if call.fences else touch,
-        link=draft.link(proof),
+        link=Link(proof, home=draft.home, borrowed=draft.borrowed),
     )
     return Built(memory, proof, batch, draft, by=call.by)

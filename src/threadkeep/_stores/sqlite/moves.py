@@ -30,7 +30,7 @@ from threadkeep._stores.sqlite.records import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 # The driver binds None and bytes more slowly than numbers and bytearrays, because it looks for an
 # adapter. So we bind 0, '' and bytearrays.
@@ -129,8 +129,8 @@ _BoundRows: TypeAlias = "list[tuple[Any, ...]]"
 def make(db: sqlite3.Connection, moves: Sequence[Move]) -> list[Head | None]:
     """Make moves in an open transaction; return the new head of each, None if it is refused."""
     making = _Making(db)
-    heads = _set_many(db, moves) if len(moves) >= _MANY else {}
-    made = [making.one(move, heads) for move in moves]
+    are_set = _set_many(db, moves) if len(moves) >= _MANY else ()
+    made = [making.one(move, is_set=move.new.thread in are_set) for move in moves]
     making.insert()
     return made
 
@@ -145,13 +145,10 @@ class _Making:
         self._writes: _BoundRows = []
         self._labels: dict[tuple[int, str], str] = {}
 
-    def one(self, move: Move, heads: Mapping[str, Head | None]) -> Head | None:
-        """Make a move; `heads` are set already. Its rows may be inserted later."""
-        thread = move.new.thread
-        if thread in heads:
-            head = heads[thread]
-        elif move[6:] == _ADDS:
-            head = _set(self._db, move.old, move.new)
+    def one(self, move: Move, *, is_set: bool) -> Head | None:
+        """Make a move; `is_set`: its head is set already. Its rows may be inserted later."""
+        if move[6:] == _ADDS:
+            head = move.new if is_set else _set(self._db, move.old, move.new)
         else:
             self.insert()
             head = self._guarded(move)
@@ -243,25 +240,29 @@ def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
     return statement, (*own, old.number, tip)
 
 
-def _set_many(db: sqlite3.Connection, moves: Sequence[Move]) -> dict[str, Head | None]:
-    """Set the heads of plain moves with few statements; return them by thread as `_set` does."""
-    groups: dict[str, tuple[list[Head], _BoundRows]] = {}
+def _set_many(db: sqlite3.Connection, moves: Sequence[Move]) -> set[str]:
+    """Set the heads of plain moves with few statements, all or none; return their threads."""
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    threads: set[str] = set()
     for move in moves:
         if move.old.number and move[6:] == _ADDS:
             statement, bound = _setting(move.old, move.new)
-            heads, rows = groups.setdefault(statement, ([], []))
-            heads.append(move.new)
-            rows.append(bound)
-    found: dict[str, Head | None] = {}
-    for statement, (heads, rows) in groups.items():
-        many = _SET_MANY.get(statement)
-        if many is None or len(rows) < _MANY:
-            continue
-        are_all = many.run(db, rows) == len(rows)
-        for head in heads:
-            is_set = are_all or _is_present(db, head)
-            found[head.thread] = head if is_set else None
-    return found
+            if statement in _SET_MANY:
+                groups.setdefault(statement, []).append(bound)
+                threads.add(move.new.thread)
+    if len(threads) < _MANY:
+        return set()
+    db.execute("SAVEPOINT tk")
+    is_done = False
+    try:
+        is_done = len(threads) == sum(
+            [_SET_MANY[one].run(db, rows) for one, rows in groups.items()]
+        )
+    finally:
+        if not is_done:  # (then each is set, or refused, by itself)
+            db.execute("ROLLBACK TO tk")
+        db.execute("RELEASE tk")
+    return threads if is_done else set()
 
 
 def _is_moved(db: sqlite3.Connection, head: Head, new: Head) -> bool:
@@ -269,10 +270,6 @@ def _is_moved(db: sqlite3.Connection, head: Head, new: Head) -> bool:
         return _set(db, head, new) is not None
     if not head.number:
         return db.execute(_IS_ABSENT, (head.thread,)).fetchone() is None
-    return _is_present(db, head)
-
-
-def _is_present(db: sqlite3.Connection, head: Head) -> bool:
     return db.execute(_IS_PRESENT, (head.number, pack_tip(head.tips[0]))).fetchone() is not None
 
 
