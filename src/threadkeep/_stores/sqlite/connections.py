@@ -115,11 +115,11 @@ class Connections:
         Its statements wait for a lock for `patience`; with `commits`, beside other processes, for
         `TURN` at most.
         """
-        self._check_open()
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call may have left one open
         location = self._location or self.location
         if self._writer is None:
+            self._check_open()
             with self._lock:
                 self._close_inherited()
             self._writer = self._open(location.connect_writer)
