@@ -608,7 +608,8 @@ class Draft:
         return segment
 
     def committed(self) -> None:
-        """End the seals of this batch."""
+        """Mark the batch as committed."""
+        self.home.is_stored()
         for log, tail, grows in self._seals:
             self.memory.logs.end_seal(log, tail, grows)
 

@@ -83,6 +83,11 @@ class BatchSegments:
     committed = False
     carried: frozenset[SegmentPlace] = frozenset()  # those that another batch has stored
 
+    def is_stored(self) -> None:
+        """Note that no other batch has to carry them now."""
+        self.committed = True
+        self.segments = ()
+
     def holding(self, span: SegmentPlace) -> list[Any]:
         """Return the segments that hold a part of the span: log, start and stop."""
         log, start, stop = span
@@ -123,10 +128,8 @@ class Link:
             tips.difference_update(self.base)  # (the change's own tip is new, and not among them)
         for by, one in self.borrowed:
             by.carried |= {one[:3]}
-        home = self.home
-        if home is not None:
-            home.committed = True
-            home.segments = ()  # no other batch has to carry them now
+        if self.home is not None:
+            self.home.is_stored()
 
 
 def names(named: Collection[int], base: Iterable[int]) -> bool:
