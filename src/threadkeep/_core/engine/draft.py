@@ -609,7 +609,7 @@ class Draft:
 
     def committed(self) -> None:
         """Mark the batch as committed."""
-        self.home.is_stored()
+        self.home.mark_stored()
         for log, tail, grows in self._seals:
             self.memory.logs.end_seal(log, tail, grows)
 

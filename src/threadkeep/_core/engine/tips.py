@@ -83,7 +83,7 @@ class BatchSegments:
     committed = False
     carried: frozenset[SegmentPlace] = frozenset()  # those that another batch has stored
 
-    def is_stored(self) -> None:
+    def mark_stored(self) -> None:
         """Note that no other batch has to carry them now."""
         self.committed = True
         self.segments = ()
@@ -129,7 +129,7 @@ class Link:
         for by, one in self.borrowed:
             by.carried |= {one[:3]}
         if self.home is not None:
-            self.home.is_stored()
+            self.home.mark_stored()
 
 
 def names(named: Collection[int], base: Iterable[int]) -> bool:
