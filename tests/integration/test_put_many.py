@@ -176,12 +176,14 @@ def test_the_requests_do_not_grow_with_the_threads(
     saver.close()
 
 
-def test_where_others_come_in_between_it_is_done_one_by_one() -> None:
+@pytest.mark.parametrize("count", [10, 150])
+def test_where_others_come_in_between_it_is_done_one_by_one(count: int) -> None:
+    """Also in a transaction that later puts have to wait for."""
     store = Counting()
     saver = Saver(store)
-    puts = chain("a", 10)
+    puts = chain("a", count)
     store.first = lambda: store.commit(DropThread("a", 1))  # the generation is another one then
-    assert len(saver.put_many(puts)) == 10
+    assert len(saver.put_many(puts)) == count
     assert shown(saver, "a") == shown(one_by_one(puts), "a")
     assert saver.check().ok
 

@@ -29,6 +29,9 @@ _MAX_BATCH = 100  # batches in one transaction, and threads at the same time
 _OF_THE_STORE = (UnreachableError, ClosedError)
 """Failures of the store, not of one change."""
 
+_OVERTAKEN = (ConflictError, SegmentTakenError, StaleThreadError)
+"""Refusals of a batch because another writer was faster."""
+
 
 async def commit_together(
     changes: Sequence[Change],
@@ -113,8 +116,16 @@ def named(error: BaseException) -> ThreadkeepError:
 # -- operations ------------------------------------------------------------------------
 
 
+class _RefusedError(Exception):
+    """The store refused a collected batch: not that of the operation that runs just now."""
+
+    def __init__(self, error: ThreadkeepError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Collecting:
-    """Layer that collects batches and commits them in groups."""
+    """Layer that collects batches and commits them in groups. Raises `_RefusedError`."""
 
     handles = CHANGES
 
@@ -144,7 +155,7 @@ class Collecting:
         batches, self._batches = self._batches, []
         for error in (yield from commit_many(batches)):
             if error is not None:
-                raise error
+                raise _RefusedError(error)
 
 
 def together(lanes: Sequence[Iterable[Operation[T]]]) -> Operation[list[list[T]] | None]:
@@ -153,8 +164,11 @@ def together(lanes: Sequence[Iterable[Operation[T]]]) -> Operation[list[list[T]]
     Each lane has operations of one thread, which run in order; several lanes run at the same time.
 
     Returns:
-        The results of each lane, in order, or None if the store refused a batch. In that case, run
-        the operations one by one: no change is repeated, and the error is raised.
+        The results of each lane, in order, or None if other writers were faster. In that case, run
+        the operations one by one: a batch that was committed is harmless if it is repeated.
+
+    Raises:
+        ThreadkeepError: a batch was refused for another reason.
     """
     collecting, results = Collecting(), [list[T]() for _ in lanes]
     running = [
@@ -165,8 +179,12 @@ def together(lanes: Sequence[Iterable[Operation[T]]]) -> Operation[list[list[T]]
         for first in range(0, len(running), _MAX_BATCH):
             yield from _side_by_side(running[first : first + _MAX_BATCH], collecting)
         yield from collecting.flush()
-    except (ConflictError, SegmentTakenError, StaleThreadError):
+    except _OVERTAKEN:
         return None
+    except _RefusedError as refused:
+        if isinstance(refused.error, _OVERTAKEN):
+            return None
+        raise refused.error from None
     finally:
         for lane in running:
             lane.close()
