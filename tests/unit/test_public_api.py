@@ -121,6 +121,28 @@ def test_names_and_signatures_are_those_that_were_agreed_on():
     assert snapshot() == FILE.read_text(), __doc__
 
 
+def undocumented(name: str, found: Any) -> Iterator[str]:
+    """The functions, classes and methods without a docstring, their own or an inherited one."""
+    if (inspect.isclass(found) or inspect.isroutine(found)) and not inspect.getdoc(found):
+        yield name
+    for one in dir(found) if inspect.isclass(found) else ():
+        member = inspect.getattr_static(found, one)
+        member = getattr(member, "__func__", getattr(member, "fget", member))
+        is_ours = str(getattr(member, "__module__", "")).startswith("threadkeep")
+        if not one.startswith("_") and is_ours and inspect.isroutine(member):
+            above = [getattr(each, one, None) for each in found.__mro__]
+            if not any(map(inspect.getdoc, above)):
+                yield f"{name}.{one}"
+
+
+def test_every_name_has_a_docstring():
+    modules = [
+        import_module(each) for each in (*MODULES, "threadkeep.backends", "threadkeep.testing")
+    ]
+    found = [(name, getattr(each, name)) for each in modules for name in public(each.__name__)]
+    assert [none for each in found for none in undocumented(*each)] == []
+
+
 def test_help_lists_every_name_by_subject():
     names = {name for name in dir(threadkeep) if not name.startswith("_")}
     names -= {name for name in names if inspect.ismodule(getattr(threadkeep, name))}

@@ -126,7 +126,6 @@ class _WithoutTypes:
     """A command whose help names values, such as FILE, and no types of Python."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """See `click.Command.get_params`."""
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc] # of typer's class
         for one in found:
             is_option = one.param_type_name == "option"
@@ -143,7 +142,6 @@ class _Program(_WithoutTypes, TyperGroup):
     """The program. Its help lists the commands by panel, also if it is not drawn."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as there
-        """See `click.Group.format_commands`."""
         for panel, names in _PANELS.items():
             rows = [(name, _first_sentence(self.commands[name].help)) for name in names.split()]
             with formatter.section(panel):
@@ -159,7 +157,6 @@ class _StoreFirst(_WithoutTypes, TyperCommand):
     """A command whose first argument, the store, may be left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See `click.Command.parse_args`."""
         found: list[Any] = [one for one in self.params if one.param_type_name == "argument"]
         if found and found[0].name == "store":
             others = found[1:]

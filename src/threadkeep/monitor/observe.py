@@ -94,7 +94,6 @@ class ObservedSaver(Observed, Delegate):
     )
 
     def get_tuple(self, config: RunnableConfig, **options: Any) -> CheckpointTuple | None:
-        """See `Saver.get_tuple`."""
         with Timing(self._exports, "get_tuple", config):
             return super().get_tuple(config, **options)
 
@@ -118,7 +117,6 @@ class ObservedSaver(Observed, Delegate):
     async def alist(
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver` and `list`."""
         with Timing(self._exports, "list", config, is_current=False):
             async for found in super().alist(config, **options):
                 yield found

@@ -89,7 +89,6 @@ class DurationSink:
         self._attributes = cache(partial(attributes_of, backend))
 
     def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
-        """See `Sink`."""
         attributes = self._attributes(operation)
         if error is not None:
             attributes = {**attributes, "error.type": type(error).__qualname__}

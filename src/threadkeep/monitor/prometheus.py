@@ -117,7 +117,6 @@ class PrometheusSink:
         self._backend = backend
 
     def record(self, operation: str, seconds: float, error: BaseException | None) -> None:
-        """See `Sink`."""
         self._observing(operation)(seconds)
         if error is not None:
             self._errors.labels(operation, self._backend, type(error).__qualname__).inc()

@@ -193,7 +193,6 @@ class StoreRecords:
         self._remembered = Remembered()
 
     def save(self, draft: SessionDraft) -> Operation[Saved]:
-        """See `SaverRecords.save`."""
         made = now()
         created = draft.created_at or made
         old = None if draft.id is None else (yield from self._load(draft.id))
@@ -228,7 +227,6 @@ class StoreRecords:
         return Saved(checkpoint.id, known + 1)
 
     def find(self, session: str, id: str) -> Operation[Checkpoint | None]:
-        """See `SaverRecords.find`."""
         found = yield from self._load(id)
         return found if found is not None and found.session_id == session else None
 
@@ -239,7 +237,6 @@ class StoreRecords:
     def newest(
         self, session: str, workflow: str | None, limit: int | None
     ) -> Operation[list[Checkpoint]]:
-        """See `SaverRecords.newest`."""
         if limit == 1 and workflow is None:
             latest = yield from self._call("get_latest", session)
             return [] if latest is None else [_read(latest)]
@@ -253,7 +250,6 @@ class StoreRecords:
         return [place(one) for one in found]
 
     def remove(self, session: str, ids: Iterable[str]) -> Operation[int]:
-        """See `SaverRecords.remove`."""
         del session
         number = 0
         for id in ids:
@@ -261,12 +257,10 @@ class StoreRecords:
         return number
 
     def delete(self, session: str, id: str) -> Operation[bool]:
-        """See `SaverRecords.delete`."""
         found = yield from self.find(session, id)
         return found is not None and bool((yield from self._call("delete", id)))
 
     def cleanup(self, session: str, most: int, workflow: str | None) -> Operation[int]:
-        """See `SaverRecords.cleanup`."""
         if workflow is None:
             return int((yield from self._call("cleanup_old_checkpoints", session, most)))
         places = yield from self.places(session, workflow)

@@ -197,14 +197,12 @@ class _Awaited(Store):
     async def start_ttl_sweeper(  # type: ignore[override] # likewise
         self, sweep_interval_minutes: float | None = None
     ) -> asyncio.Future[None]:
-        """See `Store.start_ttl_sweeper`."""
         return asyncio.wrap_future(super().start_ttl_sweeper(sweep_interval_minutes))
 
     async def stop_ttl_sweeper(  # type: ignore[override] # likewise
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - as LangGraph's
     ) -> bool:
-        """See `Store.stop_ttl_sweeper`."""
         return await in_thread(partial(super().stop_ttl_sweeper, timeout))
 
 

@@ -22,7 +22,6 @@ class TenantItems:
         self._root = (label,)
 
     def answer(self, request: Fetch | Commit | Call) -> Operation[Any]:
-        """See `StoreLayer`."""
         if isinstance(request, Fetch):
             reads: Any = request.reads
             if isinstance(reads[0], records.FindPending):  # (always by itself)

@@ -61,23 +61,19 @@ class BlockingBackend(Backend):
         self.backend = self._run(make())
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `Backend.fetch`."""
         return self._run(self.backend.fetch(reads))
 
     def commit(self, change: Change) -> None:
-        """See `Backend.commit`."""
         self._run(self.backend.commit(change))
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `Backend.commit_many`."""
         return self._run(self.backend.commit_many(changes))
 
     def make(self, moves: Sequence[Move]) -> list[Head | None]:
-        """See `Database.make`."""
+        """Make moves, if the backend is a `Database`."""
         return self._run(cast("AsyncDatabase", self.backend).make(moves))
 
     def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """See `Backend.scrub`."""
         return self._run(self.backend.scrub(rewrite=rewrite))
 
     def close(self) -> None:

@@ -41,7 +41,6 @@ def delete_account(
     rewrite: bool,
     dry_run: bool,
 ) -> Operation[AccountReport]:
-    """See `Threads.delete_account`."""
     flags = {"results": account.results, "forks": account.forks, "rewrite": rewrite}
     for name, value in {**flags, "dry_run": dry_run}.items():
         validation.flag(name, value)

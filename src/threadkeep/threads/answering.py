@@ -100,7 +100,6 @@ class _Head(NamedTuple):
 
 
 def interrupts(engine: Engine, thread: str) -> Operation[list[PendingInterrupt]]:
-    """See `Threads.interrupts`."""
     name = validation.thread_id(thread)
     head = yield from _read(engine, name)
     return [] if head is None else _listed(head)
@@ -137,7 +136,6 @@ def answer(
     *,
     replace: bool,
 ) -> Operation[None]:
-    """See `Threads.answer`."""
     name = validation.thread_id(thread)
     if not validation.is_mapping(answers) or not answers:
         raise invalid("answers", answers, "Use a dict: {interrupt_id: value}.")

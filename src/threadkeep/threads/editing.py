@@ -44,7 +44,6 @@ def edit(
     *,
     if_head: bool,
 ) -> Operation[RunnableConfig]:
-    """See `Threads.edit`."""
     at = validation.place(thread, "", checkpoint)
     new = dict(validation.mapping("values", values, at))
     if not new:

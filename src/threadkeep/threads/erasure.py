@@ -105,7 +105,6 @@ def erase(
     rewrite: bool,
     dry_run: bool,
 ) -> Operation[EraseReport]:
-    """See `Threads.erase`."""
     for flag, value in (("forks", forks), ("rewrite", rewrite), ("dry_run", dry_run)):
         validation.flag(flag, value)
     if (thread is None) == (metadata is None):

@@ -62,7 +62,6 @@ def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
 def fork(
     engine: Engine, thread: str, checkpoint_id: str | None, new_thread_id: str | None
 ) -> Operation[ThreadInfo]:
-    """See `Threads.fork`."""
     source = validation.thread_id(thread)
     target, own = f"{uuid.uuid4()}", tenants.prefix_of(source)
     target = own + target if new_thread_id is None else validation.thread_id(new_thread_id)
@@ -314,7 +313,6 @@ class Branches:
 
 
 def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
-    """See `Threads.branches`."""
     place = validation.place(thread, ns)
     trees = yield from _trees(engine, place.thread, place.ns)
     if ns not in trees:
@@ -323,7 +321,6 @@ def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
 
 
 def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
-    """See `Threads.branches_by_ns`."""
     place = validation.place(thread)
     trees = yield from _trees(engine, place.thread, None)
     if not trees:

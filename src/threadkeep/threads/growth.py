@@ -107,7 +107,6 @@ class ThreadGrowth:
 
 
 def growth(thread_id: str, progress: Progress | None = None) -> Operation[ThreadGrowth]:
-    """See `Threads.growth`."""
     place = validation.place(thread_id)
     thread = place.thread
     rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))

@@ -15,7 +15,6 @@ _PAGE = 100
 
 
 def heads(progress: Progress | None) -> Operation[dict[str, str]]:
-    """See `Threads.heads`."""
     found: dict[str, str] = {}
     after = None
     while True:
@@ -35,7 +34,6 @@ def heads(progress: Progress | None) -> Operation[dict[str, str]]:
 def rolled_back(
     recorded: Mapping[str, str], progress: Progress | None
 ) -> Operation[dict[str, str | None]]:
-    """See `Threads.rolled_back`."""
     for name, id_ in recorded.items():
         if not isinstance(id_, str):
             raise invalid("head", id_, "Use the heads that `heads` returned.")

@@ -70,7 +70,6 @@ class MergeReport:
 def merge(
     engine: Engine, fork: str, into: str, strategy: MergeStrategy | None, *, dry_run: bool
 ) -> Operation[MergeReport]:
-    """See `Threads.merge_fork`."""
     fork, into = validation.thread_id(fork), validation.thread_id(into)
     _check_strategy(strategy)
 

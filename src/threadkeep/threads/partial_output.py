@@ -268,7 +268,6 @@ def thread_of(config: RunnableConfig | str) -> str:
 
 
 def partial_of(saver: Any, thread: RunnableConfig | str) -> Operation[list[PartialStream]]:
-    """See `Saver.partial`."""
     rows = yield from PartialRows(saver, thread).read()
     found = [_stream(row) for row in _newest(rows).values()]
     over = {one.id for one in [one for one in found if one.status != "pending"][KEPT:]}
@@ -283,7 +282,6 @@ def _stream(row: PartialRow) -> PartialStream:
 
 
 def discard_of(saver: Any, thread: RunnableConfig | str, stream: str | None) -> Operation[int]:
-    """See `Saver.discard_partial`."""
     stored = PartialRows(saver, thread)
     rows = yield from stored.read_heads()
     found = [

@@ -90,7 +90,6 @@ class Filters(TypedDict, total=False):
 def search(
     engine: Engine, order: OrderName, limit: int, cursor: str | None, wanted: Filters
 ) -> Operation[ThreadPage]:
-    """See `Threads.search`."""
     field = _ORDERS.get(order.removeprefix("-")) if isinstance(order, str) else None
     if field is None:
         hint = f"Use {', '.join(_ORDERS)}; a minus in front reverses the order."
@@ -143,7 +142,6 @@ def place_in(cursor: object, order: str, *kinds: type) -> tuple[Any, str]:
 
 
 def count(engine: Engine, wanted: Filters) -> Operation[int]:
-    """See `Threads.count`."""
     return registration.count(thread_query(engine.now(), wanted))
 
 
@@ -258,7 +256,6 @@ def create(
     *,
     exist_ok: bool,
 ) -> Operation[ThreadInfo]:
-    """See `Threads.create`."""
     name = validation.thread_id(thread)
     labels = _all_labels(metadata_labels(metadata or {}) + tag_labels(tags), name)
     idle = None if ttl is None else duration("ttl", ttl) // MICROSECOND
@@ -272,7 +269,6 @@ def create(
 
 
 def get(thread: str) -> Operation[ThreadInfo | None]:
-    """See `Threads.get`."""
     entry = yield from registration.read(validation.thread_id(thread))
     return None if entry is None else info(entry)
 
@@ -280,7 +276,6 @@ def get(thread: str) -> Operation[ThreadInfo | None]:
 def update(
     engine: Engine, thread: str, metadata: Mapping[str, Any], ttl: timedelta | float | None
 ) -> Operation[ThreadInfo]:
-    """See `Threads.update`."""
     removed = set(map(label_prefix, metadata_labels(metadata)))
     added = metadata_labels({k: v for k, v in metadata.items() if v is not None})
     idle = duration("ttl", ttl) // MICROSECOND if ttl else None
@@ -302,7 +297,6 @@ def tag(
     *,
     add: bool,
 ) -> Operation[ThreadInfo]:
-    """See `Threads.tag` and `Threads.untag`."""
     if checkpoint is None:
         return _labelled(engine, thread, tag_labels(tags), add=add)
     at = validation.place(validation.thread_id(thread), ns, checkpoint)
@@ -313,7 +307,6 @@ def tag(
 def pin(
     engine: Engine, thread: str, checkpoint: str | None, ns: str, *, pinned: bool
 ) -> Operation[ThreadInfo]:
-    """See `Threads.pin` and `Threads.unpin`."""
     if checkpoint is None:
         return _changed(engine, thread, lambda entry: entry._replace(pinned=pinned))
     at = validation.place(validation.thread_id(thread), ns, checkpoint)
@@ -350,7 +343,6 @@ def _changed(
 
 
 def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadInfo]:
-    """See `Threads.retain`."""
     if policy is not None and check_policy(policy).max_count is not None:
         raise InvalidArgumentError(
             "max_count limits the threads of a store: one thread cannot have it.",

@@ -76,7 +76,6 @@ def rotate(
     dry_run: bool,
     rewrite: bool = False,
 ) -> Operation[RotationReport]:
-    """See `Saver.rotate_keys`."""
     if store.backend.keys is None:
         raise InvalidArgumentError("The saver has no keys.", hint=WITH_KEYS)
     codec = engine.codec

@@ -54,7 +54,6 @@ class ShredReport(NamedTuple):
 def shred_thread(
     store: LayeredBackend, engine: Engine, thread: str, progress: Progress | None, *, forks: bool
 ) -> Operation[ShredReport]:
-    """See `Saver.shred`."""
     name = validation.thread_id(thread)
     keys = store.backend.keys
 
@@ -78,7 +77,6 @@ def shred_thread(
 def shred_tenant(
     store: LayeredBackend, engine: Engine, tenant: str, progress: Progress | None
 ) -> Operation[ShredReport]:
-    """See `Saver.shred_tenant`."""
     name = tenants.checked(tenant)
     if store.backend.keys is None:
         raise InvalidArgumentError("The saver has no keys.", hint=WITH_KEYS)

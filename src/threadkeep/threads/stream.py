@@ -418,7 +418,6 @@ class Stream:
         return True
 
     def _drop_values(self, ns: str) -> Part | None:
-        """See `Buffer.drop_values`."""
         with self._lock:
             return self._buffer.drop_values(ns)
 

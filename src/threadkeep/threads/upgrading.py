@@ -109,7 +109,6 @@ def upgrade(
     *,
     dry_run: bool,
 ) -> Operation[UpgradeReport]:
-    """See `Threads.upgrade`."""
     codec = engine.codec
     if not isinstance(codec, ShapedCodec):
         raise InvalidArgumentError(

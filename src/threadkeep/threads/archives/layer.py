@@ -132,7 +132,6 @@ class TierLayer:
         self.cold = cold
 
     def answer(self, request: Fetch | Commit) -> Operation[Any]:
-        """See `StoreLayer.answer`."""
         if isinstance(request, Fetch):
             replies = yield request
             if self.suffices(request, replies):

@@ -88,7 +88,6 @@ def tier(
     *,
     dry_run: bool,
 ) -> Operation[TierReport]:
-    """See `Threads.tier`."""
     names = None if threads is None else validation.each_thread(threads)
     if tiering is not None and not isinstance(tiering, Tiering):
         raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
@@ -166,13 +165,11 @@ def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
 
 
 def archive(store: LayeredBackend, engine: Engine, thread: str) -> Operation[ThreadInfo]:
-    """See `Threads.archive`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
     return info((yield from archiving.archive(store, cold, engine, name)))
 
 
 def restore(engine: Engine, thread: str) -> Operation[ThreadInfo]:
-    """See `Threads.restore`."""
     return info((yield from offloading.restore(engine, validation.thread_id(thread))))
 
 
@@ -193,7 +190,6 @@ def offload(
     over: int,
     older_than: timedelta | float | None,
 ) -> Operation[OffloadReport]:
-    """See `Threads.offload`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "offload values"))
     before = None
     if older_than is not None:
@@ -206,7 +202,6 @@ def offload(
 def discard_fork(
     store: LayeredBackend, engine: Engine, fork: str, *, delete: bool
 ) -> Operation[ThreadInfo]:
-    """See `Threads.discard_fork`."""
     name = validation.thread_id(fork)
 
     def attempt() -> Operation[ThreadInfo]:

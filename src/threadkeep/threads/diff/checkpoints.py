@@ -377,7 +377,6 @@ class ChannelVersion:
 def versions(
     engine: Engine, thread: str, channel: str, ns: str, limit: int | None, checkpoint: str | None
 ) -> Operation[list[ChannelVersion]]:
-    """See `Threads.versions`."""
     place = validation.place(thread, ns, checkpoint)
     name, most = validation.text("channel", channel, place), validation.limit(limit)
 

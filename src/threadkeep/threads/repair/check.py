@@ -135,7 +135,6 @@ class CheckReport:
 def check(
     store: Runner, engine: Engine, progress: Progress | None = None
 ) -> Operation[CheckReport]:
-    """Verify a whole store; see `Saver.check`."""
     findings = yield from on(store, damage())
     threads, unlisted = yield from on(store, threads_to_check())
     findings += unlisted

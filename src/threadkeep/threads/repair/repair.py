@@ -164,7 +164,6 @@ def repair(
     *,
     dry_run: bool,
 ) -> Operation[RepairReport]:
-    """See `Threads.repair`."""
     named = validation.thread_ids(threads)
     if file is None and not dry_run:
         raise InvalidArgumentError(

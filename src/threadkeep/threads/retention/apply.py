@@ -128,7 +128,6 @@ def _not_of_runs(
 def delete_checkpoints(
     engine: Engine, thread: str, checkpoint_ids: Sequence[str], ns: str | None, *, sweep: bool
 ) -> Operation[int]:
-    """See `Maintenance.delete_checkpoints`."""
     if not sweep and ns is not None:
         return (yield from _drop_rows(engine, thread, ns, checkpoint_ids))
     ids, removed = frozenset(checkpoint_ids), 0

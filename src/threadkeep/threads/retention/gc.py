@@ -128,7 +128,6 @@ def gc(
     *,
     dry_run: bool,
 ) -> Operation[GcReport]:
-    """See `Threads.gc`."""
     own = policies.EVERYTHING if policy is None else check_policy(policy)
     run = _Collection(store, engine, own, dry_run=dry_run)
     examined = yield from registration.for_each(threads, run.visit, "threads collected", progress)

@@ -112,7 +112,6 @@ def adopt(
     progress: Progress | None,
     **flags: bool,
 ) -> Operation[AdoptReport]:
-    """Copy a source's threads into a store; see `Threads.adopt`."""
     if flags["replace"] and flags["as_fork"]:
         raise InvalidArgumentError(
             "replace= and as_fork= exclude each other.", hint="Use one of them."

@@ -173,7 +173,6 @@ def export_bundle(
     *,
     plain: bool,
 ) -> Operation[ExportReport]:
-    """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
     yield from external(partial(check_may_be_replaced, path))
     archived, skipped = list[str](), dict[str, str]()
@@ -299,7 +298,6 @@ def import_bundle(
     replace: bool,
     dry_run: bool,
 ) -> Operation[ImportReport]:
-    """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread_id", thread)
     yield from external(partial(check_is_bundle, path))

@@ -139,7 +139,6 @@ def leave(
     verify: bool,
     dry_run: bool,
 ) -> Operation[LeaveReport]:
-    """Copy threads into LangGraph's tables; see `Threads.leave`."""
     names = validation.thread_ids(threads)
     known = yield from on(store, whole_thread.all_threads())
     for name in set(names or ()).difference(known):
@@ -249,7 +248,6 @@ class _Leaving:
             yield from self._verify(copy)
 
     def bring(self, place: CheckpointRef) -> Operation[None]:
-        """See `bring`."""
         rows, _ = yield from on(self.store, _read(place.thread))
         ours = {(one.row.ns, one.row.id): one for one in rows.checkpoints}
         theirs = yield from external(partial(self.there.present, place.thread))

@@ -84,7 +84,6 @@ def mirror(
     progress: Progress | None,
     **flags: bool,
 ) -> Operation[MirrorReport]:
-    """Copy threads to the store of another saver; see `Threads.mirror`."""
     there = store_of(other)
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")

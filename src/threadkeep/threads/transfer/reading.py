@@ -79,7 +79,6 @@ class RawPayloads(Payloads):
     """Decoder that never fails: a value that cannot be read is a `Raw`."""
 
     def value(self, kind: str, data: bytes | None) -> Any:
-        """See `Payloads.value`."""
         try:
             return super().value(kind, data)
         except ThreadkeepError as error:
@@ -295,7 +294,6 @@ class StepValues(_ById, LazyValues):
     is_unknown = False
 
     def _load(self, *names: str) -> Operation[None]:
-        """See `LazyValues.load`."""
         if not self.is_unknown:
             yield from LazyValues._load(self, *names)  # noqa: SLF001 - its own
             return

@@ -361,7 +361,6 @@ class Rolling(WatchedMethods):
         self._asked = None
 
     def before_fork(self) -> None:
-        """See `WatchedMethods.before_fork`."""
         self._lock.acquire()
         self._memory.acquire()
 

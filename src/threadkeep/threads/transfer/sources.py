@@ -82,7 +82,6 @@ class LangGraphSource:
 
     @property
     def plain(self) -> int:
-        """See `Payloads.plain`."""
         return self._payloads.plain
 
     @property
@@ -274,14 +273,12 @@ class DatabaseSource(LangGraphSource):
         return self._page(key, way, "1 = 1", past, [*parameters, limit])
 
     def state(self, thread: str) -> SourceState:
-        """See `LangGraphSource.state`."""
         text = _STATE.format(mark=self.mark, writes=self.writes, digest=self.digest)
         (found,) = self.rows(text, (thread,) * text.count(self.mark))
         self.end()
         return SourceState(*found)
 
     def written(self, thread: str, first: str = "") -> dict[CheckpointKey, set[tuple[str, int]]]:
-        """See `LangGraphSource.written`."""
         found: dict[CheckpointKey, set[tuple[str, int]]] = {}
         text = _WRITTEN.format(mark=self.mark, writes=self.writes)
         for ns, checkpoint, task, idx in self.rows(text, (thread, first)):
