@@ -45,6 +45,15 @@ class ThreadEntries:
         """Run an operation of the engine on the store."""
         return on(self._store, operation(self._engine, *args, **options))
 
+    def _over(
+        self,
+        workflow: Callable[Concatenate[LayeredBackend, Engine, P], Operation[T]],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Operation[T]:
+        """Run a workflow that runs its own operations on the store."""
+        return workflow(self._store, self._engine, *args, **options)
+
     def _create(
         self,
         thread_id: str,
@@ -313,11 +322,8 @@ class ThreadEntries:
     answer, aanswer = sync_and_async(_answer)
 
 
-class ThreadTransfers:
+class ThreadTransfers(ThreadEntries):
     """Copies of threads to and from files and other stores."""
-
-    _store: LayeredBackend
-    _engine: Engine
 
     def _export_bundle(
         self,
@@ -430,18 +436,8 @@ class ThreadTransfers:
             CorruptionError: data of a named thread is damaged, or, with `verify`, differs from the
                 result of LangGraph's saver. Without names, `skipped` lists damaged threads.
         """
-        return lazy.adopt.adopt(
-            self._store,
-            self._engine,
-            source,
-            thread_ids,
-            key,
-            progress,
-            verify=verify,
-            replace=replace,
-            as_fork=as_fork,
-            dry_run=dry_run,
-        )
+        flags = {"replace": replace, "as_fork": as_fork, "dry_run": dry_run, "verify": verify}
+        return self._over(lazy.adopt.adopt, source, thread_ids, key, progress, **flags)
 
     adopt, aadopt = sync_and_async(_adopt)
 
@@ -481,15 +477,8 @@ class ThreadTransfers:
             UnknownTypeError: a value has a class that this program has not imported or allowed.
             BackendError: a store failed; repeat the call.
         """
-        return lazy.leave.leave(
-            self._store,
-            self._engine,
-            target,
-            thread_ids,
-            key,
-            progress,
-            verify=verify,
-            dry_run=dry_run,
+        return self._over(
+            lazy.leave.leave, target, thread_ids, key, progress, verify=verify, dry_run=dry_run
         )
 
     leave, aleave = sync_and_async(_leave)
@@ -525,15 +514,7 @@ class ThreadTransfers:
                 copy differs.
             ConflictError: other programs keep writing a thread in the other store.
         """
-        return lazy.mirror.mirror(
-            self._store,
-            other,
-            self._engine.codec,
-            thread_ids,
-            progress,
-            replace=replace,
-            delete=delete,
-            dry_run=dry_run,
-        )
+        flags = {"replace": replace, "delete": delete, "dry_run": dry_run}
+        return self._over(lazy.mirror.mirror, other, thread_ids, progress, **flags)
 
     mirror, amirror = sync_and_async(_mirror)

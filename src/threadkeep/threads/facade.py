@@ -19,7 +19,7 @@ from threadkeep._core.known_names import KnownNames
 from threadkeep._run.driver import on, sync_and_async
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.threads import lazy
-from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
+from threadkeep.threads.entries import ThreadTransfers
 from threadkeep.threads.erasure_report import Account
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from threadkeep.threads.upgrading import UpgradeReport
 
 
-class Threads(ThreadEntries, ThreadTransfers, KnownNames):
+class Threads(ThreadTransfers, KnownNames):
     """The threads of a store. Each method has an async variant: `afork` of `fork`, and so on."""
 
     def __init__(self, store: LayeredBackend, engine: Engine) -> None:
@@ -95,7 +95,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
         """
         a = validation.place(thread_id, checkpoint_ns, before_id)
         b = validation.place(thread_id, checkpoint_ns, after_id)
-        return lazy.checkpoints.diff(self._store, self._engine, a, b, channels)
+        return self._over(lazy.checkpoints.diff, a, b, channels)
 
     diff, adiff = sync_and_async(_diff)
 
@@ -115,7 +115,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        return lazy.checkpoints.diff(self._store, self._engine, before, after, channels)
+        return self._over(lazy.checkpoints.diff, before, after, channels)
 
     diff_checkpoints, adiff_checkpoints = sync_and_async(_diff_checkpoints)
 
@@ -246,7 +246,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             StateError: it is no fork, or is archived already.
             ThreadkeepError: as `archive`.
         """
-        return lazy.tiering.discard_fork(self._store, self._engine, fork_id, delete=delete)
+        return self._over(lazy.tiering.discard_fork, fork_id, delete=delete)
 
     discard_fork, adiscard_fork = sync_and_async(_discard_fork)
 
@@ -279,10 +279,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
         """
         own = self._store.retention if policy is None else policy
         names = None if thread_ids is None else validation.each_thread(thread_ids)
-        return on(
-            self._store,
-            lazy.gc.gc(self._store, self._engine, own, names, progress, dry_run=dry_run),
-        )
+        return on(self._store, self._over(lazy.gc.gc, own, names, progress, dry_run=dry_run))
 
     gc, agc = sync_and_async(_gc)
 
@@ -309,9 +306,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             ThreadNotFoundError: one of the threads does not exist; nothing was changed.
             BackendError: the store failed; earlier threads are upgraded.
         """
-        return lazy.upgrading.upgrade(
-            self._store, self._engine, thread_ids, progress, dry_run=dry_run
-        )
+        return self._over(lazy.upgrading.upgrade, thread_ids, progress, dry_run=dry_run)
 
     upgrade, aupgrade = sync_and_async(_upgrade)
 
@@ -340,7 +335,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             CorruptionError: it is damaged; or the cold store lost or changed an object.
             OpenError, BackendError: the cold store refused or failed; the thread was not moved.
         """
-        return lazy.tiering.archive(self._store, self._engine, thread_id)
+        return self._over(lazy.tiering.archive, thread_id)
 
     archive, aarchive = sync_and_async(_archive)
 
@@ -388,7 +383,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             CorruptionError: it is damaged; or the cold store lost or changed an object.
             OpenError, BackendError: the cold store refused or failed.
         """
-        return lazy.tiering.offload(self._store, self._engine, thread_id, over, older_than)
+        return self._over(lazy.tiering.offload, thread_id, over, older_than)
 
     offload, aoffload = sync_and_async(_offload)
 
@@ -417,9 +412,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             ThreadNotFoundError: one of the threads does not exist; nothing was moved.
             OpenError, BackendError: the cold store refused or failed; some threads may be moved.
         """
-        return lazy.tiering.tier(
-            self._store, self._engine, tiering, thread_ids, progress, dry_run=dry_run
-        )
+        return self._over(lazy.tiering.tier, tiering, thread_ids, progress, dry_run=dry_run)
 
     tier, atier = sync_and_async(_tier)
 
@@ -454,9 +447,7 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
             OpenError, DiskFullError: the file exists, or cannot be written.
             ConflictError: other programs keep writing a thread.
         """
-        return lazy.repair.repair(
-            self._store, self._engine, thread_ids, file, progress, dry_run=dry_run
-        )
+        return self._over(lazy.repair.repair, thread_ids, file, progress, dry_run=dry_run)
 
     repair, arepair = sync_and_async(_repair)
 
@@ -496,9 +487,8 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
                 keep writing, or that is damaged; no place was cleared.
             BackendError: the store failed; erase again.
         """
-        return lazy.erasure.erase(
-            self._store,
-            self._engine,
+        return self._over(
+            lazy.erasure.erase,
             thread_id,
             metadata,
             progress,
@@ -548,13 +538,9 @@ class Threads(ThreadEntries, ThreadTransfers, KnownNames):
                 what the message says, then call this again.
             ConflictError, CorruptionError, BackendError: as `erase`.
         """
-        return lazy.accounts.delete_account(
-            self._store,
-            self._engine,
-            Account(metadata, thread_ids, namespaces, results, forks),
-            progress,
-            rewrite=rewrite,
-            dry_run=dry_run,
+        account = Account(metadata, thread_ids, namespaces, results, forks)
+        return self._over(
+            lazy.accounts.delete_account, account, progress, rewrite=rewrite, dry_run=dry_run
         )
 
     delete_account, adelete_account = sync_and_async(_delete_account)

@@ -13,7 +13,7 @@ from rich.tree import Tree
 from threadkeep._core.texts import lasting
 from threadkeep.cli.app import command
 from threadkeep.cli.ids import whole_checkpoint, whole_thread
-from threadkeep.cli.parameters import DRY_RUN, THREAD, argument, option, thread_argument
+from threadkeep.cli.parameters import DRY_RUN, NAMESPACE, THREAD, argument, option, thread_argument
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_thread, table, text
 from threadkeep.errors import MergeConflictError
@@ -103,9 +103,7 @@ def branches(
     session: Session,
     thread: str = THREAD,
     *,
-    namespace: str = option(
-        "--ns NAMESPACE", "Namespace of a subgraph. Default: the graph itself.", ""
-    ),
+    namespace: str = NAMESPACE,
 ) -> None:
     """List a thread's branches: their tips, and where they fork."""
     with session.open_to_look() as saver:

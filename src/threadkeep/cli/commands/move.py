@@ -182,12 +182,8 @@ def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
     rows += [(name, "conflict", reason) for name, reason in done.conflicts.items()]
     rows += [(name, "skipped", reason) for name, reason in done.skipped.items()]
     yield table(("thread", "here", ""), rows)
-    counts = [f"{done.unchanged:,} unchanged"] if done.unchanged else []
-    counts += [f"{done.verified:,} verified"] if done.verified else []
-    counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
-    counts += [f"{len(done.skipped)} skipped"] if done.skipped else []
     checkpoints = f"{plural(done.checkpoints, 'checkpoint')} from {plural(done.threads, 'thread')}"
-    yield ", ".join([f"{'Would adopt' if dry_run else 'Adopted'} {checkpoints}", *counts])
+    yield ", ".join([f"{'Would adopt' if dry_run else 'Adopted'} {checkpoints}", *_counts(done)])
     if done.conflicts:
         yield "Conflicts were not changed here. To keep both, add their ids and --as-fork."
         yield "To replace the threads here, add their ids and --replace."
@@ -195,6 +191,17 @@ def _adopt_lines(done: AdoptReport, *, dry_run: bool) -> Iterator[Drawn]:
         yield f"{plural(done.plain, 'value')} of the source were not encrypted"
     for name in done.deleted:
         yield f"Skipped {name}: it was deleted here. To adopt it again, add its id."
+
+
+def _counts(done: AdoptReport | LeaveReport | MirrorReport) -> Iterator[str]:
+    if done.unchanged:
+        yield f"{done.unchanged:,} unchanged"
+    if verified := getattr(done, "verified", 0):
+        yield f"{verified:,} verified"
+    if done.conflicts:
+        yield plural(len(done.conflicts), "conflict")
+    if done.skipped:
+        yield f"{len(done.skipped):,} skipped"
 
 
 # -- leave -------------------------------------------------------------------------------
@@ -255,12 +262,8 @@ def _leave_lines(done: LeaveReport, *, dry_run: bool) -> Iterator[Drawn]:
         for name, kinds in done.not_held.items()
     ]
     yield table(("thread", "there", ""), rows)
-    counts = [f"{done.unchanged:,} unchanged"] if done.unchanged else []
-    counts += [f"{done.verified:,} verified"] if done.verified else []
-    counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
-    counts += [f"{len(done.skipped):,} skipped"] if done.skipped else []
     checkpoints = f"{plural(done.checkpoints, 'checkpoint')} of {plural(done.threads, 'thread')}"
-    yield ", ".join([f"{'Would copy' if dry_run else 'Copied'} {checkpoints}", *counts])
+    yield ", ".join([f"{'Would copy' if dry_run else 'Copied'} {checkpoints}", *_counts(done)])
     if done.plain:
         yield "Values are not encrypted there. To encrypt them, use --key-file."
     for name in done.deleted:
@@ -325,9 +328,7 @@ def _mirror_lines(done: MirrorReport, *, dry_run: bool, full: bool) -> Iterator[
     if hidden:
         yield f"... {plural(hidden, 'more thread')} (--full)"
     counts = [f"{len(ids):,} {name}" for name, ids in groups.items() if ids]
-    counts += [f"{done.unchanged:,} unchanged"] if done.unchanged else []
-    counts += [plural(len(done.conflicts), "conflict")] if done.conflicts else []
-    counts += [f"{len(done.skipped):,} skipped"] if done.skipped else []
+    counts += _counts(done)
     yield f"{'Dry run' if dry_run else 'Threads'}: {', '.join(counts) or 'nothing to mirror'}"
     if done.conflicts:
         yield "Conflicts were not changed in B. To copy A's threads, add their ids and --replace."

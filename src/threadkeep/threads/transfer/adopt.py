@@ -106,6 +106,7 @@ class AdoptReport:
 def adopt(
     store: LayeredBackend,
     engine: Engine,
+    /,
     source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
     threads: str | Iterable[str] | None,
     key: str | bytes | None,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep._core import validation
 from threadkeep._core.codec import Codec, FormerSerde, SerdeCodec
+from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import DropThread
 from threadkeep._core.engine.operation import Operation, Progress, commit, no_progress
 from threadkeep._core.engine.registration import retry
@@ -78,8 +79,9 @@ class _GoneError(Exception):
 
 def mirror(
     store: LayeredBackend,
+    engine: Engine,
+    /,
     other: Any,
-    codec: Codec,
     threads: str | Iterable[str] | None,
     progress: Progress | None,
     **flags: bool,
@@ -87,7 +89,7 @@ def mirror(
     there = store_of(other)
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
-    _check_codecs(codec, other._engine.codec)  # noqa: SLF001 - a saver of ours
+    _check_codecs(engine.codec, other._engine.codec)  # noqa: SLF001 - a saver of ours
     names = validation.thread_ids(threads)
     one, other_keys = store.backend.keys, there.backend.keys
     is_named = names is not None
