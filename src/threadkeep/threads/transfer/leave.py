@@ -120,7 +120,7 @@ class _ChangedError(Exception):
     """The thread was pruned since its rows were read."""
 
 
-class _RefusedError(Exception):
+class _NotStoredError(Exception):
     """LangGraph's saver does not store this checkpoint."""
 
 
@@ -208,7 +208,7 @@ class _Leaving:
             yield from retry(name, partial(self._attempt, name), _ChangedError)
         except _DivergedError as error:
             self.result.conflicts[name] = str(error)
-        except _RefusedError as error:
+        except _NotStoredError as error:
             self.result.skipped[name] = str(error)
         except (CorruptionError, ConflictError, ThreadArchivedError) as error:
             self.result.skipped[name] = error.message
@@ -417,7 +417,7 @@ class _Writer:
             if isinstance(error, OSError) or not names.isdisjoint(_UNAVAILABLE):
                 raise BackendError(f"LangGraph's saver failed: {describe(error)}.") from error
             text = f"LangGraph's saver refuses checkpoint {one.id}: {describe(error)}."
-            raise _RefusedError(text) from error
+            raise _NotStoredError(text) from error
 
 
 # -- comparison ---------------------------------------------------------------------------
