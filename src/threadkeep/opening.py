@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from threadkeep._core.engine.operation import Operation
 from threadkeep._run import driver
@@ -76,20 +76,11 @@ def open_all(
         if given is not None and not isinstance(given, Mapping):
             raise invalid(name, given, f"Use a dict with the options of the {name}.")
     saver = open_saver(url, **options)
-    items: StoreOptions = {
-        "serde": options.get("serde"),
-        "migrations": options.get("migrations"),
-        **(store or {}),
-    }
-    results: CacheOptions = {
-        "migrations": options.get("migrations"),
-        "serde": options.get("serde"),
-        **(cache or {}),
-    }
+    shared: Any = {name: options.get(name) for name in ("serde", "migrations")}
     with ExitStack() as stack:
         stack.callback(saver.close)
-        beside = Store(saver.backend, **items)
+        beside = Store(saver.backend, **{**shared, **(store or {})})
         stack.callback(beside.close)
-        opened = Opened(saver, beside, NodeCache(saver.backend, **results))
+        results = NodeCache(saver.backend, **{**shared, **(cache or {})})
         stack.pop_all()
-    return opened
+    return Opened(saver, beside, results)

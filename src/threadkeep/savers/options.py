@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -31,12 +31,8 @@ def _record(kind: type, example: str, help: str, *, parse: bool = True) -> Optio
         help,
         lambda value: value is None or isinstance(value, kind),
         f"Use a threadkeep.{kind.__name__}, such as {example}.",
-        _json(kind) if parse else None,
+        (lambda text: kind(**json.loads(text))) if parse else None,
     )
-
-
-def _json(kind: type) -> Callable[[str], Any]:
-    return lambda text: kind(**json.loads(text))
 
 
 def _is_url(value: object) -> bool:

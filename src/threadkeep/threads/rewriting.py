@@ -110,7 +110,8 @@ class _Work:
 
     def renew_elements(self, used: Mapping[int, Sequence[Span]]) -> None:
         """Rewrite elements, and those that are patches of rewritten ones."""
-        places = [(log, pos) for log, spans in used.items() for s in spans for pos in _range(s)]
+        spans = [(log, span) for log, some in used.items() for span in some]
+        places = [(log, pos) for log, span in spans for pos in range(span.start, span.stop)]
         new: dict[Position, bytes] = {}
         for place in places:
             with self._at(place):
@@ -223,10 +224,6 @@ class _Work:
         self.result.added.append(Segment(log, pos, 1, pack([element], self.engine.compression)))
         self._bases[channel] = RawElement(data, log, pos, depth, uses, anchor)
         return Cell(log, pos, uses)
-
-
-def _range(span: Span) -> range:
-    return range(span.start, span.stop)
 
 
 def with_elements(engine: Engine, segment: Segment, new: Mapping[Position, bytes]) -> Segment:

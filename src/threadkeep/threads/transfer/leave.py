@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from threadkeep._core import validation
 from threadkeep._core.codec.format import describe
 from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.context import (
@@ -59,7 +58,6 @@ from threadkeep.errors import (
     CorruptionError,
     ThreadArchivedError,
     ThreadkeepError,
-    ThreadNotFoundError,
 )
 from threadkeep.threads.transfer import whole_thread
 from threadkeep.threads.transfer.destination import Destination, Present, open_destination
@@ -139,12 +137,7 @@ def leave(
     verify: bool,
     dry_run: bool,
 ) -> Operation[LeaveReport]:
-    names = validation.thread_ids(threads)
-    known = yield from on(store, whole_thread.all_threads())
-    for name in set(names or ()).difference(known):
-        raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
-    names = known if names is None else names
-    progress = progress or no_progress
+    names, progress = (yield from on(store, whole_thread.chosen(threads))), progress or no_progress
     opening = partial(open_destination, target, engine.codec, key, create=not dry_run)
     there = yield from external(opening)
     with closing(there):

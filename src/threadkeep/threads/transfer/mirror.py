@@ -8,12 +8,11 @@ that no content there is replaced by a thread without content.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from threadkeep._core import validation
 from threadkeep._core.codec import Codec, FormerSerde, SerdeCodec
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import DropThread
@@ -29,7 +28,6 @@ from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
     ThreadExistsError,
-    ThreadNotFoundError,
 )
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundles import compare, digests_in
@@ -90,12 +88,14 @@ def mirror(
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
     _check_codecs(engine.codec, other._engine.codec)  # noqa: SLF001 - a saver of ours
-    names = validation.thread_ids(threads)
     one, other_keys = store.backend.keys, there.backend.keys
-    is_named = names is not None
     yield from check_is_plain(store)
-    run = _Mirror(store, there, one, other_keys, is_named=is_named, **flags)
-    return (yield from run.threads(names, progress or no_progress))
+    names, progress = (yield from on(store, whole_thread.chosen(threads))), progress or no_progress
+    run = _Mirror(store, there, one, other_keys, is_named=threads is not None, **flags)
+    for done, name in enumerate(names, 1):
+        yield from run.visit(name)
+        progress("threads compared", done, len(names))
+    return run.result
 
 
 def _check_codecs(here: Codec, there: Codec) -> None:
@@ -122,17 +122,7 @@ class _Mirror:
     dry_run: bool
     result: MirrorReport = field(init=False, default_factory=MirrorReport)
 
-    def threads(self, names: Sequence[str] | None, progress: Progress) -> Operation[MirrorReport]:
-        known = yield from on(self.here, whole_thread.all_threads())
-        for name in set(names or ()).difference(known):
-            raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
-        names = known if names is None else names
-        for done, name in enumerate(names, 1):
-            yield from self._visit(name)
-            progress("threads compared", done, len(names))
-        return self.result
-
-    def _visit(self, name: str) -> Operation[None]:
+    def visit(self, name: str) -> Operation[None]:
         step = partial(self._thread, name)
         try:
             copied = yield from retry(name, step, (_GoneError, ThreadExistsError))

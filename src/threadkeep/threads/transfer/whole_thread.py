@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+from threadkeep._core import validation
 from threadkeep._core.codec.frame import Compression, unpack
 from threadkeep._core.engine import thread_entry, thread_summary
 from threadkeep._core.engine.cold_references import STUB
@@ -54,7 +55,13 @@ from threadkeep._core.engine.thread_entry import (
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._stores.records import with_writes
-from threadkeep.errors import CodecError, StaleThreadError, ThreadExistsError, ThreadkeepError
+from threadkeep.errors import (
+    CodecError,
+    StaleThreadError,
+    ThreadExistsError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
 
 T = TypeVar("T")
 S = TypeVar("S", Segment, SegmentInfo)
@@ -121,6 +128,14 @@ def all_threads(prefix: str = "") -> Operation[list[str]]:
         names += page
         if len(page) < _PAGE:
             return [name for name in names if not name.startswith(OWN_NS)]
+
+
+def chosen(threads: str | Iterable[str] | None) -> Operation[Sequence[str]]:
+    """List the threads with these ids, which must exist, or all (None)."""
+    names, known = validation.thread_ids(threads), (yield from all_threads())
+    for name in set(names or ()).difference(known):
+        raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
+    return known if names is None else names
 
 
 def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[WholeThread]:
