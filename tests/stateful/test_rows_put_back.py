@@ -21,7 +21,7 @@ from kit.losses import Workers
 from kit.put_back import copy_rows
 from kit.selection import SEED, some
 
-from threadkeep import ReadCache
+from threadkeep import KeyRing, ReadCache
 from threadkeep.savers.saver import Saver
 
 FRONTS: dict[str, dict[str, Any]] = {
@@ -30,6 +30,7 @@ FRONTS: dict[str, dict[str, Any]] = {
     "cache": {"cache": ReadCache()},
     "cache alone": {"cache": ReadCache(), "working_set_bytes": 0},
     "layered": {},
+    "keys": {"keys": KeyRing([b"k" * 32])},
 }
 CASES = [(name, front) for name in BACKENDS for front in FRONTS]
 CASES += [("postgres", "hot"), ("postgres", "hot alone")]
@@ -54,7 +55,8 @@ def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
                 options["hot"] = redis_kit.url()
                 options |= {"working_set_bytes": 0} if front == "hot alone" else {}
             saver = stack.enter_context(open_backend(name, folder, **options))
-            opened = partial(open_backend, name, folder)
+            keys = {key: value for key, value in options.items() if key == "keys"}
+            opened = partial(open_backend, name, folder, **keys)
             if name == "memory":
                 opened = partial(_beside, copy.copy(saver.backend))
             made = Workers(

@@ -1,7 +1,8 @@
 """Rows sealed again with the current key, in small commits, while others use the store.
 
-Each commit is fenced by the generation of the thread and by its entry, so it restores no row that
-was removed meanwhile. After an interruption, rows that have the current key are left alone.
+Each commit is fenced by the generation of the thread and by its entry, and builds on the rows that
+were read, so it restores no row that was removed or lost meanwhile. After an interruption, rows
+that have the current key are left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from threadkeep._core.engine import model
 from threadkeep._core.engine.registration import rows_fence
 from threadkeep._core.engine.sealed_rows import RowSealer
 from threadkeep._core.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.parts import parts_of
+from threadkeep._stores.records import confirm, tie
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import (
     ConflictError,
@@ -84,6 +87,7 @@ class _Pass:
     async def run(self, *, dry_run: bool) -> _Found:
         reads: list[model.Read] = [model.ReadThread(self._thread), ReadEntry(self._thread)]
         rows, entry = await result(self._face.below.fetch(reads))
+        self._proof = Proof.of(rows)
         if not (rows.checkpoints or rows.orphans or rows.segments or (entry and entry.labels)):
             return _Found(self._bytes, self._changed, is_done=True)  # (its key may be destroyed)
         if not tenants.is_hidden(self._thread):
@@ -176,8 +180,12 @@ class _Pass:
         self, change: model.Batch, rows: model.ThreadRows, fence: model.Fence, *, dry_run: bool
     ) -> None:
         if not dry_run:
-            fenced = change._replace(generation=rows.generation, fences=(fence,))
+            fenced = change._replace(
+                generation=rows.generation, fences=(fence,), link=Link(self._proof)
+            )
+            tie([fenced])
             await result(self._face.below.commit(fenced))
+            confirm([fenced], [None])
 
 
 def _fence(rows: model.ThreadRows, entry: ThreadEntry | None) -> model.Fence:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from operator import call
-from threading import Lock
 from typing import Any, TypeVar, cast
 
 from threadkeep._core import tenants
@@ -15,11 +14,11 @@ from threadkeep._core.engine import model
 from threadkeep._core.engine.sealed_rows import Family, Relative, RowSealer, Seal
 from threadkeep._core.engine.thread_entry import AFTER_ALL
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._core.lru import Lru
 from threadkeep._core.sealing import Sealer
 from threadkeep._stores import destroying, plain_forks, resealing, resealing_items, sealed_reads
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.caches import AsyncCacheBackend, ClearEntries
+from threadkeep._stores.families import Families, Known
 from threadkeep._stores.items import AsyncItemBackend
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
@@ -37,7 +36,6 @@ from threadkeep.errors import (
 )
 
 T = TypeVar("T")
-_FAMILIES = 4096  # threads whose families are remembered
 _PAGE = 500
 
 
@@ -46,7 +44,12 @@ class SealedFace(AsyncBackend):
 
     keys: StoreKeys
 
-    def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
+    def __init__(
+        self,
+        below: Backend | AsyncBackend,
+        keys: StoreKeys,
+        families: Families | None = None,
+    ) -> None:
         self.below = below
         self.keys = keys.beside(below)
         self.instant = below.instant and keys.instant
@@ -54,9 +57,7 @@ class SealedFace(AsyncBackend):
         self.has_identity = below.has_identity
         self.counts_for_all = below.counts_for_all
         self.counts_usage = below.counts_usage
-        self._families: Lru[str, Family] = Lru(_FAMILIES)
-        self._ready: Lru[str, RowSealer] = Lru(_FAMILIES)
-        self._lock = Lock()
+        self.families = Families() if families is None else families
         self.searches = SealedSearches(self.below, self.keys, self._opened)
 
     @property
@@ -98,6 +99,8 @@ class SealedFace(AsyncBackend):
         """Open the rows of a reply. Few threads have rows of others."""
         names = sealed_reads.names(read, reply)
         skip = isinstance(read, model.ReadThread) and read.skip
+        if isinstance(read, model.ReadCheckpoint) and (known := self.families.get(read.thread)):
+            known.note(reply.tips)
         for name in names:
             try:
                 await self.keys.of(name, is_thread=True)
@@ -108,7 +111,8 @@ class SealedFace(AsyncBackend):
         try:
             return sealed_reads.opened(read, reply, cache(self._rows))
         except (TamperedDataError, WrongKeyError):
-            families = [await self.read_family(name) for name in names]
+            named = getattr(reply, "tips", ())
+            families = [await self.read_family(name, named) for name in names]
             if not any(family.relatives for family in families) and not skip:
                 raise
         each = sealed_reads.or_damaged if skip else call
@@ -122,9 +126,11 @@ class SealedFace(AsyncBackend):
             return reply
         if sealed_reads.depends_on_child(read, reply.found):
             return None
-        rows = self._ready_rows(read.thread) if self.keys.is_known else None
-        if rows is None:
+        ready = self.families.ready(read.thread) if self.keys.is_known else None
+        if ready is None:
             return None
+        rows, known = ready
+        known.note(reply.tips)
         try:
             return reply._replace(found=rows.opened(reply.found))
         except CodecError:
@@ -136,20 +142,18 @@ class SealedFace(AsyncBackend):
             return None
         if change.drop_segments or change.hide_checkpoints:
             return None
-        rows = self._ready_rows(change.thread)
-        return None if rows is None else rows.batch(change)
-
-    def _ready_rows(self, thread: str) -> RowSealer | None:
-        with self._lock:
-            return self._ready.get(thread)
+        ready, link = self.families.ready(change.thread), change.link
+        if ready is None or link is None or not link.base:
+            return None
+        rows, known = ready
+        return rows.batch(change) if known.proves(link.base, link.tip) else None
 
     # -- rows --------------------------------------------------------------------------
 
     def _rows(self, thread: str) -> RowSealer:
         """Return the opener of a thread's rows, with the keys and families that are in memory."""
-        with self._lock:
-            family = self._families.get(thread) or Family(thread)
-        return self._row_sealer(thread, self.keys.at_hand(thread) or self.keys.none, family)
+        known = self.families.get(thread) or Known(thread)
+        return self._row_sealer(thread, self.keys.at_hand(thread) or self.keys.none, known.family)
 
     def _row_sealer(
         self, thread: str, sealer: Sealer, family: Family, root: Sealer | None = None
@@ -164,35 +168,38 @@ class SealedFace(AsyncBackend):
             plain=self.keys.allow_plaintext,
         )
 
-    async def rows_to_write(self, thread: str, *, of_all: bool = False) -> RowSealer:
-        """Return the sealer of a thread.
+    async def rows_to_write(self, thread: str, known: Known | None = None) -> RowSealer:
+        """Return the sealer of a thread, with the family that is in memory unless it is given."""
+        sealer = await self.keys.writing(thread, is_thread=True)
+        known = known or self.families.get(thread) or Known(thread)
+        root = None
+        if not known.is_own:
+            root = await self.keys.of(known.family.root, is_thread=True)
+        rows = self._row_sealer(thread, sealer, known.family, root)
+        if self.keys.are_derived:  # (others may be destroyed)
+            self.families.keep(thread, rows, known)
+        return rows
+
+    async def _rows_for(self, batch: model.Batch) -> RowSealer:
+        """Return the sealer of a batch: for a root only if the store proves it with the commit."""
+        thread, known = batch.thread, self.families.get(batch.thread)
+        if batch.generation == 0:  # (that of a fork is greater)
+            known = Known(thread)
+        elif known is None:
+            if batch.drop_segments or self.keys.allow_plaintext:  # (others may share the new ones)
+                await self.read_family(thread, batch.base)
+        elif not known.proves(batch.base, batch.tip):
+            await self.read_family(thread, batch.base)
+            known = None
+        return await self.rows_to_write(thread, known)
+
+    async def read_family(self, thread: str, named: tuple[int, ...] = ()) -> Family:
+        """Read the family of a thread, which few have, and remember it.
 
         Args:
             thread: its name.
-            of_all: read the thread's family first: others may share the new rows.
+            named: tips that its row is known to have named before.
         """
-        sealer = await self.keys.writing(thread, is_thread=True)
-        if (of_all or self.keys.allow_plaintext) and not tenants.is_hidden(thread):
-            family = await self._family(thread)
-        else:
-            with self._lock:
-                family = self._families.get(thread) or Family(thread)
-        root = None
-        if family.root != thread:
-            root = await self.keys.of(family.root, is_thread=True)
-        rows = self._row_sealer(thread, sealer, family, root)
-        if self.keys.are_derived:  # (others may be destroyed)
-            with self._lock:
-                self._ready.put(thread, rows)
-        return rows
-
-    async def _family(self, thread: str) -> Family:
-        with self._lock:
-            known = self._families.get(thread)
-        return known or await self.read_family(thread)
-
-    async def read_family(self, thread: str) -> Family:
-        """Read the family of a thread, which few have, and remember it."""
         own = tenants.family_thread(thread)
         (rows,) = await result(self.below.fetch([model.ReadThread(own)]))
         await self.keys.of(own, is_thread=True)
@@ -204,19 +211,21 @@ class SealedFace(AsyncBackend):
         for one in relatives:
             with suppress(WrongKeyError):  # (destroyed: what it sealed does not open)
                 await self.keys.of(one.thread, is_thread=True)
-        with self._lock:
-            self._ready.drop(thread)
-            return self._families.put(thread, family)
+        self.families.put(thread, Known(thread, family, named))
+        return family
 
     # -- changes -----------------------------------------------------------------------
 
     async def commit(self, change: model.Change) -> None:
         """See `Backend.commit`."""
-        await self.keys.prepare()
-        await self._before(change)
-        if isinstance(change, model.CopyThread):
-            await result(self.below.commit(change))
-            if self.keys.has_thread_keys:
+        await self._prepare([change])
+        if isinstance(change, model.CopyThread | model.ForkThread):
+            family = await self._family_of_copy(change)
+            await self._add_family(change.target, family, change.now)
+            await result(self.below.commit(await self._sealed(change)))
+            # (the store may have lost the family, but not the source)
+            await self._add_family(change.target, family, change.now)
+            if isinstance(change, model.CopyThread) and self.keys.has_thread_keys:
                 await self.reseal(change.target, dry_run=False)
             return
         try:
@@ -225,10 +234,18 @@ class SealedFace(AsyncBackend):
             left = await self._sealed(await self._without_stored(change))
             await result(self.below.commit(left))
 
+    async def _prepare(self, changes: Sequence[model.Change]) -> None:
+        """Make the record. Read it again for changes that prove no commit: those come after it."""
+        links = [getattr(change, "link", None) for change in changes]
+        if not all(link is not None and link.base for link in links):
+            await self.keys.confirm()
+        await self.keys.prepare()
+
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
         if not all(isinstance(change, model.Batch) for change in changes):
             return await super().commit_many(changes)
+        await self._prepare(changes)
         sealed = [await self._sealed(change) for change in changes]
         return await self.retried(changes, await result(self.below.commit_many(sealed)))
 
@@ -259,17 +276,14 @@ class SealedFace(AsyncBackend):
     async def _sealed(self, change: model.Change) -> Any:
         if isinstance(change, model.CopyThread):
             return change
-        if isinstance(change, model.DropThread) and change.entry is None and change.rows is None:
-            await self.keys.prepare()
-            return change
-        of_all = isinstance(change, model.Batch) and bool(change.drop_segments)
-        rows = await self.rows_to_write(change.thread, of_all=of_all)
         if isinstance(change, model.Batch):
-            return rows.batch(await self._with_hidden(change))
-        if change.entry is not None:
-            change = change._replace(entry=rows.entry(change.entry))
+            return (await self._rows_for(change)).batch(await self._with_hidden(change))
         if isinstance(change, model.DropThread) and change.rows is not None:
+            rows = await self._rows_for(change.expected)
             change = change._replace(rows=rows.batch(change.rows))
+        if change.entry is not None:
+            rows = await self.rows_to_write(change.thread)
+            change = change._replace(entry=rows.entry(change.entry))
         return change
 
     async def _with_hidden(self, batch: model.Batch) -> model.Batch:
@@ -282,31 +296,32 @@ class SealedFace(AsyncBackend):
         rows = [state.found.row for state in states if state.found is not None]
         return batch._replace(checkpoints=(*batch.checkpoints, *rows))
 
-    async def _before(self, change: model.Change) -> None:
-        """Add to the target's family, for rows to be copied; without the copy it does no harm.
-
-        Families only grow: the target may exist already, or another program copies to it.
-        """
-        if not isinstance(change, model.CopyThread | model.ForkThread):
-            return
+    async def _family_of_copy(self, change: model.CopyThread | model.ForkThread) -> Family:
+        """Return the family of rows that are to be copied."""
         if tenants.tenant_of(change.source) != tenants.tenant_of(change.target):
             raise InvalidArgumentError(
                 "Encrypted rows cannot be copied to another tenant: they would keep its key.",
                 hint="Mirror the thread: the saver of one tenant to that of the other.",
             )
         source = await self.read_family(change.source)
-        known = await self.read_family(change.target)
         root, last = change.target, AFTER_ALL
         if isinstance(change, model.ForkThread):
             copied = [id for _, id in change.checkpoints] + [id for _, id, _ in change.writes]
             root, last = source.root, max(copied, default="")
-        relatives = (Relative(change.source, last), *source.relatives)
-        if root == known.root and {*relatives} <= {*known.relatives}:
+        return Family(root, (Relative(change.source, last), *source.relatives))
+
+    async def _add_family(self, thread: str, family: Family, now: int) -> None:
+        """Add to a thread's family, for rows that are copied; without the copy it does no harm.
+
+        Families only grow: the thread may exist already, or another program copies to it.
+        """
+        known = await self.read_family(thread)
+        if family.root == known.root and {*family.relatives} <= {*known.relatives}:
             return
-        own = tenants.family_thread(change.target)
-        row = (await self.rows_to_write(own)).family_row(Family(root, relatives))
-        await result(self.below.commit(model.Batch(own, change.now, writes=(row,))))
-        await self.read_family(change.target)
+        own = tenants.family_thread(thread)
+        row = (await self.rows_to_write(own)).family_row(family)
+        await result(self.below.commit(model.Batch(own, now, writes=(row,))))
+        await self.read_family(thread)
 
     # -- rotation ----------------------------------------------------------------------
 
@@ -386,9 +401,9 @@ class SealedBackend(BlockingFace[SealedFace]):
 
     def __init__(self, below: Backend, keys: StoreKeys) -> None:
         beside = below.asynchronous
-        super().__init__(
-            SealedFace(below, keys), None if beside is None else SealedFace(beside, keys)
-        )
+        face = SealedFace(below, keys)
+        awaited = None if beside is None else SealedFace(beside, keys, face.families)
+        super().__init__(face, awaited)
         self.below = below
         self.instant = below.instant and keys.instant
 

@@ -22,6 +22,7 @@ from threadkeep._core import tenants
 from threadkeep._core.engine.model import (
     Batch,
     FindThreads,
+    ReadCheckpoint,
     ReadThread,
     RowsFence,
     ThreadRows,
@@ -158,6 +159,15 @@ class StoreKeys:
     async def refresh(self) -> None:
         """Read the record again: other programs change it."""
         await self._read()
+
+    async def confirm(self) -> None:
+        """Read the record again unless its thread names the same tips as then.
+
+        A commit proves the record if it builds on another one: that is younger.
+        """
+        (state,) = await result(self._store.fetch([ReadCheckpoint(tenants.STORE, "")]))
+        if not state.tips or state.tips != self._known.tips:
+            await self._read()
 
     def proof(self) -> Callable[[], bool]:
         """Return `is_authentic` as a function; the record is read after all rows from now on.
@@ -383,6 +393,7 @@ class StoreKeys:
         rows = await self._stored()
         until = time.monotonic() + KNOWN_FOR
         if not rows.orphans:
+            self._known.until = 0.0
             return rows, None
         body, sealer = rows.orphans[0].body, self.ring.sealer("record")
         record = KeyRecord(*ormsgpack.unpackb(sealer.open(body, _PLACE, [sealer.group("")])))
@@ -401,7 +412,7 @@ class StoreKeys:
                 )
             # (another caller may have read a newer one)
             record = record._replace(plain=record.plain or self._known.record.plain)
-        self._known.record, self._known.until = record, until
+        self._known.record, self._known.until, self._known.tips = record, until, rows.tips
         self._known.is_ready = self._suffices(record)
         return rows, record
 
@@ -461,6 +472,7 @@ class _Known(ResetInChild):
 
     def _reset(self) -> None:
         self.record: KeyRecord | None = None
+        self.tips: tuple[int, ...] = ()  # of its thread
         self.until = 0.0  # when to read it again
         self.is_ready = False  # it names the current key
         self._sealers: Lru[str, tuple[Sealer, float]] = Lru(_SEALERS)

@@ -192,9 +192,10 @@ class RowSealer:
         """Open a keyframe, which neighbouring checkpoints have in common."""
         if sealed is None:
             return None
-        if self._keyframe is None or self._keyframe[0] != sealed:
-            self._keyframe = sealed, each(self.opened_segment, sealed)
-        return self._keyframe[1]
+        last = self._keyframe  # (other threads read with this sealer)
+        if last is None or last[0] != sealed:
+            last = self._keyframe = sealed, each(self.opened_segment, sealed)
+        return last[1]
 
     def batch(self, batch: Batch) -> Batch:
         """Seal the rows of a batch. It has the rows of all checkpoints that it hides."""
