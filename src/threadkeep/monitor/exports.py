@@ -6,9 +6,8 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from copy import copy
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.texts import shown
@@ -87,13 +86,6 @@ class Observed:
     """Base of observed savers, stores and caches, with their sinks."""
 
     _exports: Exports
-    _inner: Any
-
-    def for_tenant(self, tenant: str) -> Self:
-        """Return the view of a tenant, whose operations are measured as this one's are."""
-        clone = copy(self)
-        clone._inner = self._inner.for_tenant(tenant)  # noqa: SLF001 - a clone
-        return clone
 
     def add_sink(self, sink: Sink) -> None:
         """Add a receiver of measurements, once. See `Sink`."""

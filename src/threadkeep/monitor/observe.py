@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
@@ -93,6 +94,7 @@ class ObservedSaver(Observed, Delegate):
     )
 
     def get_tuple(self, config: RunnableConfig, **options: Any) -> CheckpointTuple | None:
+        """Return a checkpoint, as the inner saver does; None if it does not exist."""
         with Timing(self._exports, "get_tuple", config):
             return super().get_tuple(config, **options)
 
@@ -101,8 +103,14 @@ class ObservedSaver(Observed, Delegate):
         with Timing(self._exports, "get_tuple", config):
             return await super().aget_tuple(config, **options)
 
+    def for_tenant(self, tenant: str) -> Self:
+        """Return the tenant's saver, whose operations are measured as this one's are."""
+        clone = copy.copy(self)
+        clone._inner = self._inner.for_tenant(tenant)  # noqa: SLF001 - a clone
+        return clone
+
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver`. Measured until it is exhausted or closed."""
+        """Yield checkpoints, newest first. Measured until the listing is exhausted or closed."""
         # (not the current span: the reader's own work is not part of it)
         with Timing(self._exports, "list", config, is_current=False):
             yield from super().list(config, **options)
@@ -110,6 +118,7 @@ class ObservedSaver(Observed, Delegate):
     async def alist(
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
+        """Async variant of `list`."""
         with Timing(self._exports, "list", config, is_current=False):
             async for found in super().alist(config, **options):
                 yield found
@@ -118,10 +127,18 @@ class ObservedSaver(Observed, Delegate):
 class _Front(Observed, Closing):
     """Front of a store or cache. Attributes that it lacks are those of the inner one."""
 
+    _inner: Any
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Return the view of a tenant, whose operations are measured as this one's are."""
+        clone = copy.copy(self)
+        clone._inner = self._inner.for_tenant(tenant)  # noqa: SLF001 - a clone
+        return clone
 
     def _close(self) -> Operation[None]:
         """Close the inner store or cache, if it can be closed."""
