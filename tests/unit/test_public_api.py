@@ -158,6 +158,19 @@ def test_each_method_of_threads_has_an_async_variant():
     assert {f"a{name}" for name in names - variants} == variants
 
 
+def test_no_result_is_an_operation():
+    """Pages and `help` show what a caller gets."""
+    found = [getattr(import_module(one), name) for one in MODULES for name in public(one)]
+    methods = [(cls, *each) for cls in found if inspect.isclass(cls) for each in vars(cls).items()]
+    shown = {
+        f"{cls.__name__}.{name}": str(method.__annotations__.get("return"))
+        for cls, name, method in methods
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    assert shown["Monitor.stop"]
+    assert {name for name, result in shown.items() if "Operation" in result} == set()
+
+
 def test_the_types_of_the_options_of_a_saver_can_be_resolved():
     assert get_type_hints(SaverOptions)["retention"] == threadkeep.Retention | None
     assert get_type_hints(threadkeep.Saver.__init__)["options"] == Unpack[SaverOptions]

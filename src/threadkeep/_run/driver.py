@@ -341,6 +341,7 @@ def _described(source: Callable[..., Any], method: M, variant: V) -> tuple[M, V]
         shown = [f"Iterator[{item}]", f"AsyncIterator[{item}]"]
     for made, annotation in zip((method, variant), shown, strict=True):
         update_wrapper(made, source)
+        made.__annotations__ = {**source.__annotations__, "return": annotation}
         vars(made)["__signature__"] = known.replace(return_annotation=annotation)
     return method, variant
 
