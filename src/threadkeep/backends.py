@@ -66,7 +66,13 @@ from threadkeep._core.engine.usage import ItemUsage, ReadUsage, StoreUsage, Thre
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.database import AsyncDatabase, Database
 from threadkeep._stores.derived import derived
-from threadkeep._stores.records import first_entries, matches, with_writes
+from threadkeep._stores.records import (
+    first_entries,
+    matches,
+    pack_record,
+    unpack_record,
+    with_writes,
+)
 
 __all__ = [
     "HIDDEN",
@@ -135,5 +141,7 @@ __all__ = [
     "first_entries",
     "label_prefix",
     "matches",
+    "pack_record",
+    "unpack_record",
     "with_writes",
 ]

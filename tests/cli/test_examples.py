@@ -1,4 +1,4 @@
-"""The examples, each run as a program in an empty folder."""
+"""The examples, each run as a program in an empty folder, except for modules to import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from kit.forked import python
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+FILES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+EXAMPLES = [file for file in FILES if "__main__" in file.read_text()]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

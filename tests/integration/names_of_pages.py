@@ -269,6 +269,11 @@ def threads(_):
     return {"saver": saver, "graph": builder.compile(checkpointer=saver)}
 
 
+def writing_a_backend(patch):
+    patch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    return {}
+
+
 def you_know(patch):
     patch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
     serde = EncryptedSerializer(KeyRing.from_environment().langgraph_cipher())

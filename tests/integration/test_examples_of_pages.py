@@ -40,7 +40,6 @@ REPLACED = {
     "node-caches.md": {"postgresql://host/db": "{postgres}"},
     "operating-postgres.md": {"postgresql://app@bouncer:6432/app": "{postgres}"},
     "tenants.md": {"postgresql://acme_app:...@db/app": "{tenant}"},
-    "writing-a-backend.md": {"MyDatabase(...), retention=...": "MyDatabase(), retention=None"},
 }
 # Code that runs before a line of a page: runs of graphs, and other processes.
 BEFORE = {

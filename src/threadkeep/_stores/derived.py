@@ -7,15 +7,17 @@ from itertools import islice
 from typing import Any
 
 from threadkeep._core.engine import model, rule_reads, thread_entry
+from threadkeep._stores.records import first_entries, matches
 
 _ALL = 2**62
 
 
 def derived(read: Any, answer: Callable[[Any], Any]) -> Any:
-    """Answer a read that only maintenance, copies and forks need, by other reads.
+    """Answer a read that only maintenance, copies and forks need, or `ReadPath`, by other reads.
 
-    Answers `ReadDamaged`, `ReadDamage`, `ReadFamily`, `CountRows`, `HoldsCheckpoints`, `ReadSizes`
-    and `CountThreads`, for stores whose rows cannot be damaged. It reads whole threads.
+    Answers `ReadDamaged`, `ReadDamage`, `ReadFamily`, `CountRows`, `HoldsCheckpoints`, `ReadSizes`,
+    `SearchThreads` and `CountThreads`, for stores whose rows cannot be damaged. It reads whole
+    threads, or all entries.
 
     Args:
         read: the read.
@@ -45,10 +47,28 @@ def derived(read: Any, answer: Callable[[Any], Any]) -> Any:
             page = tuple(islice(found, limit))
             rest = () if prefix or after is not None else found
             return model.Sizes(sum([sum(one[4:]) for one in (*page, *rest)]), page)
+        case thread_entry.SearchThreads(query):
+            names = answer(model.FindThreads(None, _ALL, empty=True, prefix=query.prefix))
+            entries = [answer(thread_entry.ReadEntry(name)) for name in names]
+            return first_entries(read, [one for one in entries if one and matches(one, query)])
+        case model.ReadPath():
+            return _path(read, answer)
         case thread_entry.CountThreads(query):
             search = thread_entry.SearchThreads(query, "thread", False, None, _ALL)  # noqa: FBT003
             return len(answer(search))
     raise NotImplementedError(f"The database must answer {type(read).__name__} itself.")
+
+
+def _path(read: model.ReadPath, answer: Callable[[Any], Any]) -> list[model.StoredCheckpoint]:
+    path: list[model.StoredCheckpoint] = []
+    id: str | None = read.id
+    while id is not None and len(path) < read.limit:
+        found = answer(model.ReadCheckpoint(read.thread, read.ns, id)).found
+        if found is None:
+            break
+        path.append(found)
+        id = found.row.parent
+    return path
 
 
 def _size(thread: str, answer: Callable[[Any], Any]) -> model.StoredThreadSize:

@@ -8,20 +8,23 @@ from heapq import nlargest, nsmallest
 from itertools import chain, groupby
 from operator import attrgetter, gt, lt
 from os import urandom
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import ormsgpack
 
 from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.heads import NO_LOGS, Head, RowsKey
 from threadkeep._core.engine.thread_entry import (
+    REPAIR,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
     wrong_in,
 )
-from threadkeep.errors import SegmentTakenError
+from threadkeep.errors import CorruptionError, SegmentTakenError
+
+R = TypeVar("R", bound=tuple[Any, ...])  # a record
 
 # -- texts ---------------------------------------------------------------------------
 
@@ -142,6 +145,23 @@ def mended(head: Head, heap: RowsKey, seq: int, newest: str | None) -> Head:
 def pack_logs(head: Head) -> bytes:
     """Pack the logs that a head lists."""
     return ormsgpack.packb([head.lists_all, *chain.from_iterable(head.logs.items())])
+
+
+def pack_record(record: Head | model.CheckpointRow | model.WriteRow | model.Segment) -> bytes:
+    """Pack a record with the names of its fields, for a database of keys and values."""
+    fields: dict[str, Any] = dict(zip(record._fields, record, strict=True))
+    fields.pop("gaps", None)
+    return ormsgpack.packb(fields, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def unpack_record(kind: type[R], data: bytes) -> R:
+    """Reverse `pack_record`. Missing fields have their defaults; damage is a CorruptionError."""
+    try:
+        found = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
+        fields = {n: tuple(v) if type(v) is list else v for n, v in found.items()}
+        return cast("R", cast("Any", kind)(**fields))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CorruptionError(f"A stored {kind.__name__} is damaged.", hint=REPAIR) from error
 
 
 # -- segments ------------------------------------------------------------------------

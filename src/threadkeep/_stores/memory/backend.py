@@ -142,17 +142,6 @@ def _segments(store: MemoryRows, read: model.ReadSegments) -> list[model.Segment
     return between(thread.heap, read.spans)
 
 
-def _path(store: MemoryRows, read: model.ReadPath) -> list[model.StoredCheckpoint]:
-    thread = store.of(read.thread)
-    rows = thread.namespaces.get(read.ns, EMPTY_NAMESPACE).rows
-    path: list[model.StoredCheckpoint] = []
-    row = rows.get(read.id)
-    while row is not None and len(path) < read.limit:
-        path.append(thread.stored(row))
-        row = None if row.parent is None else rows.get(row.parent)
-    return path
-
-
 # -- scans ---------------------------------------------------------------------------
 
 
@@ -303,7 +292,6 @@ _REPLIES: dict[Any, Callable[[MemoryRows, Any], Any]] = {
     rule_reads.ReadEnds: _ends,
     model.ReadCheckpoint: _checkpoint,
     model.ReadSegments: _segments,
-    model.ReadPath: _path,
     model.ScanCheckpoints: _scan,
     model.ReadThread: _thread,
     model.FindThreads: _find,
