@@ -16,8 +16,10 @@ from kit.put_back import copy_rows
 from kit.stepwise import Requests
 from langgraph.checkpoint.base import empty_checkpoint
 
+import threadkeep
 from threadkeep import KeyRing
 from threadkeep._core.engine.model import ReadThread
+from threadkeep._stores import sealed_items
 from threadkeep.errors import ThreadkeepError
 
 RING = KeyRing([b"k" * 32])
@@ -29,21 +31,24 @@ class Store:
     """A store with keys, and savers that have it open: each as a process of its own."""
 
     def __init__(self, name: str, folder: Path, keys: str, stack: ExitStack) -> None:
-        self._name, self._folder, self._stack = name, folder, stack
+        self.name, self.folder, self._stack = name, folder, stack
         self._options: dict[str, Any] = {"keys": RING}
         if keys == "thread keys":
             key_store = f"sqlite:///{folder / 'keys.db'}"
             self._options |= {"key_store": key_store, "thread_keys": True}
         with open_backend(name, folder) as plain:
             plain.setup()
+            threadkeep.Store(plain.backend).setup()
             self.empty = copy_rows(name, folder, plain)
         self.saver = self.opened()
 
-    def opened(self) -> Any:
-        return self._stack.enter_context(open_backend(self._name, self._folder, **self._options))
+    def opened(self, **options: Any) -> Any:
+        given = {**self._options, **options}
+        given = {name: value for name, value in given.items() if value is not None}
+        return self._stack.enter_context(open_backend(self.name, self.folder, **given))
 
     def copy(self) -> Any:
-        return copy_rows(self._name, self._folder, self.saver)
+        return copy_rows(self.name, self.folder, self.saver)
 
     def check(self, **threads: str) -> None:
         """A fresh saver reads these texts, and so does each open one."""
@@ -194,6 +199,32 @@ class Below:
 
     def __init__(self, saver: Any) -> None:
         self.backend = saver.backend.below
+
+
+def test_the_store_goes_back_to_before_the_keys(store: Store) -> None:
+    """It held a plain thread, which has the same tips before and after."""
+    with store.opened(keys=None, key_store=None, thread_keys=None) as plain:
+        put(plain, "t", "plain")
+        put_back = copy_rows(store.name, store.folder, plain)
+    saver = store.opened(allow_plaintext="migrate")
+    put(saver, "u", "lost")
+    assert text_of(saver, "t") == "plain"
+    put_back()
+    put(saver, "t", "new")
+    assert text_of(store.opened(allow_plaintext="migrate"), "t") == "new"
+
+
+def test_items_are_put_after_the_record_was_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealed_items, "_CONFIRMED_FOR", 0)
+    items = threadkeep.Store(store.saver.backend)
+    items.put(("notes",), "lost", {"text": "lost"})
+    store.empty()
+    items.put(("notes",), "one", {"text": "new"})
+    found = threadkeep.Store(store.opened().backend).get(("notes",), "one")
+    assert found is not None
+    assert found.value == {"text": "new"}
 
 
 def test_the_store_goes_back_to_before_its_record(store: Store) -> None:

@@ -140,7 +140,7 @@ class SealedFace(AsyncBackend):
         """Return the sealed rows of a batch if no read is needed, else None."""
         if type(change) is not model.Batch or not self.keys.is_prepared:
             return None
-        if change.drop_segments or change.hide_checkpoints:
+        if change.drop_segments or change.hide_checkpoints or self.keys.allow_plaintext:
             return None
         ready, link = self.families.ready(change.thread), change.link
         if ready is None or link is None or not link.base:
@@ -235,9 +235,9 @@ class SealedFace(AsyncBackend):
             await result(self.below.commit(left))
 
     async def _prepare(self, changes: Sequence[model.Change]) -> None:
-        """Make the record. Read it again for changes that prove no commit: those come after it."""
+        """Make the record. Confirm it for changes that prove no sealed commit: a younger one."""
         links = [getattr(change, "link", None) for change in changes]
-        if not all(link is not None and link.base for link in links):
+        if self.keys.allow_plaintext or not all(link and link.base for link in links):
             await self.keys.confirm()
         await self.keys.prepare()
 

@@ -37,6 +37,7 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 
+_CONFIRMED_FOR = 1.0  # seconds for which puts use the record of the store's keys
 _JSON, _BYTES = b"j", b"b"
 _COMPRESSION = Compression(over=2048)  # (PostgreSQL compresses plain values from there on)
 _INDEXED = (records.FindNearest, records.FindText, records.FindPending, records.EmbedItems)
@@ -141,6 +142,8 @@ class SealedItems(AsyncItemBackend):
     ) -> dict[Namespace, _ItemSealer]:
         """Return the sealers of namespaces."""
         found: dict[Namespace, _ItemSealer] = {}
+        if to_write:  # (a put proves no row that it needs)
+            await self.keys.confirm(_CONFIRMED_FOR)
         of = self.keys.writing if to_write else self.keys.of
         for namespace in dict.fromkeys(namespaces):
             sealer, lost = self.keys.none, None

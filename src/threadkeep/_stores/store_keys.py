@@ -160,14 +160,22 @@ class StoreKeys:
         """Read the record again: other programs change it."""
         await self._read()
 
-    async def confirm(self) -> None:
+    async def confirm(self, within: float = 0) -> None:
         """Read the record again unless its thread names the same tips as then.
 
-        A commit proves the record if it builds on another one: that is younger.
+        A commit proves the record if it builds on a sealed one: that is younger.
+
+        Args:
+            within: seconds; do nothing if the record was read or confirmed that short a time ago.
         """
+        now = time.monotonic()
+        if self._known.until - KNOWN_FOR + within > now:
+            return
         (state,) = await result(self._store.fetch([ReadCheckpoint(tenants.STORE, "")]))
         if not state.tips or state.tips != self._known.tips:
             await self._read()
+        else:
+            self._known.until = now + KNOWN_FOR
 
     def proof(self) -> Callable[[], bool]:
         """Return `is_authentic` as a function; the record is read after all rows from now on.
@@ -192,9 +200,7 @@ class StoreKeys:
         """Note that bytes of values come from elsewhere, before they are stored."""
         while not self.has_plain:
             await self._prepare()
-            rows, record = await self._read()
-            if record is not None and not record.plain:
-                await self._put(rows, record._replace(plain=True))
+            await self._change(lambda old: old._replace(plain=True))
 
     @property
     def has_plain(self) -> bool:
@@ -377,16 +383,20 @@ class StoreKeys:
 
     async def finish_rotation(self) -> None:
         """Note that all rows have the current key, and the digests of all declared fields."""
+        _, record = await self._read()
+        if record is not None and self._random is not None:
+            await self._random.rewrap(record.store)
+        await self._change(
+            lambda old: old._replace(keys=[self.ring.ids[0]], searchable=sorted(self.searchable))
+        )
+
+    async def _change(self, new: Callable[[KeyRecord], KeyRecord]) -> None:
+        """Change the record, if there is one."""
         while True:
             rows, record = await self._read()
-            if record is None:
+            if record is None or new(record) == record:
                 return
-            if self._random is not None:
-                await self._random.rewrap(record.store)
-            new = record._replace(keys=[self.ring.ids[0]], searchable=sorted(self.searchable))
-            if new == record:
-                return
-            await self._put(rows, new)
+            await self._put(rows, new(record))
 
     async def _read(self) -> tuple[ThreadRows, KeyRecord | None]:
         """Return the record with its rows, and remember it."""
