@@ -134,24 +134,19 @@ class _Pass:
 
         A row that was copied from another thread keeps its seal if that has the current key.
         """
-        new = self._changed_rows(rows, attrgetter(field), seal, opened)
-        return parts_of(new, lambda row: len(getattr(row, field)), most_bytes=_MOST_BYTES)
+        data_of: Callable[[Any], bytes] = attrgetter(field)
 
-    def _changed_rows(
-        self,
-        rows: Iterable[Any],
-        data_of: Callable[[Any], bytes],
-        seal: Callable[[Any], Any],
-        opened: Callable[[Any], Any],
-    ) -> Iterator[Any]:
-        for row in rows:
-            data = data_of(row)
-            self._bytes[key_in(data)] += len(data)
-            new = seal(opened(row))
-            is_same = getattr(new, "metadata", None) == getattr(row, "metadata", None)
-            if not is_same or key_in(data) not in {key_in(data_of(new)), *self._shared}:
-                self._changed += 1
-                yield new
+        def changed() -> Iterator[Any]:
+            for row in rows:
+                data = data_of(row)
+                self._bytes[key_in(data)] += len(data)
+                new = seal(opened(row))
+                is_same = getattr(new, "metadata", None) == getattr(row, "metadata", None)
+                if not is_same or key_in(data) not in {key_in(data_of(new)), *self._shared}:
+                    self._changed += 1
+                    yield new
+
+        return parts_of(changed(), lambda row: len(data_of(row)), most_bytes=_MOST_BYTES)
 
     async def _segments(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from operator import call
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from threadkeep._core import tenants
 from threadkeep._core.engine import model
@@ -15,10 +15,10 @@ from threadkeep._core.engine.sealed_rows import Family, Relative, RowSealer, Sea
 from threadkeep._core.engine.thread_entry import AFTER_ALL
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._core.sealing import Sealer
-from threadkeep._stores import destroying, plain_forks, resealing, resealing_items, sealed_reads
+from threadkeep._stores import destroying, resealing, resealing_items, sealed_reads
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.caches import AsyncCacheBackend, ClearEntries
-from threadkeep._stores.families import Families, Known
+from threadkeep._stores.families import Families, Known, family_of_plain
 from threadkeep._stores.items import AsyncItemBackend
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
@@ -35,7 +35,6 @@ from threadkeep.errors import (
     WrongKeyError,
 )
 
-T = TypeVar("T")
 _PAGE = 500
 
 
@@ -205,7 +204,7 @@ class SealedFace(AsyncBackend):
         await self.keys.of(own, is_thread=True)
         found = [self._rows(own).family_of(row) for row in rows.orphans]
         if not found and self.keys.allow_plaintext:
-            found = [await plain_forks.family_of(self, thread)]
+            found = [await family_of_plain(self, thread)]
         relatives = dict.fromkeys([one for family in found for one in family.relatives])
         family = Family(found[-1].root if found else thread, tuple(relatives))
         for one in relatives:

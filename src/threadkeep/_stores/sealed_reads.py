@@ -15,18 +15,12 @@ from threadkeep.errors import CorruptionError, TamperedDataError
 
 def names(read: model.Read, reply: Any) -> set[str]:
     """Return the threads of the rows that a reply has."""
-    name = str(getattr(read, "thread", ""))
     if isinstance(read, model.ReadPath | model.ScanCheckpoints):
         return {one.thread for one in reply}
-    if isinstance(read, model.ReadCheckpoint):
-        has_rows = reply.found is not None
-    elif isinstance(read, model.ReadThread):
-        has_rows = bool(reply.checkpoints or reply.orphans)
-    elif isinstance(read, ReadEntry):
-        has_rows = bool(reply.labels)
-    else:
-        has_rows = isinstance(read, model.ReadSegments) and bool(reply)
-    return {name} if has_rows else set()
+    if isinstance(read, model.ReadSegments):
+        return {read.thread} if reply else set()
+    rows = [getattr(reply, name, None) for name in ("found", "checkpoints", "orphans", "labels")]
+    return {str(getattr(read, "thread", ""))} if any(rows) else set()
 
 
 def opened(
