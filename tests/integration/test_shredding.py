@@ -22,6 +22,7 @@ from threadkeep.errors import (
     StateError,
     TamperedDataError,
     ThreadDeletedError,
+    ThreadExistsError,
     WrongKeyError,
 )
 from threadkeep.threads import shredding
@@ -304,6 +305,16 @@ def test_forks_of_copies_do_not_end_with_the_copied_thread(tmp_path: Path, optio
         saver.threads.archive("one")
         assert len(saver.shred("t").keys) == 1
         assert [text(saver, one) for one in ("copy", "one", "two")] == ["hello"] * 3
+
+
+def test_a_refused_fork_does_not_need_the_key(saver: Any) -> None:
+    for thread in ("t", "taken"):
+        put(saver, thread)
+    with pytest.raises(ThreadExistsError):
+        saver.threads.fork("t", None, "taken")
+    put(saver, "taken", "more")
+    assert len(saver.shred("t").keys) == 1
+    assert text(saver, "taken") == "more"
 
 
 def test_a_fork_that_is_made_during_the_call_keeps_the_key(

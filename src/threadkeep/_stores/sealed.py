@@ -220,7 +220,10 @@ class SealedFace(AsyncBackend):
         await self._prepare([change])
         if isinstance(change, model.CopyThread | model.ForkThread):
             family = await self._family_of_copy(change)
-            await self._add_family(change.target, family, change.now)
+            first = model.FindThreads(None, 1, prefix=change.target)
+            (found,) = await result(self.below.fetch([first]))
+            if found != [change.target]:  # (else it is refused, and would keep the family)
+                await self._add_family(change.target, family, change.now)
             await result(self.below.commit(await self._sealed(change)))
             # (the store may have lost the family, but not the source)
             await self._add_family(change.target, family, change.now)
