@@ -173,7 +173,6 @@ class Delegate(BaseCheckpointSaver[Any]):
     def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Any]:
-        """See `BaseCheckpointSaver`."""
         name = "get_delta_channel_history"
         return (yield from self._call(name, config=config, channels=channels))
 
@@ -186,7 +185,6 @@ class Delegate(BaseCheckpointSaver[Any]):
     def _put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Any
     ) -> Operation[Any]:
-        """See `BaseCheckpointSaver`."""
         return (yield from self._call("put", config, checkpoint, metadata, new_versions))
 
     put, aput = sync_and_async(_put)
@@ -194,7 +192,6 @@ class Delegate(BaseCheckpointSaver[Any]):
     def _put_writes(
         self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
     ) -> Operation[None]:
-        """See `BaseCheckpointSaver`."""
         yield from self._call("put_writes", config, writes, task_id, task_path)
 
     put_writes, aput_writes = sync_and_async(_put_writes)
@@ -202,19 +199,16 @@ class Delegate(BaseCheckpointSaver[Any]):
     # -- housekeeping ----------------------------------------------------------------
 
     def _delete_thread(self, thread_id: str) -> Operation[None]:
-        """See `BaseCheckpointSaver`."""
         yield from self._call("delete_thread", validation.thread_in(thread_id))
 
     delete_thread, adelete_thread = sync_and_async(_delete_thread)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Operation[None]:
-        """See `BaseCheckpointSaver`."""
         yield from self._call("delete_for_runs", run_ids)
 
     delete_for_runs, adelete_for_runs = sync_and_async(_delete_for_runs)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Operation[None]:
-        """See `BaseCheckpointSaver`."""
         threads = map(validation.thread_in, (source_thread_id, target_thread_id))
         yield from self._call("copy_thread", *threads)
 
@@ -223,7 +217,6 @@ class Delegate(BaseCheckpointSaver[Any]):
     def _prune(
         self, thread_ids: Sequence[str], *, strategy: str = "keep_latest"
     ) -> Operation[None]:
-        """See `BaseCheckpointSaver`."""
         threads = validation.threads_in(thread_ids)
         yield from self._call("prune", threads, strategy=strategy)
 
@@ -233,11 +226,9 @@ class Delegate(BaseCheckpointSaver[Any]):
 
     @property
     def config_specs(self) -> Any:
-        """See `BaseCheckpointSaver`."""
         return self._inner.config_specs
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """See `BaseCheckpointSaver`."""
         return self._inner.get_next_version(current, channel)
 
     def for_tenant(self, tenant: str) -> Self:

@@ -51,7 +51,6 @@ class TenantStore(LayeredBackend):
 
     @property
     def whole(self) -> LayeredBackend:
-        """See `LayeredBackend.whole`."""
         return self._whole
 
     # -- requests ------------------------------------------------------------------------
@@ -94,7 +93,6 @@ class TenantStore(LayeredBackend):
         return reply
 
     def commit(self, change: Change) -> None:
-        """See `LayeredBackend.commit`."""
         if type(change) in self._routes:
             self.answer(Commit(change))
             return
@@ -105,7 +103,6 @@ class TenantStore(LayeredBackend):
             raise
 
     def submit(self, change: Change) -> Awaitable[None] | None:
-        """See `LayeredBackend.submit`."""
         if type(change) in self._routes:
             return self.aanswer(Commit(change))
         try:
@@ -130,12 +127,10 @@ class TenantStore(LayeredBackend):
         return None if cold is None else cold.under(self.names.prefix)
 
     def clear_cache(self, thread: str | None, prefix: str = "") -> Operation[None]:
-        """See `LayeredBackend.clear_cache`."""
         name = None if thread is None else self.names.stored(thread)
         return self._whole.clear_cache(name, self.names.stored(prefix))
 
     def scrub_hot(self) -> Operation[ScrubReport]:
-        """See `LayeredBackend.scrub_hot`."""
         return self._whole.scrub_hot()
 
     def counters(self, forked_runs: int) -> Counters:
@@ -151,7 +146,6 @@ class TenantStore(LayeredBackend):
         )
 
     def opening(self) -> Operation[None]:
-        """See `LayeredBackend.opening`."""
         return self._whole.opening()
 
     def closing(self) -> Operation[None]:

@@ -131,35 +131,28 @@ class PrefixedIndex:
         edits: Edits = NO_EDITS,
         after: str | None = None,
     ) -> bool:
-        """See `ArchiveIndex.add`."""
         thread = self._prefix + thread
         return self._below.add(thread, record, start, messages, edits=edits, after=after)
 
     def has(self, thread: str, record: str) -> bool:
-        """See `ArchiveIndex.has`."""
         return self._below.has(self._prefix + thread, record)
 
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
     ) -> list[Hit]:
-        """See `ArchiveIndex.search`."""
         return self._below.search(self._prefix + thread, query, after=after, limit=limit)
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
-        """See `ArchiveIndex.find`."""
         return self._below.find(self._prefix + thread, ids)
 
     def remove(self, *threads: str) -> None:
-        """See `ArchiveIndex.remove`."""
         self._below.remove(*[self._prefix + one for one in threads])
 
     def threads(self) -> set[str]:
-        """See `ArchiveIndex.threads`."""
         found = [one for one in self._below.threads() if one.startswith(self._prefix)]
         return {one[len(self._prefix) :] for one in found}
 
     def close(self) -> None:
-        """See `ArchiveIndex.close`."""
         self._below.close()
 
 

@@ -61,13 +61,11 @@ class SealedFace(AsyncBackend):
 
     @property
     def retries(self) -> int:
-        """See `Backend.retries`."""
         return self.below.retries
 
     # -- reads -------------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
-        """See `Backend.fetch`."""
         first = reads[0] if len(reads) == 1 else None
         if isinstance(first, model.ReadCheckpoint) and not self.keys.checks_reads:
             (reply,) = await result(self.below.fetch(reads))
@@ -216,7 +214,6 @@ class SealedFace(AsyncBackend):
     # -- changes -----------------------------------------------------------------------
 
     async def commit(self, change: model.Change) -> None:
-        """See `Backend.commit`."""
         await self._prepare([change])
         if isinstance(change, model.CopyThread | model.ForkThread):
             family = await self._family_of_copy(change)
@@ -244,7 +241,6 @@ class SealedFace(AsyncBackend):
         await self.keys.prepare()
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
-        """See `Backend.commit_many`."""
         if not all(isinstance(change, model.Batch) for change in changes):
             return await super().commit_many(changes)
         await self._prepare(changes)
@@ -334,7 +330,6 @@ class SealedFace(AsyncBackend):
         return [name for name in found if name != tenants.STORE]
 
     async def reseal(self, thread: str, *, dry_run: bool) -> resealing.KeyUse:
-        """See `resealing.reseal`."""
         return await resealing.reseal(self, thread, dry_run=dry_run)
 
     async def reseal_items(
@@ -356,23 +351,19 @@ class SealedFace(AsyncBackend):
         await self.keys.finish_rotation()
 
     async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
-        """See `destroying.destroy`."""
         return await destroying.destroy(self, kind, name)
 
     # -- the rest ----------------------------------------------------------------------
 
     async def close(self) -> None:
-        """See `Backend.close`."""
         await result(self.below.close())
         await self.keys.close()
 
     async def migrate(self) -> None:
-        """See `Backend.migrate`."""
         await result(self.below.migrate())
         await self.keys.migrate()
 
     async def identity(self) -> str:
-        """See `Backend.identity`."""
         return cast("str", await result(self.below.identity()))
 
     def items(self, options: SearchOptions) -> AsyncItemBackend:
@@ -382,19 +373,15 @@ class SealedFace(AsyncBackend):
         return SealedItems(self.below.items(options), self.keys)
 
     def cache(self) -> AsyncCacheBackend:
-        """See `Backend.cache`."""
         return SealedEntries(self.below.cache(), self.keys)
 
     async def notes(self) -> Sequence[str]:
-        """See `Backend.notes`."""
         return cast("Sequence[str]", await result(self.below.notes()))
 
     async def item_usage(self, now: int) -> ItemUsage:
-        """See `Backend.item_usage`."""
         return cast("ItemUsage", await result(self.below.item_usage(now)))
 
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """See `Backend.scrub`."""
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
 
 

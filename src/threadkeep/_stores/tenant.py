@@ -235,7 +235,6 @@ class TenantFace(AsyncBackend):
         self.keys = below.keys
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
-        """See `Backend.fetch`."""
         asked = [*map(self.names.asked, reads)]
         try:
             replies = await result(self.below.fetch(asked))
@@ -245,7 +244,6 @@ class TenantFace(AsyncBackend):
         return [*map(self.names.told, reads, replies)]
 
     async def commit(self, change: model.Change) -> None:
-        """See `Backend.commit`."""
         try:
             await result(self.below.commit(self.names.change(change)))
         except ThreadkeepError as error:
@@ -253,7 +251,6 @@ class TenantFace(AsyncBackend):
             raise
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
-        """See `Backend.commit_many`."""
         refusals = await result(self.below.commit_many([*map(self.names.change, changes)]))
         return [None if one is None else self.names.named(one) for one in refusals]
 
@@ -267,7 +264,6 @@ class TenantFace(AsyncBackend):
         raise no_room(self, "has no room for a cache", hint="Use the cache's own `for_tenant`.")
 
     def message_index(self) -> ArchiveIndex | None:
-        """See `Backend.message_index`."""
         index = self.below.message_index()
         if index is None:
             return None
@@ -276,11 +272,9 @@ class TenantFace(AsyncBackend):
         return PrefixedIndex(index, self.names.prefix)
 
     async def migrate(self) -> None:
-        """See `Backend.migrate`."""
         await result(self.below.migrate())
 
     async def identity(self) -> str:
-        """See `Backend.identity`."""
         return cast("str", await result(self.below.identity()))
 
     async def item_usage(self, now: int) -> ItemUsage:
@@ -289,7 +283,6 @@ class TenantFace(AsyncBackend):
         return ItemUsage()
 
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """See `Backend.scrub`."""
         return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
 
     async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
@@ -326,15 +319,12 @@ class TenantBackend(BlockingFace[TenantFace]):
         return 0
 
     def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
-        """See `SealedFace.destroy_key`."""
         return finish(self.face.destroy_key(kind, name))
 
     def message_index(self) -> ArchiveIndex | None:
-        """See `Backend.message_index`."""
         return self.face.message_index()
 
     def open(self) -> None:
-        """See `Backend.open`."""
         self.below.open()
 
 

@@ -83,7 +83,6 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
         return made
 
     async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
-        """See `AsyncDatabase.carried_out`."""
         if not self._source.may_hold:
             return await super().carried_out(steps, was_refused=was_refused)
         turn = Turn(self, was_refused=was_refused)
@@ -147,7 +146,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
 
     @property
     def given_lock(self) -> Any:
-        """See `AsyncPostgresBackend.given_lock`."""
         return self.face.given_lock
 
     def message_index(self) -> PostgresIndex | None:

@@ -93,7 +93,6 @@ _NOTES = (
 
 
 async def scrub(database: PostgresDatabase, *, rewrite: bool) -> ScrubReport:
-    """See `Backend.scrub`."""
     if rewrite:
         await _wait_for_older_transactions(database)
         return await _rewrite(database)

@@ -104,7 +104,6 @@ _CHECK = f"""
 
 
 def grant(url: str, role: str, tenant: str | None) -> None:
-    """See `threadkeep.grant_role`."""
     change = _Change(role, tenant)
     with closing(PostgresBackend(url, max_size=1)) as backend:
         backend.migrate()
@@ -115,7 +114,6 @@ def grant(url: str, role: str, tenant: str | None) -> None:
 
 
 def revoke(url: str, role: str) -> None:
-    """See `threadkeep.revoke_role`."""
     change = _Change(role, None)
     with closing(PostgresBackend(url, max_size=1)) as backend:
         finish(backend.face.carry_out(lambda: change.revoking(backend.face.schema)))

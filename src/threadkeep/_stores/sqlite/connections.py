@@ -355,7 +355,6 @@ class MadeTables:
         self._open = FirstUse(self._make_tables)
 
     def open(self) -> None:
-        """See `Backend.open`."""
         self._open()
 
     @property
