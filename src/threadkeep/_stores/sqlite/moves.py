@@ -96,7 +96,7 @@ _IS_ABSENT = "SELECT 1 FROM tk_threads WHERE thread = ?"
 _AT = "thread = ? AND ns = ? AND"
 _DROP_SEGMENTS = (
     "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ?"
-    " AND start >= ?3 AND start < ? AND count = ?5 AND (start - ?3) % ?5 = 0"
+    " AND start BETWEEN ?3 AND ? AND count = ?5 AND (start - ?3) % max(?5, 1) = 0"
 )
 _DROP_CHECKPOINT = f"DELETE FROM tk_checkpoints WHERE {_AT} id = ?"
 _DROP_WRITE = f"DELETE FROM tk_writes WHERE {_AT} checkpoint = ? AND seq = ?"
@@ -296,13 +296,13 @@ def _drop_segments(
 
 
 def _runs(places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Join places of one size that follow one another; return log, start, stop and that size."""
+    """Join places of one size that follow one another; return log, first and last start, size."""
     found: list[tuple[int, int, int, int]] = []
     for log, start, count in sorted(places):
         first = start
-        if found and (found[-1][0], *found[-1][2:]) == (log, start, count):
+        if found and (found[-1][0], *found[-1][2:]) == (log, start - count, count):
             first = found.pop()[1]
-        found.append((log, first, start + count, count))
+        found.append((log, first, start, count))
     return found
 
 
