@@ -269,6 +269,23 @@ FILES: dict[str, list[Any]] = {
         pd.Timedelta(-5, unit="ns").as_unit("ns"),
         pd.NaT,
     ],
+    "v1-tables": [
+        pd.DataFrame({"n": [1, 2], "t": ["a", None], "o": pd.Series([1, (2,)], dtype=object)}),
+        pd.Series(
+            pd.Categorical(["x", None], ["y", "x"]),
+            pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["k", None]),
+        ),
+        pd.DataFrame(
+            {
+                "i": pd.array([1, None], dtype="Int8"),
+                "p": pd.PeriodIndex(["2026-01"] * 2, freq="M"),
+            },
+            pd.date_range("2026-01-01", periods=2, tz=PARIS),
+        ),
+        pd.Series([1, None], dtype="int64[pyarrow]", name="arrow"),
+        pd.interval_range(0, 3),
+        pd.NA,
+    ],
     "v1-subclasses": [
         Moment(2026, 1, 2, 3, 4, 5, 6, dt.UTC),
         Money("1.50"),

@@ -14,7 +14,14 @@ from typing import Any, ClassVar, NoReturn
 
 import ormsgpack
 
-from threadkeep._core.codec import data_classes, introspection, langchain_types, subclasses, values
+from threadkeep._core.codec import (
+    data_classes,
+    introspection,
+    langchain_types,
+    subclasses,
+    tables,
+    values,
+)
 from threadkeep._core.codec.format import (
     MAX_DEPTH,
     OBJECT,
@@ -453,4 +460,5 @@ Decoder.decoders = {
     Tag.SUBSTITUTE: lambda data, decoder: decoder.unpack(data),
     Tag.PICKLE: lambda data, decoder: decoder.unpickle(data),
     **values.DECODERS,
+    **tables.DECODERS,
 }

@@ -87,6 +87,10 @@ class Tag(IntEnum):
     PANDAS_TIMESTAMP = 62
     PANDAS_TIMEDELTA = 63
     PANDAS_NAT = 64
+    PANDAS_NA = 65
+    PANDAS_INDEX = 66
+    PANDAS_SERIES = 67
+    PANDAS_FRAME = 68
 
     PATCH = 126  # an element stored as a patch of another one: only the engine uses it
     SERDE = 127  # written by a serializer that the user brought

@@ -19,7 +19,7 @@ from weakref import WeakSet, ref
 
 from langgraph.checkpoint.serde import _msgpack as _langgraph
 
-from threadkeep._core.codec import data_classes, langchain_types, subclasses, values
+from threadkeep._core.codec import data_classes, langchain_types, subclasses, tables, values
 from threadkeep._core.codec.format import (
     CODES,
     HOMES,
@@ -342,7 +342,7 @@ class Registry:
         if (foreign := self.foreign.get(name)) and foreign.cls is cls:
             own, stored = foreign.encode, self.reference(name)
             return Rule(Tag.FOREIGN, lambda value, packer: packer.pack([stored, own(value)]), True)  # noqa: FBT003
-        if rule := values.rule_for(cls):
+        if rule := values.rule_for(cls) or tables.rule_for(cls):
             return rule
         tag = kind_of(cls) or (Tag.PLAIN if self.named.get(name) is cls else None)
         if tag is None:

@@ -1,6 +1,6 @@
-"""Payloads of types of the standard library, NumPy and pandas, each with its own tag.
+"""Payloads of types of the standard library and NumPy, each with its own tag.
 
-Types are matched exactly. NumPy and pandas are used only if the program has imported them. Arrays
+Types are matched exactly. NumPy is used only if the program has imported it. Arrays
 keep their memory order and whether they are writable.
 """
 
@@ -340,26 +340,20 @@ _READ_ONLY = 2
 
 
 def rule_for(cls: type) -> Rule | None:
-    """Return the rule for a class of NumPy, pandas or `pydantic.v1`, or None."""
-    numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
+    """Return the rule for a class of NumPy or `pydantic.v1`, or None."""
+    numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "ndarray"):
         if cls is numpy.ndarray:
             return Rule(Tag.NDARRAY, _array)
         if issubclass(cls, numpy.generic):
             return Rule(Tag.NUMPY_SCALAR, _scalar)
-    if pandas is not None and hasattr(pandas, "Timestamp"):
-        if cls is pandas.Timestamp:
-            return Rule(Tag.PANDAS_TIMESTAMP, _timestamp)
-        if cls is pandas.Timedelta:
-            return Rule(Tag.PANDAS_TIMEDELTA, lambda value, packer: packer.pack(_units(value)))
-        if cls is type(pandas.NaT):
-            return Rule(Tag.PANDAS_NAT, lambda _, __: b"")
     if cls.__module__ == "pydantic.v1.types" and cls.__qualname__ in _V1_SECRETS:
         return Rule(_V1_SECRETS[cls.__qualname__][0], _secret)
     return None
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """Return a module that the program has imported."""
     module = sys.modules.get(name)
     if module is None:
         raise UnknownTypeError(
@@ -373,7 +367,7 @@ def _array(array: Any, packer: Packer) -> bytes:
     column = array.flags.f_contiguous and not array.flags.c_contiguous
     flags = _COLUMN_ORDER * column | _READ_ONLY * (not array.flags.writeable)
     raw = array.tobytes(order="F" if column else "C")
-    return packer.pack([_describe(array.dtype), array.shape, flags, raw])
+    return packer.pack([describe_dtype(array.dtype), array.shape, flags, raw])
 
 
 def _read_array(data: bytes, unpacker: Unpacker) -> Any:
@@ -385,7 +379,7 @@ def _read_array(data: bytes, unpacker: Unpacker) -> Any:
 
 def make_array(description: Any, shape: Any, order: str, raw: bytes) -> Any:
     """Return an array of these bytes that owns its memory."""
-    numpy = _imported("numpy")
+    numpy = imported("numpy")
     array = numpy.ndarray(shape, _dtype(description), buffer=raw, order=order)
     # (elements of no bytes may be countless)
     if array.nbytes != len(raw) or array.size > max(len(raw), 1_000_000):
@@ -398,18 +392,18 @@ def _scalar(scalar: Any, packer: Packer) -> bytes:
     if scalar.dtype.kind in "US":
         base: Any = str if scalar.dtype.kind == "U" else bytes
         return packer.pack([scalar.dtype.kind, base.__getitem__(scalar, slice(None))])
-    return packer.pack([_describe(scalar.dtype), scalar.tobytes()])
+    return packer.pack([describe_dtype(scalar.dtype), scalar.tobytes()])
 
 
 def _read_scalar(data: bytes, unpacker: Unpacker) -> Any:
-    numpy = _imported("numpy")
+    numpy = imported("numpy")
     description, raw = unpacker.unpack(data)
     if description in ("U", "S"):
         return (numpy.str_ if description == "U" else numpy.bytes_)(raw)
     return numpy.ndarray((), _dtype(description), buffer=raw).copy()[()]
 
 
-def _describe(dtype: Any) -> Any:
+def describe_dtype(dtype: Any) -> Any:
     """Return a plain description that rebuilds exactly this dtype."""
     from numpy.lib import format as form  # noqa: PLC0415 - the program has imported numpy
 
@@ -438,30 +432,4 @@ def _dtype(description: Any) -> Any:
     return dtype
 
 
-def _units(value: Any) -> list[Any]:
-    return [int(value.asm8.view("i8")), _imported("numpy").datetime_data(value.asm8.dtype)[0]]
-
-
-def _timestamp(value: Any, packer: Packer) -> bytes:
-    check_zone(value.tzinfo)
-    return packer.pack([*_units(value), value.tzinfo, value.fold])
-
-
-def _read_timestamp(data: bytes, unpacker: Unpacker) -> Any:
-    pandas = _imported("pandas")
-    number, unit, zone, fold = unpacker.unpack(data)
-    value = pandas.Timestamp(_imported("numpy").datetime64(number, unit))
-    if zone is not None:
-        value = value.tz_localize("UTC").tz_convert(zone)
-    return value if value.fold == fold else value.replace(fold=fold)
-
-
-DECODERS |= {
-    Tag.NDARRAY: _read_array,
-    Tag.NUMPY_SCALAR: _read_scalar,
-    Tag.PANDAS_TIMESTAMP: _read_timestamp,
-    Tag.PANDAS_TIMEDELTA: lambda data, unpacker: _imported("pandas").Timedelta(
-        _imported("numpy").timedelta64(*unpacker.parts(data))
-    ),
-    Tag.PANDAS_NAT: lambda _, __: _imported("pandas").NaT,
-}
+DECODERS |= {Tag.NDARRAY: _read_array, Tag.NUMPY_SCALAR: _read_scalar}

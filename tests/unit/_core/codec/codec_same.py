@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+import pandas as pd
 import pydantic
 import pydantic.v1
 
@@ -108,6 +109,7 @@ def _same_attributes(a: Any, b: Any) -> bool:
 
 
 _COMPARISONS: tuple[tuple[Any, Any], ...] = (
+    ((pd.DataFrame, pd.Series, pd.Index), lambda a, b: a.equals(b)),
     (np.ndarray, _same_array),
     (np.generic, lambda a, b: a.dtype == b.dtype and a.tobytes() == b.tobytes()),
     (pydantic.BaseModel, _same_model),

@@ -107,7 +107,7 @@ REFUSED = [
     datetime(2026, 1, 1, tzinfo=OddZone()),
     np.array([object()]),
     np.dtype("i4"),
-    pd.DataFrame({"a": [1]}),
+    pd.DataFrame({"a": [object()]}),
     m.Colour,
     pydantic.SecretStr(m.Tagged("t")),
     re.compile(m.Tagged("t")),
