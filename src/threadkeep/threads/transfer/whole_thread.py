@@ -6,8 +6,7 @@ anything that is not stored yet.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -16,7 +15,6 @@ from threadkeep._core.codec.frame import Compression, unpack
 from threadkeep._core.engine import thread_entry, thread_summary
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.lineage import (
-    CheckpointKey,
     Lineage,
     Positions,
     by_log,
@@ -44,7 +42,6 @@ from threadkeep._core.engine.model import (
 from threadkeep._core.engine.operation import Fetch, Operation, commit, fetch, fetch_checkpoint
 from threadkeep._core.engine.refs import covering, span_of
 from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry, rows_fence
-from threadkeep._core.engine.rows import body_of, manifest_of, with_body, with_manifest
 from threadkeep._core.engine.thread_entry import (
     ReadEntry,
     ThreadEntry,
@@ -80,7 +77,7 @@ class WholeThread:
         deleted_at: its tombstone; 0 if it was never deleted.
         segments: by log and start.
         checkpoints: by namespace and id, hidden ones included.
-        writes: by namespace, id and `seq`, which counts from 1; orphans included.
+        writes: by namespace, id and `seq`; orphans included.
         digests: of the checkpoints, in their order, if they were computed.
         entry: the registry's entry, if there is one.
         spare: bytes of memory that an untrusted thread may take beside its elements.
@@ -151,7 +148,6 @@ def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operat
 
     Raises:
         ConflictError: segments were removed at every attempt.
-        CorruptionError: writes of damaged rows had to be renumbered.
     """
 
     def attempt() -> Operation[StoredThread]:
@@ -225,17 +221,7 @@ def whole_of(
     *,
     stubs: bool = False,
 ) -> WholeThread:
-    """Make a whole thread of rows, with writes numbered from 1.
-
-    With `stubs`, stubs among the segments stay, and so does the record of their archive.
-
-    Raises:
-        CorruptionError: writes of damaged rows had to be renumbered.
-    """
-    writes = [row for stored in rows.checkpoints for row in stored.writes]
-    checkpoints, writes = _numbered(
-        [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
-    )
+    """Make a whole thread of rows; with `stubs`, with the record of their archive."""
     keeps = stubs and any(segment.data.startswith(STUB) for segment in segments)
     if entry is not None:
         # (the revision and an archive belong to the store, and the rows give the size; only an
@@ -244,69 +230,9 @@ def whole_of(
         if entry.state != ThreadStatus.ARCHIVED and not keeps:
             own = thread_entry.without_record(own, thread_entry.ARCHIVE_RECORD)
         entry = entry._replace(revision=0, size=0, labels=own)
-    return WholeThread(
-        thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes), entry=entry
-    )
-
-
-def _numbered(
-    checkpoints: list[CheckpointRow], writes: list[WriteRow]
-) -> tuple[list[CheckpointRow], list[WriteRow]]:
-    """Number each checkpoint's writes from 1, in every copy of a thread.
-
-    `seen` refers to these numbers: it may change too, and with it the row's checksum.
-    """
-    stored = _others(writes)
-
-    def number(place: CheckpointKey, seq: int) -> int:
-        return bisect_right(stored[place], seq) if place in stored else seq
-
-    if not stored:
-        return checkpoints, writes
-    return (
-        [_checkpoint(row, number) for row in checkpoints],
-        [_write(row, number) for row in writes],
-    )
-
-
-def _as_in(rows: ThreadRows, missing: Iterable[ThreadRow]) -> list[ThreadRow]:
-    """Number missing rows after those that a store has: reverse `_numbered`."""
-    stored = _others([*(row for one in rows.checkpoints for row in one.writes), *rows.orphans])
-
-    def number(place: CheckpointKey, seq: int) -> int:
-        seqs = stored.get(place, ())
-        if not seqs or not seq:
-            return seq
-        more = seq - len(seqs)
-        return seqs[-1] + more if more > 0 else seqs[seq - 1]
-
-    return [
-        _checkpoint(row, number) if isinstance(row, CheckpointRow) else _write(row, number)
-        for row in missing
-    ]
-
-
-def _others(writes: Iterable[WriteRow]) -> dict[CheckpointKey, list[int]]:
-    """Return the numbers of each checkpoint's writes that are not 1, 2, 3 ..."""
-    places: dict[CheckpointKey, list[int]] = {}
-    for write in writes:
-        places.setdefault((write.ns, write.checkpoint_id), []).append(write.seq)
-    return {place: seqs for place, seqs in places.items() if seqs[-1] != len(seqs)}
-
-
-def _checkpoint(row: CheckpointRow, number: Callable[[CheckpointKey, int], int]) -> CheckpointRow:
-    seen = row.seen if row.parent is None else number((row.ns, row.parent), row.seen)
-    if seen == row.seen:
-        return row
-    return with_manifest(row._replace(seen=seen), manifest_of(row))
-
-
-def _write(row: WriteRow, number: Callable[[CheckpointKey, int], int]) -> WriteRow:
-    place = (row.ns, row.checkpoint_id)
-    seen, seq = number(place, row.seen), number(place, row.seq)
-    if seen != row.seen:
-        row = with_body(row._replace(seen=seen), body_of(row))
-    return row._replace(seq=seq)
+    checkpoints = tuple([stored.row for stored in rows.checkpoints])
+    writes = (*[row for stored in rows.checkpoints for row in stored.writes], *rows.orphans)
+    return WholeThread(thread, rows.deleted_at, tuple(segments), checkpoints, writes, entry=entry)
 
 
 def fence_of(state: StoredThread) -> Operation[RowsFence]:
@@ -441,10 +367,13 @@ def _put(
 
 
 def _fits(whole: WholeThread, numbered: WholeThread, rows: ThreadRows) -> bool:
-    """True if the stored thread can be extended: its positions stay."""
+    """True if the stored thread can be extended: positions stay, and missing writes come last."""
     if not rows_of(numbered):
         return not rows.segments and rows.deleted_at == whole.deleted_at
-    return all(
+    last = {(row.ns, row.checkpoint_id): row.seq for row in numbered.writes}
+    missing = {*whole.writes}.difference(numbered.writes)
+    follow = all(row.seq > last.get((row.ns, row.checkpoint_id), 0) for row in missing)
+    return follow and all(
         segment.start <= one.start and one.stop <= segment.stop
         for segment in _uncovered(whole.segments, rows.segments)
         for one in _overlapping(segment, rows.segments)
@@ -472,7 +401,7 @@ def _batches(
         keys = tuple([(span.log, span.start, span.stop - span.start) for span in drops])
         yield plain._replace(segments=tuple(part), drop_segments=keys, link=Link(proof))
     done, batches = there.rows_fence, []
-    missing = _as_in(there.rows, rows_of(whole) - stored)
+    missing = rows_of(whole) - stored
     for rows in parts_of(sorted(missing, key=_age), thread_summary.row_size):
         checkpoints = tuple([row for row in rows if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in rows if isinstance(row, WriteRow)])

@@ -185,7 +185,7 @@ def test_segments_that_are_sealed_between_two_parts_do_not_overlap():
 # -- numbers of writes -------------------------------------------------------------------
 
 
-def test_writes_are_counted_anew_where_some_are_gone():
+def test_writes_keep_their_numbers_where_some_are_gone():
     """A run that had seen the second write of three still has, though the first is gone."""
     saver = memory_saver()
     chain = Chain(saver)
@@ -204,11 +204,24 @@ def test_writes_are_counted_anew_where_some_are_gone():
     target = memory_saver()
     put(target, read(saver))
     moved = rows(target).checkpoints
-    assert [row.seq for row in moved[0].writes] == [1, 2, 3]
-    assert moved[1].row.seen == 2
+    assert [row.seq for row in moved[0].writes] == [2, 3, 4]
+    assert moved[1].row == child
     manifest_of(moved[1].row)
     assert all(unpack_writes(row) for row in moved[0].writes)
     assert everything(target) == want
+    assert sound(target)
+    target.put_writes(first, [("n", "more")], "more")
+    assert [row.seq for row in rows(target).checkpoints[0].writes] == [2, 3, 4, 5]
+
+
+def test_a_write_that_is_gone_there_comes_back_at_its_place(saver):
+    target = memory_saver()
+    put(target, read(saver))
+    first = next(one.writes[0] for one in rows(target).checkpoints if len(one.writes) > 1)
+    gone = (first.ns, first.checkpoint_id, first.seq)
+    target._store.backend.commit(Batch("t", NOW, drop_writes=(gone,)))
+    assert put(target, read(saver)) == "extended"
+    assert read(target) == read(saver)
     assert sound(target)
 
 
