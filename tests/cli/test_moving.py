@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from kit.cli import SECONDS, threadkeep
@@ -33,11 +35,11 @@ from contextlib import nullcontext
 from threadkeep.cli.terminal import Output
 
 def interrupt(stage, done, total):
-    if done >= int(sys.argv[1]):
+    if stage == sys.argv[1] and done >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGINT)
 
 Output.progress = lambda self: nullcontext(interrupt)
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[3:]))
 """
 
 
@@ -74,8 +76,8 @@ def put(name, thread, start, **values):
         Chain(saver, thread, start=start).follow().put(**values)
 
 
-def interrupted(done, *arguments):
-    program = [*python(), "-c", INTERRUPTED, str(done), *arguments]
+def interrupted(stage, done, *arguments):
+    program = [*python(), "-c", INTERRUPTED, stage, str(done), *arguments]
     ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=SECONDS)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "threadkeep: interrupted\n"
@@ -84,12 +86,22 @@ def interrupted(done, *arguments):
 def progress_of(*arguments):
     """Return the output of a command on stderr if that is a terminal."""
     primary, secondary = pty.openpty()
+    seen: list[bytes] = []
+
+    def watch():
+        with suppress(OSError):  # (the other side is closed)
+            while data := os.read(primary, 65536):
+                seen.append(data)
+
+    watching = Thread(target=watch)
+    watching.start()
     try:
         assert threadkeep(*arguments, stderr=secondary)[0] == 0
-        return os.read(primary, 65536).decode()
     finally:
-        os.close(primary)
         os.close(secondary)
+        watching.join(SECONDS)
+        os.close(primary)
+    return b"".join(seen).decode()
 
 
 # -- export and import -------------------------------------------------------------------
@@ -171,7 +183,7 @@ def test_an_import_under_another_name_and_over_another_thread(told, refused):
 def test_an_import_goes_on_after_ctrl_c(told):
     told("export", "--all", "all.tkb")
     made = ("import", "sqlite:///new.db", "all.tkb")
-    interrupted(2, *made)  # (while it is verified)
+    interrupted("threads verified", 2, *made)
     assert held("new.db") == {}
     assert told(*made) == ["Imported 3 threads"]
 
@@ -247,7 +259,7 @@ def test_a_thread_that_is_not_there_cannot_be_synced(refused):
 
 
 def test_a_sync_goes_on_after_ctrl_c(told):
-    interrupted(2, "mirror", "threads.db", "sqlite:///new.db")
+    interrupted("threads compared", 2, "mirror", "threads.db", "sqlite:///new.db")
     assert held("new.db") == of("a", "b")
     done = told("mirror", "threads.db", "new.db", "--json")
     assert (done["added"], done["unchanged"]) == (["c", "empty"], 2)
@@ -268,6 +280,16 @@ def test_a_terminal_sees_how_far_it_is(told):
     assert "checkpoints read" in progress_of("adopt", "langgraph.db", "new.db")
     assert "threads read" in progress_of("export", "--all", "all.tkb")
     assert "threads written" in progress_of("import", "new.db", "all.tkb")
+
+
+def test_a_terminal_sees_how_far_a_long_thread_is(told):
+    with SqliteSaver("long.db") as saver:
+        chain = Chain(saver, "long")
+        for number in range(600):
+            chain.put(n=number)
+    shown = progress_of("leave", "long.db", "sqlite:///there.db")
+    counts = {int(count) for count in re.findall(r"(\d+)/600", shown)}
+    assert len([count for count in counts if 0 < count < 600]) > 1
 
 
 # -- leave -------------------------------------------------------------------------------
@@ -380,7 +402,7 @@ def test_an_absent_thread_cannot_be_adopted(refused):
 
 def test_an_adoption_goes_on_after_ctrl_c(told):
     fill_langgraph()
-    interrupted(10, "adopt", "langgraph.db", "sqlite:///new.db")
+    interrupted("checkpoints read", 10, "adopt", "langgraph.db", "sqlite:///new.db")
     assert len(held("new.db")) == 10
     done = told("adopt", "langgraph.db", "new.db", "--json")
     assert (done["checkpoints"], done["unchanged"]) == (5, 10)

@@ -26,7 +26,7 @@ from threadkeep.threads.transfer import adopt
 adopt._MOST_CHECKPOINTS = 5
 
 def progress(what, done, total):
-    if done >= int(sys.argv[3]):
+    if what == "checkpoints read" and done >= int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with open_saver(sys.argv[2]) as saver:

@@ -183,7 +183,10 @@ def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, fille
         heard: list[Any] = []
         done = ours.threads.adopt(name, verify=True, progress=lambda *a: heard.append(a))
         assert (done.checkpoints, done.verified) == (len(expected), len(expected))
-        assert heard[-1] == ("checkpoints read", len(expected), len(expected))
+        count = len(expected)
+        assert heard[-1] == ("threads read", done.threads, done.threads)
+        assert ("checkpoints read", count, count) in heard
+        assert ("checkpoints verified", count, count) in heard
         assert_same(everything(ours), expected)
         for place, told_there in histories.items():
             assert history(ours, place) == told_there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from kit.engine import Chain, everything, run_on
 from kit.places import at
 from kit.runs import Delta, Plain, story, told
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, SqliteSaver
 from threadkeep._core.engine.model import OWN_NS, Batch
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep.errors import (
@@ -26,6 +28,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
+from threadkeep.savers.backup import back_up
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import BundleWriter, read_bundle
 
@@ -110,6 +113,56 @@ async def test_awaited(saver: Any, tmp_path: Path) -> None:
     assert heard[-1] == ("threads written", 1, 1)
     assert of(saver, "new") == moved(want, "new")
     await saver.aclose()
+
+
+@pytest.mark.parametrize("way", ["export", "import", "mirror", "adopt", "leave", "backup"])
+async def test_a_long_thread_tells_how_far_it_is(way: str, tmp_path: Path) -> None:
+    """Its checkpoints are counted while they are moved, and its bytes."""
+    count, heard = 500, list[tuple[str, int, int]]()
+    loop = threading.get_ident()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        assert threading.get_ident() == loop  # although workers move it
+        heard.append((stage, done, total))
+
+    with SqliteSaver(tmp_path / "here.db") as saver, SqliteSaver(tmp_path / "there.db") as other:
+        chain = Chain(saver, "long")
+        for number in range(count):
+            chain.put(n=number, m=["x" * 50] * (number // 50))
+        file, threads = tmp_path / "long.tkb", saver.threads
+        inner = InMemorySaver()
+        if way == "adopt":
+            threads.leave(inner)
+        await {
+            "export": lambda: threads.aexport_bundle("long", file, progress=progress),
+            "import": lambda: threads.aexport_bundle("long", file),
+            "mirror": lambda: threads.amirror(other, progress=progress),
+            "adopt": lambda: other.threads.aadopt(inner, verify=True, progress=progress),
+            "leave": lambda: threads.aleave(inner, verify=True, progress=progress),
+            "backup": lambda: asyncio.sleep(0),
+        }[way]()
+        if way == "import":
+            await other.threads.aimport_bundle(file, progress=progress)
+    if way == "backup":
+        back_up(str(tmp_path / "here.db"), file, progress)
+    stages = {
+        "export": "checkpoints read, bytes read, checkpoints verified",
+        "import": "checkpoints verified, bytes written, checkpoints written, checkpoints compared",
+        "mirror": "bytes read, checkpoints read, bytes written, checkpoints written,"
+        " checkpoints compared",
+        "adopt": "bytes read, checkpoints read, checkpoints verified",
+        "leave": "checkpoints copied, checkpoints verified",
+        "backup": "bytes read",
+    }[way]
+    for stage in stages.split(", "):
+        told = [(done, total) for name, done, total in heard if name == stage]
+        assert told == sorted(told)
+        if stage.startswith("checkpoints"):
+            assert told[-1] == (count, count)
+            assert len([done for done, _ in told if 0 < done < count]) >= 3
+        else:
+            assert told[-1][0] > 1000
+            assert told[-1][1] in (0, told[-1][0])
 
 
 def test_a_new_id(source: Any, saver: Any, tmp_path: Path) -> None:

@@ -53,6 +53,14 @@ def escape_unencodable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+class _Amount(bars.MofNCompleteColumn):
+    """The amount that is done, and the total if it is known; of bytes as of a file."""
+
+    def render(self, task: bars.Task) -> Text:
+        is_size = task.description.startswith("bytes")
+        return bars.DownloadColumn().render(task) if is_size else super().render(task)
+
+
 @dataclass(kw_only=True)
 class Output:
     """Output of one command."""
@@ -73,10 +81,11 @@ class Output:
             yield lambda *_: None
             return
         tasks: dict[str, bars.TaskID] = {}
+        verb = ""
         with bars.Progress(
             bars.TextColumn("{task.description}"),
             bars.BarColumn(),
-            bars.MofNCompleteColumn(),
+            _Amount(),
             bars.TimeRemainingColumn(),
             console=_console(sys.stderr),
             redirect_stdout=False,
@@ -85,8 +94,14 @@ class Output:
         ) as shown:
 
             def update(stage: str, done: int, total: int) -> None:
+                nonlocal verb
                 if stage not in tasks:
                     tasks[stage] = shown.add_task(stage, total=None)
+                if (own := stage.partition(" ")[2]) != verb:
+                    verb = own
+                    for name, task in tasks.items():  # (stages before may come again)
+                        is_part = name.startswith(("checkpoints", "bytes"))
+                        shown.update(task, visible=not is_part or name.endswith(verb))
                 shown.update(tasks[stage], completed=done, total=total or None)
 
             yield update

@@ -32,7 +32,6 @@ from threadkeep._core.engine.operation import (
     Operation,
     Progress,
     commit,
-    no_progress,
 )
 from threadkeep._core.engine.rows import created_at, pack_time
 from threadkeep._core.engine.thread_entry import (
@@ -57,6 +56,7 @@ from threadkeep.errors import (
 )
 from threadkeep.threads import forks as forking
 from threadkeep.threads.transfer.existing import ExistingThread
+from threadkeep.threads.transfer.meter import QUIET, Meter
 from threadkeep.threads.transfer.opening import open_source
 from threadkeep.threads.transfer.sources import (
     LangGraphSource,
@@ -132,15 +132,18 @@ def adopt(
         wanted = {name: counts[name] for name in (counts if names is None else names)}
         # the source is copied in any order, and a program of before wrote its channels
         engine = engine._replace(conflicts="fork", shapes=None)
-        total = sum(wanted.values())
-        run = _Adoption(store, engine, opened, progress or no_progress, total, **flags)
-        for name in wanted:
+        reading = Meter(progress, "read", len(wanted), wanted)
+        run = _Adoption(store, engine, opened, reading, Meter(progress, "verified"), **flags)
+
+        def visit(name: str) -> Operation[None]:
             try:
-                yield from run.visit(name, counts[name], revive=names is not None)
+                yield from run.visit(name, revive=names is not None)
             except (CorruptionError, InvalidArgumentError, UnserializableError) as error:
                 if names is not None or run.is_verifying:
                     raise
                 run.result.skipped[name] = str(error.at(thread=name)).partition("\n")[0]
+
+        yield from reading.each(wanted, visit)
     return run.result
 
 
@@ -168,7 +171,7 @@ def take(
     engine = engine._replace(conflicts="fork", shapes=None)
     flags = dict.fromkeys(("verify", "replace", "as_fork", "dry_run"), False)
     while True:
-        run = _Adoption(store, engine, source, no_progress, total=0, **flags)
+        run = _Adoption(store, engine, source, QUIET, QUIET, **flags)
         run.merges, run.since, run.is_tail = merges, since, True
         existing = yield from run.existing(thread, revive=False)
         try:
@@ -185,8 +188,8 @@ class _Adoption:
     store: Runner
     engine: Engine
     source: LangGraphSource
-    progress: Progress
-    total: int
+    reading: Meter
+    verifying: Meter
     verify: bool
     replace: bool
     as_fork: bool
@@ -196,13 +199,8 @@ class _Adoption:
     since: Mapping[str, str] = field(init=False, default_factory=dict)
     first: str = field(init=False, default="")  # the id from which on checkpoints are read
     heads: dict[str, str] = field(init=False, default_factory=dict)  # of the thread in the source
-    done: int = field(init=False, default=0)
     is_verifying: bool = field(init=False, default=False)
     result: AdoptReport = field(init=False, default_factory=AdoptReport)
-
-    def count(self, checkpoints: int) -> None:
-        self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
-        self.progress("checkpoints read", self.done, self.total)
 
     def existing(self, thread: str, *, revive: bool) -> Operation[ExistingThread]:
         """Read the thread here. With `revive`, a deleted thread may be created again."""
@@ -217,13 +215,12 @@ class _Adoption:
                 yield from on(self.store, commit(DropThread(thread, 0)))
         return existing
 
-    def visit(self, name: str, checkpoints: int, *, revive: bool) -> Operation[None]:
+    def visit(self, name: str, *, revive: bool) -> Operation[None]:
         """Copy a thread, unless it was deleted here."""
         validation.text("The source's thread_id", name)
         existing = yield from self.existing(name, revive=revive)
         if existing.deleted_at and not existing.stored:
             self.result.deleted.append(name)
-            self.count(checkpoints)
         else:
             try:
                 yield from self.thread(name, existing)
@@ -263,7 +260,6 @@ class _Adoption:
     def _foresee(self, name: str, existing: ExistingThread) -> Operation[None]:
         """Count the checkpoints that a copy would write, without reading values."""
         parents = yield from external(partial(self.source.parents, name))
-        self.count(len(parents))
         missing = len(parents.keys() - existing.stored.keys())
         if existing.deleted(parents) or existing.diverged(parents):
             if not (self.replace or self.as_fork):
@@ -287,7 +283,6 @@ class _Adoption:
             left = {key: parents[key] for key in parents.keys() - gone}
             is_conflict = existing.diverged(left) or (gone and not self.is_tail)
             if is_conflict and not self.merges:
-                self.count(len(parents))
                 raise existing.conflict()
             if self.is_tail:
                 pruned = existing.pruned(left)
@@ -353,6 +348,7 @@ class _Adoption:
         """
         keys: set[CheckpointKey] = set()
         apart, plain = self.engine.apart(), self.source.plain
+        self.reading.begin(name)
         with self._parts(name) as parts:
             while found := (yield from external(partial(next, parts, None))):
                 part = [one for one in found if (one.ns, one.id) not in gone]
@@ -360,7 +356,7 @@ class _Adoption:
                 calls = [call for one in part for call in self._calls(one, existing)]
                 apart = yield from self._store(calls, apart)
                 keys |= {key for one in part if not existing.hides(*(key := (one.ns, one.id)))}
-                self.count(len(found))
+                self.reading.add(len(found), sum([one.size for one in found]))
         self.result.plain += self.source.plain - plain
         return keys
 
@@ -412,17 +408,20 @@ class _Adoption:
     def _verify(self, name: str, target: str, keys: set[CheckpointKey]) -> Operation[None]:
         """Compare each checkpoint as LangGraph's own saver and ours return it."""
         self.is_verifying = True
+        self.verifying.begin(name, len(keys))
         theirs = yield from external(self.source.saver)
         rest = set(keys)
         own = {ns for ns, _ in keys if ns.startswith(OWN_NS)}  # (not among all namespaces)
         for ns in (None, *sorted(own)):
             at: Listing | None = Listing(target, ns)
             while at is not None:
+                done = len(keys) - len(rest)
                 page, at = yield from on(self.store, page_of(self.engine, at))
                 for loaded in page:
                     if (loaded.ns, loaded.id) in rest:
                         yield from external(partial(self._compare, theirs, name, loaded))
                         rest.remove((loaded.ns, loaded.id))
+                self.verifying.add(len(keys) - len(rest) - done)
         self.result.verified += len(keys) - len(rest)
         for ns, checkpoint in sorted(rest):
             raise _different(target, ns, checkpoint, "it is missing here")

@@ -12,14 +12,14 @@ from contextlib import ExitStack, closing
 from dataclasses import replace as replaced
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import STUB
-from threadkeep._core.engine.operation import Operation, Progress, no_progress
+from threadkeep._core.engine.operation import Operation, Progress
 from threadkeep._core.engine.thread_entry import is_archived
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
-from threadkeep._run.driver import Runner, external, on, within
+from threadkeep._run.driver import external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.sealers import file_sealer, noting_plain, refreshed
 from threadkeep._stores.external import file_errors, replacing
@@ -35,13 +35,11 @@ from threadkeep.errors import (
 )
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
-from threadkeep.threads.transfer.digest import Digests
-from threadkeep.threads.transfer.whole_thread import Outcome, WholeThread, put_thread
+from threadkeep.threads.transfer.meter import QUIET, Meter
+from threadkeep.threads.transfer.whole_thread import Outcome, WholeThread, bytes_of, put_thread
 
 if TYPE_CHECKING:
     from threadkeep._core.sealing import Sealer
-
-AddThread: TypeAlias = Callable[[BundleWriter, str], Operation[int]]
 
 _SQLITE = b"SQLite format 3\0"
 _WAL_AT = 18  # offset of the byte in SQLite's file that is 2 if it has a WAL
@@ -173,18 +171,25 @@ def export_bundle(
     *,
     plain: bool,
 ) -> Operation[ExportReport]:
-    names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
+    names, path = validation.thread_ids(threads), Path(file)
     yield from external(partial(check_may_be_replaced, path))
-    archived, skipped = list[str](), dict[str, str]()
-    add = partial(_add_digested, store, archived=None if names is not None else archived)
-    may_skip = skipped if names is None else None
-    if names is None:
-        names = yield from on(store, whole_thread.all_threads())
-    sealer = yield from file_sealer(store, plain=plain)
-    kind = yield from _kind_of(store)
-    counts = yield from _write(path, names, add, progress, may_skip, sealer, kind, check=True)
+    archived, counts = list[str](), list[int]()
+    is_named = names is not None
+
+    def read(name: str, meter: Meter) -> Operation[WholeThread | None]:
+        whole = yield from digest.read(store, name, meter, stub=not is_named)
+        if whole.checkpoints:
+            counts.append(len(whole.checkpoints))
+            return whole
+        if is_named:
+            hint = "Find its id: saver.threads.search(), or `threadkeep threads`."
+            raise ThreadNotFoundError(hint=hint, thread=name)
+        archived.extend([name] if is_archived(whole.entry) else [])  # (else it was deleted)
+        return None
+
+    skipped = yield from _write(store, path, names, read, progress, plain=plain, check=True)
     size = yield from external(lambda: path.stat().st_size)
-    return ExportReport(sum(map(bool, counts)), sum(counts), size, tuple(archived), skipped)
+    return ExportReport(len(counts), sum(counts), size, tuple(archived), skipped)
 
 
 def back_up(
@@ -199,91 +204,70 @@ def back_up(
 
     Damaged checkpoints are copied byte by byte. Unreadable threads are added to `skipped`.
     """
-    names = yield from on(store, whole_thread.all_threads())
-    add, sealer = (
-        partial(_add_as_it_is, store),
-        (yield from file_sealer(store, plain=plain)),
-    )
-    kind = yield from _kind_of(store)
-    return sum((yield from _write(file, names, add, progress, skipped, sealer, kind)))
+    listed: list[str] = []  # (a deleted thread has only a tombstone)
+
+    def read(name: str, meter: Meter) -> Operation[WholeThread | None]:
+        whole = yield from on(store, whole_thread.read_thread(name, stubs=True, meter=meter))
+        listed.extend([name] if whole.is_listed else [])
+        return None if whole.is_nothing else whole
+
+    skipped |= yield from _write(store, file, None, read, progress, plain=plain)
+    return len(listed)
 
 
-def _kind_of(store: LayeredBackend) -> Operation[FileKind]:
-    """Return the kind of a store's bundles: whether its bytes are authentic."""
+def _write(
+    store: LayeredBackend,
+    file: Path,
+    names: Sequence[str] | None,
+    read: Callable[[str, Meter], Operation[WholeThread | None]],
+    progress: Progress | None,
+    *,
+    plain: bool,
+    check: bool = False,
+) -> Operation[dict[str, str]]:
+    """Write a bundle of some or all threads, encrypted if the store has keys and not `plain`.
+
+    Damaged threads are left out, and returned, each with the reason. If they are named, they raise.
+    """
+    every = names is None
+    names = (yield from on(store, whole_thread.all_threads())) if names is None else names
+    sealer = yield from file_sealer(store, plain=plain)
     keys = yield from refreshed(store.backend.keys)
-    return FileKind.BUNDLE if keys is None or keys.is_authentic else FileKind.MIXED
+    kind = FileKind.BUNDLE if keys is None or keys.is_authentic else FileKind.MIXED
+    meter, stack = Meter(progress, "read", len(names)), ExitStack()
+
+    def write() -> Operation[dict[str, str]]:
+        skipped: dict[str, str] = {}
+        part = yield from external(partial(stack.enter_context, replacing(file)))
+        opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
+        output = yield from external(partial(FileWriter, opened, kind, sealer))
+        bundle = yield from external(partial(BundleWriter, output))
+
+        def add(name: str) -> Operation[None]:
+            try:
+                whole = yield from read(name, meter)
+                if whole is not None:
+                    yield from external(partial(bundle.add, whole))
+            except CorruptionError as error:
+                if not every:
+                    raise
+                skipped[name] = error.message
+
+        yield from meter.each(names, add)
+        for step in (bundle.end, output.end, opened.close):
+            yield from external(step)
+        if check:
+            yield from verify(part, progress, sealer, digests=True)
+        return skipped
+
+    with file_errors(file):
+        return (yield from within(stack, write()))
 
 
 def _sealed_kind(start: bytes) -> FileKind | None:
     """Return the kind of a sealed bundle that begins so; None if it is not sealed."""
     kinds = (FileKind.BUNDLE, FileKind.MIXED)
     return next((kind for kind in kinds if kind.begins(start)), None)
-
-
-def _write(
-    file: Path,
-    names: Sequence[str],
-    add: AddThread,
-    progress: Progress,
-    skipped: dict[str, str] | None,
-    sealer: Sealer | None,
-    kind: FileKind,
-    *,
-    check: bool = False,
-) -> Operation[list[int]]:
-    """Write a bundle, encrypted if there is a sealer; return the results of `add`.
-
-    Damaged threads are added to `skipped`, each with the reason; without `skipped` they raise.
-    """
-    stack = ExitStack()
-
-    def write() -> Operation[list[int]]:
-        counts = []
-        part = yield from external(partial(stack.enter_context, replacing(file)))
-        opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
-        output = yield from external(partial(FileWriter, opened, kind, sealer))
-        bundle = yield from external(partial(BundleWriter, output))
-        for done, name in enumerate(names, 1):
-            try:
-                counts.append((yield from add(bundle, name)))
-            except CorruptionError as error:
-                if skipped is None:
-                    raise
-                skipped[name] = error.message
-            progress("threads read", done, len(names))
-        for step in (bundle.end, output.end, opened.close):
-            yield from external(step)
-        if check:
-            yield from verify(part, progress, sealer, digests=True)
-        return counts
-
-    with file_errors(file):
-        return (yield from within(stack, write()))
-
-
-def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Operation[int]:
-    """Write a thread; return 0 for a deleted thread, which has only a tombstone."""
-    whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
-    if not whole.is_nothing:
-        yield from external(partial(bundle.add, whole))
-    return int(whole.is_listed)
-
-
-def _add_digested(
-    store: Runner, bundle: BundleWriter, name: str, *, archived: list[str] | None
-) -> Operation[int]:
-    """Write a named thread, or (with `archived`) any thread, which may be missing by now."""
-    whole = yield from on(store, whole_thread.read_thread(name, stub=archived is not None))
-    if not whole.checkpoints and archived is not None:
-        archived += [name] if is_archived(whole.entry) else []
-        return 0
-    if not whole.checkpoints:
-        hint = "Find its id: saver.threads.search(), or `threadkeep threads`."
-        raise ThreadNotFoundError(hint=hint, thread=name)
-    digests = yield from external(partial(digest.of_checkpoints, whole))
-    whole = replaced(whole, digests=tuple(digests.values()))
-    yield from external(partial(bundle.add, whole))
-    return len(whole.checkpoints)
 
 
 # -- import ----------------------------------------------------------------------------
@@ -298,7 +282,7 @@ def import_bundle(
     replace: bool,
     dry_run: bool,
 ) -> Operation[ImportReport]:
-    path, progress = Path(file), progress or no_progress
+    path = Path(file)
     new = None if thread is None else validation.text("thread_id", thread)
     yield from external(partial(check_is_bundle, path))
     sealer = yield from file_sealer(store)
@@ -313,16 +297,17 @@ def import_bundle(
 
 
 def verify(
-    file: Path, progress: Progress, sealer: Sealer | None, *, digests: bool = False
+    file: Path, progress: Progress | None, sealer: Sealer | None, *, digests: bool = False
 ) -> Operation[list[str]]:
     """Verify a bundle, optionally the digests of checkpoints too; return its thread ids."""
-    names: list[str] = []
+    names, meter = list[str](), Meter(progress, "verified")
 
     def look(whole: WholeThread) -> Operation[None]:
+        meter.begin(whole.thread, len(whole.checkpoints), bytes_of(whole.segments))
         if digests:
-            yield from external(partial(_checked_digests, whole))
+            yield from external(partial(_checked, whole, meter))
         names.append(whole.thread)
-        progress("threads verified", len(names), 0)
+        meter.end()
 
     yield from _each(file, ImportOptions(sealer=sealer), look)
     return names
@@ -333,21 +318,29 @@ def fill(
     file: Path,
     names: Sequence[str],
     options: ImportOptions,
-    progress: Progress,
+    progress: Progress | None,
 ) -> Operation[ImportReport]:
     """Put all threads of a verified bundle into a store; other threads do not change."""
     done: dict[str, Outcome] = {}
     checkpoints: dict[str, int] = {}
+    meter = Meter(progress, "compared" if options.dry_run else "written", len(names))
+    back = Meter(progress, "compared", len(names))
 
     def check(whole: WholeThread) -> Operation[None]:
         yield from on(store, put_thread(whole, 0, dry_run=True))
 
     def handle(whole: WholeThread) -> Operation[None]:
-        done[whole.thread] = yield from _put(store, whole, options)
+        meter.begin(whole.thread)
+        if options.digests:
+            whole = yield from external(partial(_checked, whole, QUIET))
+        now, (replace, dry_run) = time.time_ns() // 1000, (options.replace, options.dry_run)
+        put = put_thread(whole, now, replace=replace, dry_run=dry_run, meter=meter)
+        done[whole.thread] = yield from on(store, put)
+        if options.digests and not options.dry_run:
+            yield from digest.verify_copy(store, whole, back)
         if whole.is_listed:
             checkpoints[whole.thread] = len(whole.checkpoints)
-        stage = "threads compared" if options.dry_run else "threads written"
-        progress(stage, len(done), len(names))
+        meter.end()
 
     if not (options.replace or options.dry_run):
         yield from _each(file, options, check)
@@ -378,24 +371,7 @@ def _so_far(done: Iterable[str], total: int) -> str:
     )
 
 
-def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Operation[Outcome]:
-    is_checked = options.digests and not options.dry_run
-    expected = (yield from external(partial(_checked_digests, whole))) if is_checked else {}
-    now = time.time_ns() // 1000
-    put = put_thread(whole, now, replace=options.replace, dry_run=options.dry_run)
-    outcome = yield from on(store, put)
-    if is_checked:
-        compare(whole.thread, expected, (yield from digests_in(store, whole.thread)))
-    return outcome
-
-
-def digests_in(store: Runner, thread: str, *, stub: bool = True) -> Operation[Digests]:
-    """Read a thread, and compute its digests; `stub` as in `whole_thread.read_state`."""
-    whole = yield from on(store, whole_thread.read_thread(thread, stub=stub))
-    return (yield from external(partial(digest.of_checkpoints, whole)))
-
-
-def _checked_digests(whole: WholeThread) -> Digests:
+def _checked(whole: WholeThread, meter: Meter) -> WholeThread:
     """Compute the digests of a bundle's thread, and compare them with the bundle's."""
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
@@ -403,23 +379,7 @@ def _checked_digests(whole: WholeThread) -> Digests:
             hint="Restore the backup: threadkeep restore STORE FILE. To copy threads, export them.",
             thread=whole.thread,
         )
-    digests = digest.of_checkpoints(whole)
-    if whole.digests is not None:
-        compare(whole.thread, dict(zip(digests, whole.digests, strict=True)), digests)
-    return digests
-
-
-def compare(thread: str, expected: Digests, found: Digests) -> None:
-    """Check that all expected digests are found; more checkpoints may have been added."""
-    for (ns, id), one in expected.items():
-        if found.get((ns, id)) != one:
-            raise CorruptionError(
-                "The digest of a checkpoint differs from that of its source.",
-                hint="Copy the thread again. If it fails again, check disks and memory for faults.",
-                thread=thread,
-                namespace=ns or None,
-                checkpoint=id,
-            )
+    return digest.digested(whole, meter)
 
 
 def _each(

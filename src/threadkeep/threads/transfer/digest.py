@@ -11,6 +11,8 @@ may store a value whole and another one in parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
@@ -30,31 +32,69 @@ from threadkeep._core.engine.model import (
     Span,
     StoredCheckpoint,
 )
+from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.refs import Inline, Manifest, Ref, Run
 from threadkeep._core.engine.rows import Write, counting, manifest_of
+from threadkeep._core.parts import parts_of
+from threadkeep._run.driver import Runner, external, on
 from threadkeep._stores.records import first_children
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.threads.transfer.bundle_format import parsed_size
-from threadkeep.threads.transfer.whole_thread import WholeThread
+from threadkeep.threads.transfer.meter import QUIET, Meter
+from threadkeep.threads.transfer.whole_thread import WholeThread, read_thread
 
 Digests: TypeAlias = dict[CheckpointKey, bytes]
 
 SIZE = 16  # bytes
 
 
-def of_checkpoints(whole: WholeThread) -> Digests:
+def of_checkpoints(whole: WholeThread, meter: Meter = QUIET) -> Digests:
     """Compute the digest of each checkpoint of a thread, including hidden checkpoints."""
     found: Digests = {}
     ns = id = None
     try:
         digests = _Checkpoints(whole)
-        for row in whole.checkpoints:
-            ns, id = row.ns, row.id
-            found[ns, id] = digests.checkpoint(row)
+        for part in parts_of(whole.checkpoints, lambda _: 0):
+            for row in part:
+                ns, id = row.ns, row.id
+                found[ns, id] = digests.checkpoint(row)
+            meter.add(len(part))
     except ThreadkeepError as exc:
         exc.at(thread=whole.thread, namespace=ns or None, checkpoint=id)
         raise
     return found
+
+
+def read(store: Runner, thread: str, meter: Meter, *, stub: bool = True) -> Operation[WholeThread]:
+    """Read one state of a thread, with digests; `stub` as in `whole_thread.read_state`."""
+    whole = yield from on(store, read_thread(thread, stub=stub, meter=meter))
+    return (yield from external(partial(digested, whole, meter)))
+
+
+def digested(whole: WholeThread, meter: Meter = QUIET) -> WholeThread:
+    """Return a thread with digests. Raises CorruptionError if it has others."""
+    found = replace(whole, digests=tuple(of_checkpoints(whole, meter).values()))
+    if whole.digests is not None:
+        _compare(whole, found)
+    return found
+
+
+def verify_copy(store: Runner, whole: WholeThread, meter: Meter) -> Operation[None]:
+    """Check that a store has all digests of a thread; more checkpoints may have been added."""
+    _compare(whole, (yield from read(store, whole.thread, meter, stub=False)))
+
+
+def _compare(expected: WholeThread, found: WholeThread) -> None:
+    there = found.by_checkpoint
+    for (ns, id), one in expected.by_checkpoint.items():
+        if there.get((ns, id)) != one:
+            raise CorruptionError(
+                "The digest of a checkpoint differs from that of its source.",
+                hint="Copy the thread again. If it fails again, check disks and memory for faults.",
+                thread=expected.thread,
+                namespace=ns or None,
+                checkpoint=id,
+            )
 
 
 def _hash(value: Any) -> bytes:

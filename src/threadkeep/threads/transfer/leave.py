@@ -44,7 +44,6 @@ from threadkeep._core.engine.operation import (
     Operation,
     Progress,
     fetch_checkpoint,
-    no_progress,
 )
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import Write, counting, unpack_writes
@@ -62,6 +61,7 @@ from threadkeep.errors import (
 from threadkeep.threads.transfer import whole_thread
 from threadkeep.threads.transfer.destination import Destination, Present, open_destination
 from threadkeep.threads.transfer.existing import ExistingThread
+from threadkeep.threads.transfer.meter import QUIET, Meter
 from threadkeep.threads.transfer.sources import (
     SourceCheckpoint,
     SourceWrite,
@@ -137,16 +137,16 @@ def leave(
     verify: bool,
     dry_run: bool,
 ) -> Operation[LeaveReport]:
-    names, progress = (yield from on(store, whole_thread.chosen(threads))), progress or no_progress
+    names = yield from on(store, whole_thread.chosen(threads))
     opening = partial(open_destination, target, engine.codec, key, create=not dry_run)
     there = yield from external(opening)
     with closing(there):
-        run = _Leaving(store, engine, there, verify=verify and not dry_run, dry_run=dry_run)
+        copying, verifying = [Meter(progress, one, len(names)) for one in ("copied", "verified")]
+        verify = verify and not dry_run
+        run = _Leaving(store, engine, there, copying, verifying, verify=verify, dry_run=dry_run)
         is_encrypted = isinstance(there.serde, EncryptedSerializer)
         run.result.plain = store.backend.keys is not None and not is_encrypted
-        for done, name in enumerate(names, 1):
-            yield from run.visit(name)
-            progress("threads copied", done, len(names))
+        yield from copying.each(names, run.visit)
     return run.result
 
 
@@ -154,7 +154,7 @@ def bring(
     store: LayeredBackend, engine: Engine, there: Destination, place: CheckpointRef
 ) -> Operation[None]:
     """Write a checkpoint into LangGraph's tables, with the ancestors that they lack."""
-    run = _Leaving(store, engine, there, verify=False, dry_run=False)
+    run = _Leaving(store, engine, there, QUIET, QUIET, verify=False, dry_run=False)
     yield from run.bring(place)
 
 
@@ -191,6 +191,8 @@ class _Leaving:
     store: Runner
     engine: Engine
     there: Destination
+    copying: Meter
+    verifying: Meter
     verify: bool
     dry_run: bool
     result: LeaveReport = field(init=False, default_factory=LeaveReport)
@@ -303,10 +305,13 @@ class _Leaving:
     def _write(self, copy: _Copy) -> Operation[None]:
         """Write all missing rows."""
         writer = _Writer(self.there.saver, copy, self.result)
-        for part in parts_of(copy.to_write(), lambda _: 0, _MOST_CHECKPOINTS):
+        keys = copy.to_write()
+        self.copying.begin(copy.name, len(keys))
+        for part in parts_of(keys, lambda _: 0, _MOST_CHECKPOINTS):
             loaded = yield from self._load(copy, part)
             rows = [copy.ours[key] for key in part]
             yield from external(partial(writer.put, list(map(self._as_source, rows, loaded))))
+            self.copying.add(len(part))
         yield from external(writer.flush)
 
     def _as_source(self, stored: StoredCheckpoint, loaded: Loaded) -> SourceCheckpoint:
@@ -344,9 +349,11 @@ class _Leaving:
         return is_as_there(self.engine.codec, self.there.serde, own[2], write[2])
 
     def _verify(self, copy: _Copy) -> Operation[None]:
+        self.verifying.begin(copy.name, len(copy.ours))
         for part in parts_of(sorted(copy.ours), lambda _: 0, _MOST_CHECKPOINTS):
             for loaded in (yield from self._load(copy, part)):
                 yield from external(partial(self._compare, loaded))
+            self.verifying.add(len(part))
         self.result.verified += len(copy.ours)
 
     def _compare(self, ours: Loaded) -> None:

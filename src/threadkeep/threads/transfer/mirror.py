@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from threadkeep._core.codec import Codec, FormerSerde, SerdeCodec
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import DropThread
-from threadkeep._core.engine.operation import Operation, Progress, commit, no_progress
+from threadkeep._core.engine.operation import Operation, Progress, commit
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
-from threadkeep._run.driver import Runner, external, on
+from threadkeep._run.driver import Runner, on
 from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep._run.sealers import noting_plain, refreshed
@@ -30,11 +30,11 @@ from threadkeep.errors import (
     ThreadExistsError,
 )
 from threadkeep.threads.transfer import digest, whole_thread
-from threadkeep.threads.transfer.bundles import compare, digests_in
-from threadkeep.threads.transfer.digest import Digests
+from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
     marks_of,
+    put_thread,
     read_rows,
     rows_of,
     whole_of,
@@ -90,11 +90,11 @@ def mirror(
     _check_codecs(engine.codec, other._engine.codec)  # noqa: SLF001 - a saver of ours
     one, other_keys = store.backend.keys, there.backend.keys
     yield from check_is_plain(store)
-    names, progress = (yield from on(store, whole_thread.chosen(threads))), progress or no_progress
-    run = _Mirror(store, there, one, other_keys, is_named=threads is not None, **flags)
-    for done, name in enumerate(names, 1):
-        yield from run.visit(name)
-        progress("threads compared", done, len(names))
+    names = yield from on(store, whole_thread.chosen(threads))
+    verbs = ("read", "written", "compared")
+    meters = {verb: Meter(progress, verb, len(names)) for verb in verbs}
+    run = _Mirror(store, there, one, other_keys, meters, is_named=threads is not None, **flags)
+    yield from meters["compared"].each(names, run.visit)
     return run.result
 
 
@@ -116,6 +116,7 @@ class _Mirror:
     there: Runner
     keys: StoreKeys | None
     keys_there: StoreKeys | None
+    meters: dict[str, Meter]
     is_named: bool
     replace: bool
     delete: bool
@@ -132,10 +133,10 @@ class _Mirror:
             self.result.skipped[name] = error.message
             return
         if copied is not None:  # (a difference means that the other store fails: the mirror ends)
-            compare(name, copied, (yield from digests_in(self.there, name, stub=False)))
+            yield from digest.verify_copy(self.there, copied, self.meters["compared"])
 
-    def _thread(self, name: str) -> Operation[Digests | None]:
-        """Compare a thread; if it is copied, return the copy's digests."""
+    def _thread(self, name: str) -> Operation[WholeThread | None]:
+        """Compare a thread; return it if it is copied."""
         own = yield from on(self.here, _read_rows(name, stub=not self.is_named))
         if is_archived(own.entry):
             self.result.archived.append(name)
@@ -166,28 +167,30 @@ class _Mirror:
             return "newer"
         return "replaced" if step in _CONFLICTS and self.replace else step
 
-    def _read(self, own: WholeThread) -> Operation[tuple[WholeThread, Digests]]:
-        """Read all of a thread here, and compute its digests."""
-        whole = yield from on(self.here, whole_thread.read_thread(own.thread))
+    def _read(self, own: WholeThread) -> Operation[WholeThread]:
+        """Read all of a thread here, with digests."""
+        whole = yield from digest.read(self.here, own.thread, self.meters["read"])
         if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
             raise _GoneError
-        return whole, (yield from external(partial(digest.of_checkpoints, whole)))
+        return whole
 
     def _are_equal(self, own: WholeThread) -> Operation[bool]:
         """Compare the digests of threads whose rows differ."""
-        _, digests = yield from self._read(own)
-        return digests == (yield from digests_in(self.there, own.thread, stub=False))
+        whole = yield from self._read(own)
+        other = yield from digest.read(self.there, own.thread, self.meters["compared"], stub=False)
+        return whole.by_checkpoint == other.by_checkpoint
 
-    def _copy(self, own: WholeThread, *, replace: bool) -> Operation[Digests]:
-        """Copy a thread's missing rows and segments to the other store; return its digests."""
-        whole, expected = yield from self._read(own)
+    def _copy(self, own: WholeThread, *, replace: bool) -> Operation[WholeThread]:
+        """Copy a thread's missing rows and segments to the other store."""
+        whole = yield from self._read(own)
         keys = yield from refreshed(self.keys)
         if keys is None or not keys.is_authentic:
             yield from noting_plain(self.keys_there)
         now = time.time_ns() // 1000
-        put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
+        meter = self.meters["written"]
+        put = put_thread(whole, now, replace=replace, marks=True, meter=meter)
         yield from on(self.there, put)
-        return expected
+        return whole
 
 
 _CONFLICTS = {

@@ -15,6 +15,7 @@ from threadkeep._core.codec.frame import Compression, unpack
 from threadkeep._core.engine import thread_entry, thread_summary
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.lineage import (
+    CheckpointKey,
     Lineage,
     Positions,
     by_log,
@@ -59,6 +60,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
+from threadkeep.threads.transfer.meter import QUIET, Meter
 
 T = TypeVar("T")
 S = TypeVar("S", Segment, SegmentInfo)
@@ -91,6 +93,12 @@ class WholeThread:
     digests: tuple[bytes, ...] | None = None
     entry: ThreadEntry | None = None
     spare: int | None = field(default=None, compare=False)
+
+    @property
+    def by_checkpoint(self) -> dict[CheckpointKey, bytes]:
+        """The digest of each checkpoint."""
+        keys = [(row.ns, row.id) for row in self.checkpoints]
+        return dict(zip(keys, self.digests or (), strict=True))
 
     @property
     def is_nothing(self) -> bool:
@@ -135,12 +143,16 @@ def chosen(threads: str | Iterable[str] | None) -> Operation[Sequence[str]]:
     return known if names is None else names
 
 
-def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[WholeThread]:
+def read_thread(
+    thread: str, *, stub: bool = True, stubs: bool = False, meter: Meter = QUIET
+) -> Operation[WholeThread]:
     """Read one state of a thread; see `read_state`."""
-    return (yield from read_state(thread, stub=stub, stubs=stubs)).whole
+    return (yield from read_state(thread, stub=stub, stubs=stubs, meter=meter)).whole
 
 
-def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[StoredThread]:
+def read_state(
+    thread: str, *, stub: bool = True, stubs: bool = False, meter: Meter = QUIET
+) -> Operation[StoredThread]:
     """Read one state of a thread while others write, seal and prune it.
 
     `stub` leaves an archived thread in the cold store (it has no rows then), `stubs` offloaded
@@ -154,7 +166,8 @@ def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operat
         rows, entry = yield from read_rows(thread, stub=stub)
         used = _used(rows)
         infos = [s for s in rows.segments if used is None or touches(used, span_of(s))]
-        segments = yield from _segments(thread, infos, stubs=stubs)
+        meter.begin(thread, len(rows.checkpoints), sum([one.size for one in infos]))
+        segments = yield from _segments(thread, infos, stubs=stubs, meter=meter)
         if infos:
             # Positions are reused only after a removal, which raises the generation.
             after = yield from fetch_checkpoint(thread, "", None)
@@ -195,7 +208,7 @@ def _parts_in_use(segment: Segment, used: Positions) -> Sequence[Segment]:
 
 
 def _segments(
-    thread: str, places: Iterable[SegmentInfo], *, stubs: bool
+    thread: str, places: Iterable[SegmentInfo], *, stubs: bool, meter: Meter = QUIET
 ) -> Operation[list[Segment]]:
     """Read the segments at these places: the same ones, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
@@ -203,6 +216,7 @@ def _segments(
         spans = covering(map(span_of, part))
         for segment in (yield from fetch(ReadSegments(thread, spans, stub=stubs))):
             found[segment.span] = segment
+        meter.add(size=sum([place.size for place in part]))
     # A later page may have a sealed segment that holds segments of an earlier page.
     outermost: list[Segment] = []
     log, stop = -1, 0
@@ -265,6 +279,11 @@ def stored_of(whole: WholeThread) -> tuple[Sequence[StoredCheckpoint], Sequence[
     return with_writes(whole.thread, whole.checkpoints, keyframes, whole.writes)
 
 
+def bytes_of(segments: Iterable[Segment]) -> int:
+    """Add up the bytes of segments."""
+    return sum([len(segment.data) for segment in segments])
+
+
 def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> list[S]:
     """Return the segments that are not stored in full."""
     known = by_log(map(span_of, stored))
@@ -281,6 +300,7 @@ def put_thread(
     replace: bool = False,
     marks: bool = False,
     dry_run: bool = False,
+    meter: Meter = QUIET,
 ) -> Operation[Outcome]:
     """Put a thread into a store, or add its missing parts. Repeat it after an interruption.
 
@@ -311,7 +331,7 @@ def put_thread(
         elif has_marks and _is_complete(whole, numbered, there):
             outcome = "unchanged"
         if not (dry_run or outcome == "unchanged"):
-            yield from _put(whole, numbered, there, outcome, now)
+            yield from _put(whole, numbered, there, outcome, now, meter)
         return outcome
 
     return retry(whole.thread, attempt)
@@ -349,13 +369,21 @@ def _is_complete(whole: WholeThread, numbered: WholeThread, there: ThreadSnapsho
 
 
 def _put(
-    whole: WholeThread, numbered: WholeThread, there: ThreadSnapshot, outcome: Outcome, now: int
+    whole: WholeThread,
+    numbered: WholeThread,
+    there: ThreadSnapshot,
+    outcome: Outcome,
+    now: int,
+    meter: Meter,
 ) -> Operation[None]:
     """Put a thread part by part, or in one change if rows or segments have to be removed."""
     if outcome == "replaced" or not _fits(whole, numbered, there.rows):
         drop = DropThread(whole.thread, whole.deleted_at, there.rows.generation, there.fences)
         yield from commit(drop._replace(rows=_registered(whole, now)))
         return
+    missing = {*whole.checkpoints}.difference(numbered.checkpoints)
+    size = bytes_of(_uncovered(whole.segments, there.rows.segments))
+    meter.begin(whole.thread, len(missing), size)
     last = Batch(whole.thread, now)
     for batch in _batches(whole, rows_of(numbered), there, now):
         ready = batch
@@ -363,7 +391,9 @@ def _put(
             ready, last = last, batch
         if ready.segments or ready.checkpoints or ready.writes:
             yield from commit(ready)
+            meter.add(len(ready.checkpoints), bytes_of(ready.segments))
     yield from _merge_entry(whole, now, last)
+    meter.add(len(last.checkpoints))
 
 
 def _fits(whole: WholeThread, numbered: WholeThread, rows: ThreadRows) -> bool:
@@ -424,8 +454,7 @@ def _registered(whole: WholeThread, now: int) -> Batch:
     entry = whole.entry if is_there(whole.entry) else None
     if entry is None and whole.checkpoints:
         entry = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
-    size = sum([len(segment.data) for segment in whole.segments])
-    touch = thread_summary.of_rows(*stored_of(whole), size)
+    touch = thread_summary.of_rows(*stored_of(whole), bytes_of(whole.segments))
     batch = Batch(whole.thread, now, bump_generation=True, entry=entry, touch=touch)
     segments, checkpoints, writes = whole.segments, whole.checkpoints, whole.writes
     put = batch._replace(segments=segments, checkpoints=checkpoints, writes=writes)
