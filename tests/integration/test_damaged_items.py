@@ -22,10 +22,9 @@ from .test_damaged_cells import VALUES, attempt
 NS = ("users", "1")
 INDEX: Any = {"embed": lambda texts: [[1.0, 2.0] for _ in texts], "dims": 2, "fields": ["text"]}
 TABLES = {
-    "tk_items": "number ns key version created updated ttl expires pending value",
-    "tk_namespaces": "number path",
-    "tk_item_vectors": "ns item path vector",
-    "tk_item_versions": "ns key version updated replaced deleted patch",
+    "tk_items": "number path key version created updated ttl expires pending value",
+    "tk_item_vectors": "item field vector",
+    "tk_item_versions": "path key version updated replaced deleted patch",
 }
 CELLS = [
     (table, column, kind)
@@ -118,7 +117,7 @@ def test_a_damaged_cell_of_items(table: str, column: str, kind: str, tmp_path: P
                 f"UPDATE {table} SET {column} = {VALUES[kind]}"
                 f" WHERE rowid = (SELECT max(rowid) FROM {table})"
                 if table != "tk_item_versions"
-                else f"UPDATE {table} SET {column} = {VALUES[kind]} WHERE ns = 2"
+                else f"UPDATE {table} SET {column} = {VALUES[kind]} WHERE path = 'bad.1.'"
             )
         except sqlite3.IntegrityError:
             pytest.skip("SQLite refuses it")

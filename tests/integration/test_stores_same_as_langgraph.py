@@ -28,7 +28,7 @@ def _opened(name, folder, **options):
 
 
 def _reference(name, **options):
-    return Reference(newest_first=name in ("sqlite", "postgres"), **options)
+    return Reference(like=name, **options)
 
 
 @pytest.mark.parametrize("name", BACKENDS)

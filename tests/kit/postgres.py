@@ -22,7 +22,7 @@ from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep.testing.records import uid
 
 TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels")
-STORE_TABLES = ("store_items", "store_namespaces", "store_item_versions")
+STORE_TABLES = ("store_items", "store_item_versions")
 _SCHEMAS = 4  # a test uses no more folders at a time, and 2 with partitions, which are slow to make
 _IS_KEPT = not os.environ.get("TK_TEST_POSTGRES_OURS")
 
@@ -69,6 +69,7 @@ class _Schemas:
         _server().execute(f"DROP TABLE IF EXISTS {index}")
         _server().execute(f"DROP FUNCTION IF EXISTS {name}.threadkeep_memory_remove CASCADE")
         _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in STORE_TABLES))
+        _server().execute(f"DROP FUNCTION IF EXISTS {name}.store_drop_vectors CASCADE")
         _server().execute(f"DROP TABLE IF EXISTS {name}.store_item_vectors")
         return name
 

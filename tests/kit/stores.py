@@ -48,17 +48,21 @@ class _Data(dict):
         return _Lazy(self, namespace)
 
 
+def _path(item: Any, mark: str) -> str:
+    return "".join(label + mark for label in item.namespace)
+
+
 class Reference(InMemoryStore):
-    """LangGraph's `InMemoryStore` without three defects, or in the order of its other stores.
+    """LangGraph's `InMemoryStore` without three defects, and in the order of the store `like`.
 
     To look for an item makes its namespace; a namespace outlives its last item; and an item
     that is put again keeps the vectors of texts that it no longer has.
     """
 
-    def __init__(self, *, newest_first: bool = False, **options: Any) -> None:
+    def __init__(self, *, like: str = "memory", **options: Any) -> None:
         super().__init__(**options)
         self._data = _Data()
-        self._newest_first = newest_first
+        self._like = like
         self._puts: dict[Any, int] = {}  # a number of each item's last put
 
     def _apply_put_ops(self, put_ops):
@@ -67,9 +71,13 @@ class Reference(InMemoryStore):
         super()._apply_put_ops(put_ops)
 
     def _filter_items(self, op):
-        if not self._newest_first or (op.query and self.embeddings):
+        if self._like == "memory":
             return super()._filter_items(op)
         every = super()._filter_items(op._replace(limit=10**9, offset=0))
+        if self._like == "redis":
+            return sorted(every, key=lambda one: _path(one[0], "\0"))
+        if op.query and self.embeddings:
+            return sorted(every, key=lambda one: (_path(one[0], "."), one[0].key))
         return sorted(every, key=lambda one: -self._puts[one[0].namespace, one[0].key])
 
     def _extract_texts(self, put_ops):

@@ -33,11 +33,11 @@ async def reseal_items(items: SealedItems, after: After, *, dry_run: bool) -> tu
     is_items, place = after or (True, None)
     read: Any = records.FindItems((), _PAGE, after=place)
     if not is_items:
-        read = records.FindEveryVersion(_PAGE, place)
+        read = records.FindVersions(_PAGE, after=place)
     (rows,) = await result(items.below.fetch([read]))
     use = await (_items if is_items else _versions)(items, rows, dry_run=dry_run)
     if len(rows) == _PAGE:
-        return use, (is_items, rows[-1].place)
+        return use, (is_items, rows[-1].place if is_items else rows[-1])
     return use, (False, None) if is_items else None
 
 
@@ -72,7 +72,7 @@ async def _versions(items: SealedItems, rows: Sequence[StoredVersion], *, dry_ru
     for one in rows:
         if one.namespace not in new:
             continue
-        opened = old[one.namespace].opened_version(one.namespace, one.key, one.row)
+        opened = old[one.namespace].opened_version(one).row
         _value(one.namespace, one.key, opened.patch)
         sealed = new[one.namespace].version(one.namespace, one.key, opened)
         sizes[key_in(one.row.patch)] += len(one.row.patch)

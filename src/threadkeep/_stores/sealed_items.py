@@ -26,7 +26,14 @@ from threadkeep._stores.caches import (
     TrimEntries,
 )
 from threadkeep._stores.items import AsyncItemBackend, BlockingItems, merged, records
-from threadkeep._stores.items.records import ItemRow, Namespace, Packed, Unopened, VersionRow
+from threadkeep._stores.items.records import (
+    ItemRow,
+    Namespace,
+    Packed,
+    StoredVersion,
+    Unopened,
+    VersionRow,
+)
 from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import (
@@ -40,7 +47,7 @@ from threadkeep.errors import (
 _CONFIRMED_FOR = 1.0  # seconds for which puts use the record of the store's keys
 _JSON, _BYTES = b"j", b"b"
 _COMPRESSION = Compression(over=2048)  # (PostgreSQL compresses plain values from there on)
-_INDEXED = (records.FindNearest, records.FindText, records.FindPending, records.EmbedItems)
+_INDEXED = (records.FindNearest, records.FindText, records.EmbedItems)
 
 
 def no_index() -> InvalidArgumentError:
@@ -109,10 +116,9 @@ class _ItemSealer(_ValueSealer):
         where = _place("version", namespace, key, *row[:-1])
         return row._replace(patch=self.seal(row.patch, where))
 
-    def opened_version(self, namespace: Namespace, key: str, row: VersionRow) -> VersionRow:
-        return row._replace(
-            patch=self.opened(row.patch, _place("version", namespace, key, *row[:-1]))
-        )
+    def opened_version(self, one: StoredVersion) -> StoredVersion:
+        where = _place("version", one.namespace, one.key, *one.row[:-1])
+        return one._replace(row=one.row._replace(patch=self.opened(one.row.patch, where)))
 
 
 def _place(kind: str, namespace: Namespace, *fields: Any) -> bytes:
@@ -168,9 +174,9 @@ class SealedItems(AsyncItemBackend):
             case records.GetItems() | records.FindItems():
                 of = await self.sealers([row.namespace for row in reply if row])
                 return [row and of[row.namespace].opened_item(row) for row in reply]
-            case records.FindVersions(namespace, key) if reply:
-                of = await self.sealers([namespace])
-                return [of[namespace].opened_version(namespace, key, row) for row in reply]
+            case records.FindVersions():
+                of = await self.sealers([one.namespace for one in reply])
+                return [of[one.namespace].opened_version(one) for one in reply]
             case _:
                 return reply
 

@@ -20,7 +20,7 @@ from threadkeep._stores.items.records import (
     Earlier,
     EmbedItem,
     EmbedItems,
-    FindPending,
+    FindItems,
     FindVersions,
     GetItems,
     ItemPut,
@@ -50,6 +50,7 @@ _MINUTE = 60_000_000
 _TRIES = 100  # of a put that conflicts with others, with pauses
 _LONGEST_PAUSE = 0.05  # seconds
 _PENDING = 100  # pending items that are embedded together
+_EVERY = 2**31
 _WORDS = 200_000  # characters of an item's words; a tsvector is limited to 1 MB
 _RANDOM = Random()  # noqa: S311 - for pauses
 _log = logging.getLogger("threadkeep")
@@ -184,14 +185,15 @@ def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None)
     embedded = 0
     after = None
     while True:
-        waiting: list[tuple[ItemRow, str]] = yield from ask(FindPending(_PENDING, after))
+        read = FindItems((), _PENDING, after=after, pending=True)
+        waiting: list[ItemRow] = yield from ask(read)
         if not waiting:
             return embedded
-        after = waiting[-1][0].place
-        texts = [_waiting_texts(engine, index, row, fields) for row, fields in waiting]
+        after = waiting[-1].place
+        texts = [_waiting_texts(engine, index, row) for row in waiting]
         vectors = yield from index.embedder.documents(text for each in texts for _, text in each)
         done = []
-        for (row, _), each in zip(waiting, texts, strict=True):
+        for row, each in zip(waiting, texts, strict=True):
             if all(text in vectors for _, text in each):
                 found = _vectors(each, vectors)
                 done.append(EmbedItem(row.namespace, row.key, row.version, found))
@@ -205,10 +207,10 @@ def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None)
             between()
 
 
-def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow, fields: str) -> list[Text]:
+def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow) -> list[Text]:
     """Return the texts of a pending item, of all fields if its own list of fields is damaged."""
     try:
-        names = orjson.loads(fields)
+        names = orjson.loads(row.pending or "")
     except orjson.JSONDecodeError:
         names = None
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -239,7 +241,8 @@ def _with_earlier(
 
 def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[list[ItemVersion]]:
     """Return the versions of an item, newest first."""
-    reads: list[Any] = [GetItems(((namespace, key),)), FindVersions(namespace, key)]
+    item = (namespace, key)
+    reads: list[Any] = [GetItems((item,)), FindVersions(_EVERY, item)]
     (current,), earlier = yield Fetch(reads)
     found = []
     newer = None
@@ -248,7 +251,7 @@ def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[li
             value = value_of(engine, current)
             found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
         newer = opened(current.value)
-    for row in earlier:
+    for *_, row in reversed(earlier):
         try:
             opened(row.patch)
         except CodecError as error:

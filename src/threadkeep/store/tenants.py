@@ -24,8 +24,6 @@ class TenantItems:
     def answer(self, request: Fetch | Commit | Call) -> Operation[Any]:
         if isinstance(request, Fetch):
             reads: Any = request.reads
-            if isinstance(reads[0], records.FindPending):  # (always by itself)
-                return [(yield from self._pending(reads[0]))]
             replies = yield Fetch([self._read(read) for read in reads])
             return [self._told(*pair) for pair in zip(reads, replies, strict=True)]
         if isinstance(request, Commit):
@@ -50,8 +48,8 @@ class TenantItems:
         match read:
             case records.GetItems(keys):
                 return read._replace(keys=self._keys(keys))
-            case records.FindVersions(namespace):
-                return read._replace(namespace=(*self._root, *namespace))
+            case records.FindVersions(_, (namespace, key)):
+                return read._replace(item=((*self._root, *namespace), key))
             case _:
                 return read._replace(prefix=(*self._root, *read.prefix))
 
@@ -65,20 +63,6 @@ class TenantItems:
                 return [one._replace(row=_plain(one.row)) for one in reply]
             case _:
                 return reply
-
-    def _pending(self, read: records.FindPending) -> Operation[list[tuple[ItemRow, str]]]:
-        """Leave out the items of other tenants, with the next ones in their place."""
-        found: list[tuple[ItemRow, str]] = []
-        while len(found) < read.limit:
-            one: Any = read
-            (page,) = yield Fetch([one])
-            if not page:
-                break
-            found += [
-                (_plain(row), fields) for row, fields in page if row.namespace[:1] == self._root
-            ]
-            read = read._replace(after=page[-1][0].place)
-        return found[: read.limit]
 
     def _keys(self, keys: Sequence[ItemKey]) -> tuple[ItemKey, ...]:
         return tuple([((*self._root, *namespace), key) for namespace, key in keys])

@@ -23,7 +23,7 @@ from threadkeep.errors import CodecError, CorruptionError, invalid
 Namespace: TypeAlias = tuple[str, ...]
 ItemKey: TypeAlias = tuple[Namespace, str]
 Packed: TypeAlias = str | bytes
-ItemPlace: TypeAlias = tuple[int, int]
+ItemPlace: TypeAlias = tuple[Any, Any]
 VectorMetric: TypeAlias = Literal["cosine", "l2", "inner_product"]
 
 
@@ -64,8 +64,8 @@ class SearchOptions(NamedTuple):
 class ItemRow(NamedTuple):
     """A stored item.
 
-    `place` is the number of its namespace and its own number. Lists are in the order of places: by
-    namespace, then by first put.
+    Lists are in the order of places, which are the database's own: an item keeps its place while it
+    exists. `pending` is that of its put.
     """
 
     namespace: Namespace
@@ -77,6 +77,7 @@ class ItemRow(NamedTuple):
     place: ItemPlace
     ttl: int | None = None
     expires_at: int | None = None
+    pending: str | None = None
 
     @property
     def age(self) -> tuple[int, int]:
@@ -109,12 +110,11 @@ class VersionRow(NamedTuple):
 
 
 class StoredVersion(NamedTuple):
-    """An earlier version and its item, which may be deleted; `place` is the database's own."""
+    """An earlier version and its item, which may be deleted."""
 
     namespace: Namespace
     key: str
     row: VersionRow
-    place: Any
 
 
 class Condition(NamedTuple):
@@ -146,8 +146,9 @@ class FindItems(NamedTuple):
     """Read items in the order of their places. Reply: a list of `ItemRow`.
 
     `offset` is used without `where`. With `after`, only items after that place; with `bare`, only
-    items without vectors. With `newest`, the items updated last come first, and `after` is the
-    `age` of an item; only a backend with `newest_first` is asked so.
+    items without vectors; with `pending`, only those that wait for them. With `newest`, the items
+    updated last come first, and `after` is the `age` of an item; only a backend with `newest_first`
+    is asked so.
     """
 
     prefix: Namespace
@@ -158,6 +159,7 @@ class FindItems(NamedTuple):
     now: int | None = None
     bare: bool = False
     newest: bool = False
+    pending: bool = False
 
 
 class FindNamespaces(NamedTuple):
@@ -193,28 +195,15 @@ class FindText(NamedTuple):
     now: int | None = None
 
 
-class FindPending(NamedTuple):
-    """Find items without their vectors so far. Reply: a list of (`ItemRow`, `ItemPut.pending`)."""
-
-    limit: int
-    after: ItemPlace | None = None
-
-
 class FindVersions(NamedTuple):
-    """Read the earlier versions of an item. Reply: a list of `VersionRow`, newest first."""
+    """Read earlier versions, of one item or of all. Reply: a list of `StoredVersion`.
 
-    namespace: Namespace
-    key: str
-
-
-class FindEveryVersion(NamedTuple):
-    """Read the earlier versions of all items, in some order. Reply: a list of `StoredVersion`.
-
-    With `after`, only versions after that place.
+    They are in the order of their items, then of their numbers. With `after`, only later ones.
     """
 
     limit: int
-    after: Any = None
+    item: ItemKey | None = None
+    after: StoredVersion | None = None
 
 
 # -- changes -----------------------------------------------------------------------------
@@ -286,7 +275,7 @@ class EmbedItems(NamedTuple):
 
 
 class ReplacePatches(NamedTuple):
-    """Replace the patches of the versions at these places, unless they were removed.
+    """Replace the patches of versions, unless they were removed.
 
     Each is given as it was read, with its new patch.
     """
@@ -294,16 +283,7 @@ class ReplacePatches(NamedTuple):
     versions: tuple[tuple[StoredVersion, bytes], ...]
 
 
-ItemRead: TypeAlias = (
-    GetItems
-    | FindItems
-    | FindNamespaces
-    | FindNearest
-    | FindText
-    | FindPending
-    | FindVersions
-    | FindEveryVersion
-)
+ItemRead: TypeAlias = GetItems | FindItems | FindNamespaces | FindNearest | FindText | FindVersions
 ItemChange: TypeAlias = PutItems | RefreshItems | EmbedItems | ReplacePatches
 
 

@@ -13,11 +13,9 @@ from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import (
     EmbedItem,
     EmbedItems,
-    FindEveryVersion,
     FindItems,
     FindNamespaces,
     FindNearest,
-    FindPending,
     FindText,
     FindVersions,
     GetItems,
@@ -46,7 +44,6 @@ class _Item(NamedTuple):
     row: ItemRow
     vectors: tuple[Vector, ...]
     words: str | None
-    pending: str | None
 
 
 class MemoryItems(ItemBackend, ResetInChild):
@@ -81,6 +78,8 @@ class MemoryItems(ItemBackend, ResetInChild):
             case FindItems():
                 under = self._under(read.prefix, read.now)
                 rows = (one.row for one in under if not (read.bare and one.vectors))
+                if read.pending:
+                    rows = (row for row in rows if row.pending is not None)
                 if read.after is not None:
                     rows = (row for row in rows if row.place > read.after)
                 first = 0 if read.where else read.offset
@@ -100,23 +99,14 @@ class MemoryItems(ItemBackend, ResetInChild):
                 scored = zip([one.row.place for one in some], scores, strict=True)
                 found = best([each for each in scored if each[1]], read.limit)
                 return _scored(some, found)
-            case FindPending():
-                after = read.after or (0, 0)
-                later = (one for one in self._under((), None) if one.row.place > after)
-                waiting = (one for one in later if one.pending is not None)
-                return [(one.row, one.pending) for one in islice(waiting, read.limit)]
-            case FindVersions():
-                return self._versions.get((read.namespace, read.key), [])[::-1]
-            case FindEveryVersion():
-                return self._every_version(read)
-
-    def _every_version(self, read: FindEveryVersion) -> list[StoredVersion]:
-        every = [
-            StoredVersion(*item, row, (item, row.version))
-            for item in sorted(self._versions)
-            for row in self._versions[item]
-        ]
-        return [one for one in every if read.after is None or one.place > read.after][: read.limit]
+            case FindVersions(limit, item, after):
+                names = sorted(self._versions) if item is None else [item]
+                every = [
+                    StoredVersion(*name, row)
+                    for name in names
+                    for row in self._versions.get(name, ())
+                ]
+                return [one for one in every if after is None or one > after][:limit]
 
     def _get(self, key: ItemKey, now: int | None) -> ItemRow | None:
         one = self._items.get(key[0], {}).get(key[1])
@@ -187,14 +177,14 @@ class MemoryItems(ItemBackend, ResetInChild):
             *(put.namespace, put.key, put.value),
             *(created if old is None or put.times else old.row.created_at, updated, version),
             (number, version) if old is None else old.row.place,
-            *(put.ttl, expires),
+            *(put.ttl, expires, put.pending),
         )
-        items[put.key] = _Item(row, put.vectors, put.words, put.pending)
+        items[put.key] = _Item(row, put.vectors, put.words)
 
     def _embed(self, each: EmbedItem) -> None:
         one = self._items.get(each.namespace, {}).get(each.key)
         if one is not None and one.row.version == each.version:
-            done = one._replace(vectors=each.vectors, pending=None)
+            done = one._replace(row=one.row._replace(pending=None), vectors=each.vectors)
             self._items[each.namespace][each.key] = done
 
     def usage(self, now: int) -> ItemUsage:
@@ -207,7 +197,7 @@ class MemoryItems(ItemBackend, ResetInChild):
                 item_bytes=sum([_length(one.row.value) for one in found])
                 + sum([len(one.patch) for one in versions]),
                 expired_items=len([one for one in found if not one.row.is_there(now)]),
-                waiting_items=len([one for one in found if one.pending is not None]),
+                waiting_items=len([one for one in found if one.row.pending is not None]),
                 vector_bytes=sum([len(each.data) for one in found for each in one.vectors]),
             )
 

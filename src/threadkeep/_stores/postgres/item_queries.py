@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array as numbers_of
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -80,30 +80,25 @@ def quoted(word: str) -> str:
 # -- reads -------------------------------------------------------------------------------
 
 _COLUMNS = (
-    "n.path, i.key, i.value IS NOT NULL, i.body, i.created_at, i.updated_at, i.version,"
-    " i.namespace, i.number, i.ttl, i.expires_at"
+    "i.path, i.key, i.value IS NOT NULL, i.body, i.created_at, i.updated_at, i.version,"
+    " i.ttl, i.expires_at, i.pending"
 )
-_ITEMS = "{schema}.store_items i JOIN {schema}.store_namespaces n ON n.number = i.namespace"
-_GET = f"SELECT {_COLUMNS} FROM {_ITEMS} WHERE n.path = %s AND i.key = %s"
+_GET = f"SELECT {_COLUMNS} FROM {{schema}}.store_items i WHERE i.path = %s AND i.key = %s"
 _GET_MANY = f"""
 SELECT {_COLUMNS}, p.place FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY p (path, key, place)
-JOIN {{schema}}.store_namespaces n ON n.path = p.path COLLATE "C"
-JOIN {{schema}}.store_items i ON i.namespace = n.number AND i.key = p.key
+JOIN {{schema}}.store_items i USING (path, key)
 """
-_UNDER = "n.path >= %s AND n.path < %s"
 _ALIVE = "(i.expires_at IS NULL OR i.expires_at > %s)"
 _BARE = (
-    "NOT EXISTS (SELECT FROM {schema}.store_item_vectors v"
-    " WHERE v.namespace = i.namespace AND v.item = i.number)"
+    "NOT EXISTS (SELECT FROM {schema}.store_item_vectors v WHERE v.path = i.path AND v.key = i.key)"
 )
 
 
 def _row(row: Sequence[Any]) -> ItemRow:
-    path, key, is_json, body, created, updated, version, namespace, number, ttl, expires = row[:11]
-    value, place = _decoded(body) if is_json else body, (namespace, number)
-    return ItemRow(
-        _namespace(path), unpack_text(key), value, created, updated, version, place, ttl, expires
-    )
+    path, key, is_json, body, created, updated, version, ttl, expires, pending = row[:10]
+    times, ends = (created, updated, version), (ttl, expires, unpack_optional(pending))
+    value = _decoded(body) if is_json else body
+    return ItemRow(_namespace(path), unpack_text(key), value, *times, (path, key), *ends)
 
 
 def _decoded(body: bytes) -> str | bytes:
@@ -141,17 +136,17 @@ def _get(read: records.GetItems) -> Query:
     return Query((Statement(text, (paths, keys, *alive)),), reply)
 
 
-def _narrowed(prefix: Namespace, where: Iterable[records.Condition], now: int | None) -> _Source:
+def _narrowed(read: records.FindItems | records.FindNearest | records.FindText) -> _Source:
     """Return the conditions that rows must fulfil."""
     tests: list[str] = []
     values: list[Any] = []
-    if prefix:
-        tests.append(_UNDER)
-        values += bounds_of(prefix)
-    if now is not None:
+    if read.prefix:
+        tests += ("i.path >= %s", "i.path < %s")
+        values += bounds_of(read.prefix)
+    if read.now is not None:
         tests.append(_ALIVE)
-        values.append(Number(now))
-    for one in where:
+        values.append(Number(read.now))
+    for one in read.where:
         if not any("\0" in text for text in (*one.path, str(one.value))):
             text, some = _test(one)
             tests.append(f"(i.value IS NULL OR {text})")
@@ -178,116 +173,79 @@ def _where(tests: Sequence[str]) -> str:
     return f"WHERE {' AND '.join(tests)}" if tests else ""
 
 
-# Reads one namespace after the other, each in the order of its index, until there are enough rows.
-# The plan does not depend on the estimated sizes of namespaces.
+# (sorts without the values)
 _FIND = """
 SELECT {columns} FROM (
-    SELECT n.number, n.path, f.number AS item
-    FROM (SELECT n.number, n.path FROM {schema}.store_namespaces n {namespaces} ORDER BY n.number) n
-    CROSS JOIN LATERAL (
-        SELECT i.number FROM {schema}.store_items i {items} ORDER BY i.number LIMIT %s) f
-    ORDER BY n.number, f.number LIMIT %s OFFSET %s) n
-JOIN {schema}.store_items i ON i.namespace = n.number AND i.number = n.item
-ORDER BY i.namespace, i.number
+    SELECT i.path, i.key FROM {schema}.store_items i {where} ORDER BY {order} LIMIT %s OFFSET %s) f
+JOIN {schema}.store_items i USING (path, key) ORDER BY {order}
 """
-
-_FIND_NEWEST = """
-SELECT {columns} FROM (
-    SELECT n.number, n.path, f.number AS item
-    FROM (SELECT n.number, n.path FROM {schema}.store_namespaces n {namespaces}) n
-    CROSS JOIN LATERAL (
-        SELECT i.number, i.updated_at, i.version FROM {schema}.store_items i {items}
-        ORDER BY i.updated_at DESC, i.version DESC LIMIT %s) f
-    ORDER BY f.updated_at DESC, f.version DESC LIMIT %s OFFSET %s) n
-JOIN {schema}.store_items i ON i.namespace = n.number AND i.number = n.item
-ORDER BY i.updated_at DESC, i.version DESC
-"""
+_IN_PLACE, _NEWEST = "i.path, i.key", "i.updated_at DESC, i.version DESC"
 
 
 def _find(read: records.FindItems) -> Query:
-    spaces: list[str] = []
-    values: list[Any] = []
-    if read.prefix:
-        spaces.append(_UNDER)
-        values += bounds_of(read.prefix)
-    tests, some = _narrowed((), read.where, read.now)
+    tests, values = _narrowed(read)
     if read.after is not None and read.newest:
         tests.append("(i.updated_at, i.version) < (%s, %s)")
-        some += map(Number, read.after)
+        values += map(Number, read.after)
     elif read.after is not None:
-        spaces.append("n.number >= %s")
-        values.append(Number(read.after[0]))
-        tests.append("(i.namespace, i.number) > (%s, %s)")
-        some += map(Number, read.after)
+        tests.append("(i.path, i.key) > (%s::text, %s::text)")
+        values += read.after
     if read.bare:
         tests.append(_BARE)
-    text = _FIND_NEWEST if read.newest else _FIND
-    text = text.replace("{columns}", _COLUMNS).replace("{namespaces}", _where(spaces))
-    text = text.replace("{items}", _where(["i.namespace = n.number", *tests]))
-    offset = 0 if read.where else read.offset
-    values += (*some, *map(Number, (read.limit + offset, read.limit, offset)))
+    if read.pending:
+        tests.append("i.pending IS NOT NULL")
+    text = _FIND.replace("{columns}", _COLUMNS).replace("{where}", _where(tests))
+    text = text.replace("{order}", _NEWEST if read.newest else _IN_PLACE)
+    values += map(Number, (read.limit, 0 if read.where else read.offset))
     return Query((Statement(text, tuple(values)),), _rows)
 
 
-def _namespaces(read: records.FindNamespaces) -> Query:
-    alive = "" if read.now is None else f" AND {_ALIVE}"
-    values = () if read.now is None else (Number(read.now),)
-    text = f"""
-        SELECT n.path FROM {{schema}}.store_namespaces n WHERE {_UNDER} AND EXISTS (
-            SELECT FROM {{schema}}.store_items i WHERE i.namespace = n.number{alive})"""
-    statement = Statement(text, (*bounds_of(read.prefix), *values))
-    return Query((statement,), lambda answers: [_namespace(path) for (path,) in answers[0]])
-
-
-_VERSIONS = """
-SELECT v.version, v.updated_at, v.replaced_at, v.deleted, v.patch
-FROM {schema}.store_item_versions v JOIN {schema}.store_namespaces n ON n.number = v.namespace
-WHERE n.path = %s AND v.key = %s ORDER BY v.version DESC
+# Steps from each path to the next one by the index.
+_NAMESPACES = """
+WITH RECURSIVE n AS (
+    (SELECT path FROM {schema}.store_items WHERE path >= %s AND path < %s ORDER BY path LIMIT 1)
+    UNION ALL
+    SELECT (SELECT i.path FROM {schema}.store_items i WHERE i.path > n.path AND i.path < %s
+            ORDER BY i.path LIMIT 1)
+    FROM n WHERE n.path IS NOT NULL)
+SELECT n.path FROM n WHERE n.path IS NOT NULL
 """
+
+
+def _namespaces(read: records.FindNamespaces) -> Query:
+    first, stop = bounds_of(read.prefix)
+    text = _NAMESPACES
+    values: tuple[Any, ...] = (first, stop, stop)
+    if read.now is not None:
+        one = "EXISTS (SELECT FROM {schema}.store_items i WHERE i.path = n.path AND"
+        text, values = f"{text} AND {one} {_ALIVE})", (*values, Number(read.now))
+    return Query(
+        (Statement(text, values),), lambda answers: [_namespace(path) for (path,) in answers[0]]
+    )
 
 
 def _versions(read: records.FindVersions) -> Query:
-    statement = Statement(_VERSIONS, (path_of(read.namespace), pack_text(read.key)))
-    return Query((statement,), lambda answers: [records.VersionRow(*row) for row in answers[0]])
-
-
-_EVERY_VERSION = """
-SELECT n.path, v.namespace, v.key, v.version, v.updated_at, v.replaced_at, v.deleted, v.patch
-FROM {schema}.store_item_versions v JOIN {schema}.store_namespaces n ON n.number = v.namespace
-WHERE (v.namespace, v.key, v.version) > (%s, %s::text, %s)
-ORDER BY v.namespace, v.key, v.version LIMIT %s
-"""
-
-
-def _every_version(read: records.FindEveryVersion) -> Query:
-    number, key, version = read.after or (0, "", 0)
-    values = (Number(number), key, Number(version), Number(read.limit))
+    tests: list[str] = []
+    values: list[Any] = []
+    if read.item is not None:
+        tests.append("path = %s AND key = %s")
+        values += (path_of(read.item[0]), pack_text(read.item[1]))
+    if read.after is not None:
+        namespace, key, row = read.after
+        tests.append("(path, key, version) > (%s::text, %s::text, %s)")
+        values += (path_of(namespace), pack_text(key), Number(row.version))
+    text = f"""
+        SELECT path, key, version, updated_at, replaced_at, deleted, patch
+        FROM {{schema}}.store_item_versions {_where(tests)}
+        ORDER BY path, key, version LIMIT %s"""
 
     def reply(answers: Sequence[Rows]) -> list[records.StoredVersion]:
         return [
-            records.StoredVersion(
-                _namespace(path),
-                unpack_text(key),
-                records.VersionRow(version, *rest),
-                (number, key, version),
-            )
-            for path, number, key, version, *rest in answers[0]
+            records.StoredVersion(_namespace(path), unpack_text(key), records.VersionRow(*row))
+            for path, key, *row in answers[0]
         ]
 
-    return Query((Statement(_EVERY_VERSION, values),), reply)
-
-
-def _pending(read: records.FindPending) -> Query:
-    text = f"""
-        SELECT {_COLUMNS}, i.pending FROM {_ITEMS}
-        WHERE i.pending IS NOT NULL AND (i.namespace, i.number) > (%s, %s)
-        ORDER BY i.namespace, i.number LIMIT %s"""
-    values = tuple(map(Number, (*(read.after or (0, 0)), read.limit)))
-
-    def reply(answers: Sequence[Rows]) -> list[tuple[ItemRow, str | None]]:
-        return [(_row(row), unpack_optional(row[-1])) for row in answers[0]]
-
-    return Query((Statement(text, values),), reply)
+    return Query((Statement(text, (*values, Number(read.limit))),), reply)
 
 
 # ts_rank ignores how rare a word is. So each word is weighed as in BM25, by the number of items
@@ -295,7 +253,7 @@ def _pending(read: records.FindPending) -> Query:
 _TEXT = """
 WITH words AS (SELECT word::tsquery FROM unnest(%s::text[]) w (word)
 ), matching AS MATERIALIZED (
-    SELECT i.namespace, i.number, i.words FROM {from}
+    SELECT i.path, i.key, i.words FROM {schema}.store_items i {where}
 ), sample AS MATERIALIZED (SELECT m.words FROM matching m LIMIT 1000
 ), weights AS MATERIALIZED (
     SELECT w.word, ln(1 + (s.size - s.having + 0.5) / (s.having + 0.5)) AS weight
@@ -303,14 +261,12 @@ WITH words AS (SELECT word::tsquery FROM unnest(%s::text[]) w (word)
         SELECT count(*) AS size, count(*) FILTER (WHERE s.words @@ w.word) AS having
         FROM sample s) s
 ), scored AS (
-    SELECT m.namespace, m.number,
+    SELECT m.path, m.key,
         (SELECT sum(w.weight * ts_rank(m.words, w.word, 1)) FROM weights w) AS score
-    FROM matching m ORDER BY score DESC, m.namespace, m.number LIMIT %s
+    FROM matching m ORDER BY score DESC, m.path, m.key LIMIT %s
 )
 SELECT {columns}, s.score::double precision FROM scored s
-JOIN {schema}.store_items i ON i.namespace = s.namespace AND i.number = s.number
-JOIN {schema}.store_namespaces n ON n.number = i.namespace
-ORDER BY s.score DESC, i.namespace, i.number
+JOIN {schema}.store_items i USING (path, key) ORDER BY s.score DESC, i.path, i.key
 """
 
 
@@ -318,9 +274,9 @@ def _text(read: records.FindText) -> Query:
     if not read.words:
         return Query((), lambda _: [])
     words = [quoted(word) for word in read.words]
-    tests, values = _narrowed(read.prefix, read.where, read.now)
+    tests, values = _narrowed(read)
     where = _where(["i.words @@ %s::tsquery", *tests])
-    text = _TEXT.replace("{from}", f"{_ITEMS} {where}").replace("{columns}", _COLUMNS)
+    text = _TEXT.replace("{where}", where).replace("{columns}", _COLUMNS)
     given = (array("text", words), " | ".join(words), *values, Number(read.limit))
     return Query((Statement(text, given),), _scored)
 
@@ -338,36 +294,33 @@ _NEAREST = """
 WITH few AS (
     SELECT count(*) <= {exact} AS holds FROM (SELECT FROM {counted} LIMIT {exact} + 1) counted
 ), near AS MATERIALIZED (
-    SELECT v.namespace, v.item, {schema}.store_distance_{metric}(v.vector, %s) AS distance
+    SELECT v.path, v.key, {schema}.store_distance_{metric}(v.vector, %s) AS distance
     FROM {joined} WHERE NOT (SELECT holds FROM few) {tests}
     ORDER BY {schema}.store_order_{metric}(v.vector, %s) LIMIT %s
 ), scored AS (
-    SELECT namespace, item, max({score}) AS score FROM (
+    SELECT path, key, max({score}) AS score FROM (
         SELECT * FROM near
         UNION ALL
-        SELECT v.namespace, v.item, {schema}.store_distance_{metric}(v.vector, %s)
+        SELECT v.path, v.key, {schema}.store_distance_{metric}(v.vector, %s)
         FROM {joined} WHERE ((SELECT holds FROM few)
-            OR (SELECT count(DISTINCT (near.namespace, near.item)) FROM near) < %s) {tests}
-    ) found GROUP BY namespace, item ORDER BY score DESC, namespace, item LIMIT %s
+            OR (SELECT count(DISTINCT (near.path, near.key)) FROM near) < %s) {tests}
+    ) found GROUP BY path, key ORDER BY score DESC, path, key LIMIT %s
 )
 SELECT {columns}, s.score FROM scored s
-JOIN {schema}.store_items i ON i.namespace = s.namespace AND i.number = s.item
-JOIN {schema}.store_namespaces n ON n.number = i.namespace
-ORDER BY s.score DESC, i.namespace, i.number
+JOIN {schema}.store_items i USING (path, key) ORDER BY s.score DESC, i.path, i.key
 """
-_JOIN_ITEMS = " JOIN {schema}.store_items i ON i.namespace = v.namespace AND i.number = v.item"
-_JOIN_NAMESPACES = " JOIN {schema}.store_namespaces n ON n.number = v.namespace"
 
 
 def _nearest(read: records.FindNearest, metric: VectorMetric) -> Query:
     bounds: tuple[Any, ...] = bounds_of(read.prefix) if read.prefix else ()
-    tests, values = _narrowed(read.prefix, read.where, read.now)
-    counted = "{schema}.store_item_vectors v"
+    tests, values = _narrowed(read)
+    counted = joined = "{schema}.store_item_vectors v"
+    if len(values) > len(bounds):
+        joined += " JOIN {schema}.store_items i USING (path, key)"
+    else:
+        tests = [test.replace("i.", "v.") for test in tests]
     if bounds:
-        counted += _JOIN_NAMESPACES
-    joined = counted + (_JOIN_ITEMS if len(values) > len(bounds) else "")
-    if bounds:
-        counted += f" WHERE {_UNDER}"
+        counted += " WHERE v.path >= %s AND v.path < %s"
     text = _NEAREST
     for name, part in (
         *(("counted", counted), ("joined", joined), ("exact", str(_EXACT)), ("metric", metric)),
@@ -388,7 +341,5 @@ _QUERIES: dict[type, Callable[[Any], Query]] = {
     records.FindItems: _find,
     records.FindNamespaces: _namespaces,
     records.FindText: _text,
-    records.FindPending: _pending,
     records.FindVersions: _versions,
-    records.FindEveryVersion: _every_version,
 }

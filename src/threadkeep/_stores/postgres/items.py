@@ -60,12 +60,15 @@ class AsyncPostgresItems(AsyncItemBackend):
 
     async def commit(self, change: Any) -> None:
         losses: list[Exception] = []
-        with self._mapped_errors():
-            statement = _CHANGES[type(change)](change)
-            (rows,) = await self._database.answered([statement], NEWEST_STATE, losses)
-        is_refused = isinstance(change, records.PutItems) and not rows[0][0]
-        if is_refused and not (losses and await self.is_put(change)):
-            raise errors.ConflictError("The item has another version.")
+        statements = _CHANGES[type(change)](change)
+        try:
+            with self._mapped_errors():
+                await self._database.answered(statements, NEWEST_STATE, losses)
+        except errors.ThreadkeepError as error:
+            if getattr(error.__cause__, "sqlstate", None) not in _REFUSED:
+                raise
+            if not (losses and await self.is_put(change)):
+                raise errors.ConflictError("The item has another version.") from error
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         """See `ItemBackend`: puts that cannot be refused are one transaction."""
@@ -76,22 +79,14 @@ class AsyncPostgresItems(AsyncItemBackend):
         return [None] * len(changes)
 
     async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
-        bounds = bounds_of(prefix) if prefix else ("", "")
-        return await self._drop(*bounds, Number(now), Number(limit))
+        return await self._removed(_SWEEP, *bounds_of(prefix), Number(now), Number(limit))
 
     async def erase(self, prefix: Namespace) -> int:
-        return await self._drop(*bounds_of(prefix), None, None)
+        return await self._removed(_ERASE, *bounds_of(prefix), *bounds_of(prefix))
 
-    async def _drop(self, *values: Any) -> int:
-        text = "SELECT * FROM {schema}.drop_items(%s, %s, %s::bigint, %s::bigint)"
-        remove = "SELECT {schema}.drop_namespaces(%s::bigint[])"
-        dropped: int
-        ((row,),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
-        dropped, emptied = row
-        if emptied:
-            statement = Statement(remove, (array("bigint", emptied),))
-            await self._database.answered([statement], NEWEST_STATE)
-        return dropped
+    async def _removed(self, text: str, *values: Any) -> int:
+        (((removed,),),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
+        return int(removed)
 
     # -- tables --------------------------------------------------------------------------
 
@@ -151,148 +146,205 @@ def _words(words: str | None) -> str | None:
 
 # -- changes -----------------------------------------------------------------------------
 
-# Optional parameters of `put_items`.
-_EXPECTED = ", expected => %s::bigint[]"
-_TIMES = ", created => %s::bigint[], updated => %s::bigint[], expires => %s::bigint[]"
-_EARLIER = (
-    ", earlier_items => %s::bigint[], earlier_versions => %s::bigint[],"
-    " earlier_updates => %s::bigint[], earlier_times => %s::bigint[],"
-    " earlier_deleted => %s::boolean[], earlier_patches => %s::bytea[],"
-    " earlier_most => %s::bigint[]"
-)
-_EARLIER_KINDS = ("bigint", "bigint", "bigint", "bigint", "boolean", "bytea", "bigint")
-_VECTORS = "vector_items => %s::bigint[], vector_paths => %s::text[], vector_floats => %s::real[]"
-_PUT = (
-    "SELECT {schema}.put_items(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::bytea[],"
-    " %s::bigint[], %s::text[], %s::text[], %s, %s"
-)
+# Rows of existing items are locked in the order of their keys, so that two calls cannot deadlock. A
+# refused put fails by dividing by zero, or by inserting a key that is there.
+_REFUSED = ("22012", "23505")
+_CHECK = """
+WITH locked AS MATERIALIZED (
+    SELECT i.path, i.key, i.version
+    FROM unnest(%s::text[], %s::text[]) p (path, key) JOIN {schema}.store_items i USING (path, key)
+    ORDER BY i.path, i.key FOR UPDATE OF i)
+SELECT 1 / (count(*) = 0)::integer FROM unnest(%s::text[], %s::text[], %s::bigint[])
+    p (path, key, expected) LEFT JOIN locked USING (path, key)
+WHERE coalesce(version, 0) <> expected
+"""
+_INSERT = """
+INSERT INTO {schema}.store_items AS i (
+    path, key, version, created_at, updated_at, ttl, expires_at, pending, value, body, words)
+SELECT path, key, version, created, updated, ttl, expires, pending, json::jsonb,
+    coalesce(body, convert_to(json, 'UTF8')), words::tsvector
+FROM (
+    SELECT *, nextval($name${schema}.store_counter$name$) AS version
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::bytea[], %s::bigint[], %s::bigint[],
+        %s::bigint[], %s::bigint[], %s::text[], %s::text[])
+        p (path, key, json, body, created, updated, ttl, expires, pending, words)) p
+ORDER BY path, key
+"""
+# Versions of an item grow: if another put with a newer one came first, this takes another number.
+_OR_REPLACE = """
+ON CONFLICT (path, key) DO UPDATE SET
+    version = CASE WHEN i.version < excluded.version THEN excluded.version
+        ELSE nextval($name${schema}.store_counter$name$) END,
+    created_at = CASE excluded.created_at WHEN %s THEN i.created_at ELSE excluded.created_at END,
+    updated_at = excluded.updated_at, ttl = excluded.ttl, expires_at = excluded.expires_at,
+    pending = excluded.pending, value = excluded.value, body = excluded.body, words = excluded.words
+"""
+_DELETE = """
+DELETE FROM {schema}.store_items i USING unnest(%s::text[], %s::text[]) p (path, key)
+WHERE (i.path, i.key) = (p.path, p.key)
+"""
+# (a retry after a lost answer may keep a version again)
+_KEEP = """
+INSERT INTO {schema}.store_item_versions
+SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[],
+    %s::boolean[], %s::bytea[]) ON CONFLICT DO NOTHING
+"""
+_DROP_OLDEST = """
+DELETE FROM {schema}.store_item_versions v
+USING unnest(%s::text[], %s::text[], %s::bigint[]) p (path, key, most)
+WHERE v.path = p.path AND v.key = p.key AND v.version <= (
+    SELECT o.version FROM {schema}.store_item_versions o
+    WHERE o.path = p.path AND o.key = p.key ORDER BY o.version DESC OFFSET p.most LIMIT 1)
+"""
+_ADD_VECTORS = """
+INSERT INTO {schema}.store_item_vectors (path, key, field, vector)
+SELECT path, key, field, floats[(place - 1) * dims + 1 : place * dims]
+FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY v (path, key, field, place)
+    CROSS JOIN (SELECT %s::real[], %s::bigint) f (floats, dims)
+"""
 
-_PUT_ONE = (
-    "SELECT {schema}.put_item(%s::text, %s::text, %s::text, %s::bytea, %s::bigint, %s::text,"
-    " %s::text, %s)"
-)
 
-
-def _put(change: records.PutItems) -> Statement:
-    puts = change.puts
+def _put(change: records.PutItems) -> list[Statement]:
+    puts, now = change.puts, change.now
     if sum([len(put.value) for put in puts if put.value is not None]) > _MOST_BYTES:
         raise errors.InvalidArgumentError(
             "The values of one put take more than 1 GB, which is what PostgreSQL takes.",
             hint="Put them one by one, and keep larger values outside the store.",
         )
-    is_plain = all(put.value is not None and put.expects is None for put in puts)
-    if is_plain and len(puts) == 1 and not (puts[0].vectors or puts[0].earlier or puts[0].times):
-        return _put_one(puts[0], change.now)
-    json = [put.value if isinstance(put.value, str) else None for put in puts]
-    bodies = [None if isinstance(put.value, str) else put.value for put in puts]
-    paths: dict[str, int] = {}
-    spaces = [paths.setdefault(path_of(put.namespace), len(paths) + 1) for put in puts]
-    text = _PUT
-    values: list[Any] = [
-        array("text", list(paths)),
-        array("bigint", spaces),
-        array("text", [pack_text(put.key) for put in puts]),
-        array("text", json),
-        array("bytea", bodies),
-        array("bigint", [put.ttl for put in puts]),
-        array("text", [pack_optional(put.pending) for put in puts]),
-        array("text", [_words(put.words) for put in puts]),
-        Number(change.now),
-        is_plain,
-    ]
-    if not is_plain and any(put.expects is not None for put in puts):
-        text += _EXPECTED
-        values.append(array("bigint", [put.expects for put in puts]))
-    if any(put.times is not None for put in puts):
-        text += _TIMES
-        times = [put.times or (None, None, None) for put in puts]
-        values += [array("bigint", column) for column in zip(*times, strict=True)]
-    earlier = [
-        (at, *put.earlier.row, put.earlier.keep)
-        for at, put in enumerate(puts, 1)
-        if put.earlier is not None
-    ]
+    present = [put for put in puts if put.value is not None]
+    new = [put for put in present if put.expects == 0]
+    others = [put for put in present if put.expects != 0]
+    gone = [put for put in puts if put.value is None]
+    statements = []
+    if len(puts) > max(1, len(others)) or any(put.expects is not None for put in puts):
+        expected = array("bigint", [put.expects for put in puts])
+        statements.append(Statement(_CHECK, (*_keys(puts), *_keys(puts), expected)))
+    if new:
+        statements.append(Statement(_INSERT, _rows(new, now)))
+    if others:
+        statements.append(Statement(_INSERT + _OR_REPLACE, (*_rows(others, now), Number(now))))
+    if gone:
+        statements.append(Statement(_DELETE, _keys(gone)))
+    earlier = [(put, put.earlier) for put in puts if put.earlier is not None]
     if earlier:
-        text += _EARLIER
-        values += map(array, _EARLIER_KINDS, zip(*earlier, strict=True))
-    vectors = _vector_values(puts)
-    if vectors:
-        text += ", " + _VECTORS
-    return Statement(text + ")", (*values, *vectors))
+        keys = _keys([put for put, _ in earlier])
+        columns = zip(*[one.row for _, one in earlier], strict=True)
+        most = array("bigint", [one.keep for _, one in earlier])
+        statements.append(Statement(_KEEP, (*keys, *map(array, _EARLIER_KINDS, columns))))
+        statements.append(Statement(_DROP_OLDEST, (*keys, most)))
+    if any(put.vectors for put in present):
+        statements.append(Statement(_ADD_VECTORS, _vector_values(present)))
+    return statements
 
 
-def _put_one(put: records.ItemPut, now: int) -> Statement:
-    is_json = isinstance(put.value, str)
-    values = (
-        path_of(put.namespace),
-        pack_text(put.key),
-        put.value if is_json else None,
-        None if is_json else put.value,
-        None if put.ttl is None else Number(put.ttl),
-        pack_optional(put.pending),
-        _words(put.words),
-        Number(now),
+_EARLIER_KINDS = ("bigint", "bigint", "bigint", "boolean", "bytea")
+
+
+def _keys(items: Sequence[Any]) -> tuple[Array, Array]:
+    paths = array("text", [path_of(one.namespace) for one in items])
+    return paths, array("text", [pack_text(one.key) for one in items])
+
+
+def _rows(puts: Sequence[records.ItemPut], now: int) -> tuple[Array, ...]:
+    """Return the columns of new rows."""
+    columns = zip(
+        *[
+            (
+                put.value if isinstance(put.value, str) else None,
+                None if isinstance(put.value, str) else put.value,
+                *(put.times or (now, now, None if put.ttl is None else now + put.ttl))[:2],
+                put.ttl,
+                put.times[2] if put.times else None if put.ttl is None else now + put.ttl,
+                pack_optional(put.pending),
+                _words(put.words),
+            )
+            for put in puts
+        ],
+        strict=True,
     )
-    return Statement(_PUT_ONE, values)
+    return *_keys(puts), *map(array, _KINDS, columns)
 
 
-def _vector_values(items: Sequence[records.ItemPut | records.EmbedItem]) -> tuple[Array, ...]:
-    """Return the parameters for the vectors of items; () without any."""
-    some = [(at, *vector) for at, one in enumerate(items, 1) for vector in one.vectors]
-    if not some:
-        return ()
-    places, paths, data = zip(*some, strict=True)
-    names = array("text", list(map(pack_text, paths)))
-    return array("bigint", places), names, _floats(b"".join(data))
+_KINDS = ("text", "bytea", "bigint", "bigint", "bigint", "bigint", "text", "text")
 
 
-# (locked in the order of their keys, as all changes do)
+def _vector_values(items: Sequence[records.ItemPut | records.EmbedItem]) -> tuple[Any, ...]:
+    """Return the parameters for the vectors of items."""
+    some = [(one, vector) for one in items for vector in one.vectors]
+    names = array("text", [pack_text(vector.path) for _, vector in some])
+    data = b"".join([vector.data for _, vector in some])
+    dims = len(data) // 4 // max(1, len(some))
+    return *_keys([one for one, _ in some]), names, _floats(data), Number(dims)
+
+
 _REFRESH = """
 WITH chosen AS MATERIALIZED (
-    SELECT i.namespace, i.key FROM unnest(%s::text[], %s::text[]) p (path, key)
-    JOIN {schema}.store_namespaces n ON n.path = p.path COLLATE "C"
-    JOIN {schema}.store_items i ON i.namespace = n.number AND i.key = p.key
-    WHERE i.ttl IS NOT NULL ORDER BY i.namespace, i.key FOR NO KEY UPDATE OF i)
+    SELECT i.path, i.key FROM unnest(%s::text[], %s::text[]) p (path, key)
+    JOIN {schema}.store_items i USING (path, key)
+    WHERE i.ttl IS NOT NULL ORDER BY i.path, i.key FOR NO KEY UPDATE OF i)
 UPDATE {schema}.store_items i SET expires_at = %s + i.ttl FROM chosen
-WHERE i.namespace = chosen.namespace AND i.key = chosen.key
+WHERE i.path = chosen.path AND i.key = chosen.key
 """
-
-
-def _refresh(change: records.RefreshItems) -> Statement:
-    paths = array("text", [path_of(namespace) for namespace, _ in change.keys])
-    keys = array("text", [pack_text(key) for _, key in change.keys])
-    return Statement(_REFRESH, (paths, keys, Number(change.now)))
-
-
-def _embed(change: records.EmbedItems) -> Statement:
-    items = change.items
-    text = "SELECT {schema}.embed_items(%s::text[], %s::text[], %s::bigint[], "
-    values = (
-        array("text", [path_of(one.namespace) for one in items]),
-        array("text", [pack_text(one.key) for one in items]),
-        array("bigint", [one.version for one in items]),
-    )
-    vectors = _vector_values(items)
-    if not vectors:
-        vectors = (array("bigint", ()), array("text", ()), _floats(b""))
-    return Statement(f"{text}{_VECTORS})", (*values, *vectors))
-
-
+_EMBED = f"""
+WITH chosen AS MATERIALIZED (
+    SELECT i.path, i.key FROM unnest(%s::text[], %s::text[], %s::bigint[]) p (path, key, version)
+    JOIN {{schema}}.store_items i USING (path, key, version)
+    WHERE i.pending IS NOT NULL ORDER BY i.path, i.key FOR NO KEY UPDATE OF i
+), done AS (
+    UPDATE {{schema}}.store_items i SET pending = NULL FROM chosen
+    WHERE i.path = chosen.path AND i.key = chosen.key)
+{_ADD_VECTORS} JOIN chosen USING (path, key)
+"""
 _REPLACE = """
 UPDATE {schema}.store_item_versions v SET patch = p.patch
-FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bytea[]) p (namespace, key, version, patch)
-WHERE (v.namespace, v.key, v.version) = (p.namespace, p.key, p.version)
+FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bytea[]) p (path, key, version, patch)
+WHERE (v.path, v.key, v.version) = (p.path, p.key, p.version)
 """
 
 
-def _replace(change: records.ReplacePatches) -> Statement:
-    numbers, keys, versions = zip(*[one.place for one, _ in change.versions], strict=True)
+def _refresh(change: records.RefreshItems) -> list[Statement]:
+    paths = array("text", [path_of(namespace) for namespace, _ in change.keys])
+    keys = array("text", [pack_text(key) for _, key in change.keys])
+    return [Statement(_REFRESH, (paths, keys, Number(change.now)))]
+
+
+def _embed(change: records.EmbedItems) -> list[Statement]:
+    versions = array("bigint", [one.version for one in change.items])
+    values = (*_keys(change.items), versions, *_vector_values(change.items))
+    return [Statement(_EMBED, values)]
+
+
+def _replace(change: records.ReplacePatches) -> list[Statement]:
+    versions = array("bigint", [one.row.version for one, _ in change.versions])
     patches = array("bytea", [patch for _, patch in change.versions])
-    places = (array("bigint", numbers), array("text", keys), array("bigint", versions))
-    return Statement(_REPLACE, (*places, patches))
+    values = (*_keys([one for one, _ in change.versions]), versions, patches)
+    return [Statement(_REPLACE, values)]
 
 
-_CHANGES: dict[type, Callable[[Any], Statement]] = {
+# (in the order of their keys, or without waiting for others)
+_SWEEP = """
+WITH gone AS (
+    DELETE FROM {schema}.store_items i USING (
+        SELECT path, key FROM {schema}.store_items
+        WHERE path >= %s AND path < %s AND expires_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED) chosen
+    WHERE i.path = chosen.path AND i.key = chosen.key RETURNING i.path, i.key
+), versions AS (
+    DELETE FROM {schema}.store_item_versions v USING gone
+    WHERE v.path = gone.path AND v.key = gone.key)
+SELECT count(*) FROM gone
+"""
+_ERASE = """
+WITH chosen AS MATERIALIZED (
+    SELECT path, key FROM {schema}.store_items WHERE path >= %s AND path < %s
+    ORDER BY path, key FOR UPDATE
+), gone AS (
+    DELETE FROM {schema}.store_items i USING chosen
+    WHERE i.path = chosen.path AND i.key = chosen.key RETURNING 1
+), versions AS (DELETE FROM {schema}.store_item_versions WHERE path >= %s AND path < %s)
+SELECT count(*) FROM gone
+"""
+
+_CHANGES: dict[type, Callable[[Any], list[Statement]]] = {
     records.PutItems: _put,
     records.RefreshItems: _refresh,
     records.EmbedItems: _embed,
@@ -320,12 +372,22 @@ _EXTENSION = """
 """
 _VECTOR_TABLE = """
     CREATE TABLE IF NOT EXISTS {schema}.store_item_vectors (
-        namespace bigint NOT NULL,
-        item bigint NOT NULL,
         path text COLLATE "C" NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        field text COLLATE "C" NOT NULL,
         vector {extension}.vector({dims}) NOT NULL,
-        PRIMARY KEY (namespace, item, path)
+        PRIMARY KEY (path, key, field)
     );
+    CREATE OR REPLACE FUNCTION {schema}.store_drop_vectors() RETURNS trigger
+    LANGUAGE plpgsql AS $$
+    BEGIN
+        DELETE FROM {schema}.store_item_vectors WHERE path = OLD.path AND key = OLD.key;
+        RETURN NULL;
+    END
+    $$;
+    DROP TRIGGER IF EXISTS store_items_replaced ON {schema}.store_items;
+    CREATE TRIGGER store_items_replaced AFTER DELETE OR UPDATE OF version ON {schema}.store_items
+        FOR EACH ROW EXECUTE FUNCTION {schema}.store_drop_vectors();
 """
 # The searching role may have another search_path, so operators are qualified. The planner inlines
 # these functions.

@@ -30,7 +30,7 @@ from threadkeep._stores.postgres.statement import NO_RIGHT, Statement, mapped_er
 
 _TABLES = (
     *("threads", "thread_labels", "checkpoints", "writes", "segments"),
-    *("store_namespaces", "store_items", "store_item_versions"),
+    *("store_items", "store_item_versions"),
 )
 _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
 # ANALYZE: pg_statistic, where the planner keeps samples of columns, has values from the rows.

@@ -251,19 +251,14 @@ class _Conditions(NamedTuple):
 
 
 _NAMED = ("checkpoints", "segments", "thread_labels")
-_NUMBERED = ("store_items", "store_item_versions", "store_item_vectors")
+_ITEMS = ("store_items", "store_item_versions", "store_item_vectors")
 _INDEX = ("threadkeep_memory_records", "threadkeep_memory_messages")
-_REST = ("threads", "writes", "store_namespaces", "cache")
+_REST = ("threads", "writes", "cache")
 _OF_ALL = {
-    **dict.fromkeys((*_NAMED, *_NUMBERED, *_INDEX, *_REST), _Conditions("true")),
+    **dict.fromkeys((*_NAMED, *_ITEMS, *_INDEX, *_REST), _Conditions("true")),
     "migrations": _Conditions(read="true"),
 }
 """By table: the conditions of a role that sees all rows."""
-
-# (Its own policy limits the namespaces. EXISTS would read all of them into a hash table.)
-_NUMBERED_ROWS = _Conditions(
-    "(SELECT n.number FROM {schema}.store_namespaces n WHERE n.number = namespace) IS NOT NULL"
-)
 
 
 def _conditions(tenant: str) -> dict[str, _Conditions]:
@@ -281,10 +276,9 @@ def _conditions(tenant: str) -> dict[str, _Conditions]:
     entries = f"(id >= '\\x{ids.hex()}' AND id < '\\x{caches.end_of(ids).hex()}')"
     return _OF_ALL | {
         **dict.fromkeys((*_NAMED, *_INDEX), _Conditions(own)),
-        **dict.fromkeys(_NUMBERED, _NUMBERED_ROWS),
+        **dict.fromkeys(_ITEMS, _Conditions(paths)),
         "threads": _Conditions(hidden, new, read=record),
         "writes": _Conditions(hidden, read=record),
-        "store_namespaces": _Conditions(paths),
         "cache": _Conditions(entries),
     }
 

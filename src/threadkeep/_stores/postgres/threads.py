@@ -342,7 +342,7 @@ _SAMPLED_PAGES = 1024
 _TABLE_PAGES = Statement("""
 SELECT pg_relation_size(($name${schema}$name$ || '.store_items')::regclass) / 8192,
     pg_relation_size(($name${schema}$name$ || '.store_item_versions')::regclass) / 8192,
-    {schema}.store_has_vectors(), pg_is_in_recovery()
+    to_regclass($name${schema}.store_item_vectors$name$) IS NOT NULL, pg_is_in_recovery()
 """)
 _ITEMS = """
 SELECT (SELECT count(*) FROM {schema}.store_items),

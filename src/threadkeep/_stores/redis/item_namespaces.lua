@@ -1,10 +1,14 @@
--- A page of namespaces, each with the number of its items.
+-- A page of namespaces, each with the number of its items. ARGV: the bounds, and the most of them.
 
-local found = {}
-local low, high, limit = unpack(ARGV)
-for _, space in ipairs(redis.call('ZRANGEBYLEX', KEYS[1], low, high, 'LIMIT', 0, limit)) do
-    local number = string.sub(space, -8)
-    local count = redis.call('ZLEXCOUNT', KEYS[2], '[' .. number, '(' .. number .. '\255')
-    found[#found + 1], found[#found + 2] = space, count
+local found, low, high, limit = {}, unpack(ARGV)
+while #found < 2 * limit do
+    local member = redis.call('ZRANGEBYLEX', KEYS[1], low, high, 'LIMIT', 0, 1)[1]
+    if not member then
+        break
+    end
+    local path = string.sub(member, 1, (string.find(member, '\0\0', 1, true)))
+    low = '[' .. path .. '\1'
+    found[#found + 1] = path
+    found[#found + 1] = redis.call('ZLEXCOUNT', KEYS[1], '[' .. path .. '\0', '(' .. path .. '\1')
 end
 return found

@@ -1,19 +1,19 @@
 """Converts items to keys, members and fields of Redis, and back.
 
-    counter     text        the last version, or number of a namespace
-    namespaces  sorted set  path NUL, number
-    items       hash        by field: the row, which is place version created updated ttl expires
-                            (0 for none), flags, and the value and `ItemPut.pending`
-    order       sorted set  place, field
+    counter     text        the last version
+    items       hash        by field: the row, which is number version created updated ttl expires
+                            (0 for none), mark, and the value and `ItemPut.pending`
+    order       sorted set  members
     expiring    sorted set  field, by the time of its expiry
-    waiting     sorted set  place, field, of items without their vectors so far
+    waiting     sorted set  members of items without their vectors so far
     dims        text        the dimensions of the vectors
-    vectors     hash        by place: the vectors, concatenated
-    words       hash        by place: the tokens
+    vectors     hash        by field: the vectors, concatenated
+    words       hash        by field: the tokens
     versions    sorted set  field NUL, version, (updated, replaced, deleted, patch)
 
-A path is the labels of a namespace, each followed by a NUL; a field is path NUL key. Texts are
-escaped and numbers have 8 bytes (see `_stores.redis.rows`); a place is two numbers.
+A path is the labels of a namespace, each followed by a NUL; a field is path NUL key; a member is
+path NUL number key. The number is the first version of the item. Texts are escaped and numbers have
+8 bytes (see `_stores.redis.rows`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from threadkeep._stores.redis.rows import Word, pack_number, pack_text, unpack_n
 from threadkeep.errors import CorruptionError
 
 KINDS = (
-    *("counter", "namespaces", "items", "order", "expiring", "waiting"),
+    *("counter", "items", "order", "expiring", "waiting"),
     *("dims", "vectors", "words", "versions"),
 )
-_HEAD = Struct(">7qB")
+_HEAD = Struct(">6qB")
 _TIMES = Struct(">3q")
 _SIZE = Struct(">I")
-_HAS_VECTORS, _HAS_WORDS, _IS_PENDING = 1, 2, 4
+_HAS_VECTORS, _IS_WAITING = 1, 2  # the mark
 
 
 # -- rows --------------------------------------------------------------------------------
@@ -66,28 +66,44 @@ def split(field: bytes) -> tuple[bytes, bytes]:
     return path + b"\0", key
 
 
-def unpack_item(field: bytes, data: bytes) -> tuple[ItemRow, str | None]:
-    """Unpack an item and its pending fields.
+def field_in(member: bytes) -> bytes:
+    """Return the field of a member."""
+    path, key = split(member)
+    return path + b"\0" + key[8:]
+
+
+def pack_place(place: records.ItemPlace) -> bytes:
+    """Return the beginning of an item's member, without its key."""
+    path: bytes = place[0]
+    return path + b"\0" + pack_number(place[1])
+
+
+def is_at(member: bytes, data: bytes) -> bool:
+    """Return True if the row is that of the member."""
+    return split(member)[1][:8] == data[:8]
+
+
+def unpack_item(field: bytes, data: bytes) -> ItemRow:
+    """Unpack an item.
 
     Raises:
         CorruptionError: the row cannot be read.
     """
+    path, key = split(field)
     try:
-        ns, number, version, created, updated, ttl, expires, _ = _HEAD.unpack_from(data)
+        number, version, created, updated, ttl, expires, mark = _HEAD.unpack_from(data)
         value, pending = unpackb(data[_HEAD.size :])
     except (ValueError, TypeError, struct.error) as failure:
-        path, key = split(field)
         name = f"{unpack_text(key)!r} in {namespace_of(path)}"
         raise CorruptionError(f"Item {name} cannot be read.") from failure
-    path, key = split(field)
-    times = (created, updated, version)
-    place, ends = (ns, number), (ttl or None, expires or None)
-    return ItemRow(namespace_of(path), unpack_text(key), value, *times, place, *ends), pending
+    ends = (ttl or None, expires or None, pending if mark == _IS_WAITING else None)
+    times, place = (created, updated, version), (path, number)
+    return ItemRow(namespace_of(path), unpack_text(key), value, *times, place, *ends)
 
 
 def has_vectors(data: bytes) -> bool:
     """Return True if the row says that its item has vectors."""
-    return bool(data[_HEAD.size - 1] & _HAS_VECTORS)
+    return data[_HEAD.size - 1] == _HAS_VECTORS
 
 
 def unpack_version(member: bytes) -> records.VersionRow:
@@ -124,18 +140,23 @@ def change_words(change: records.ItemChange) -> list[Word]:
             return ["repatch", "", *[_repatched(*one) for one in change.versions]]
 
 
+def version_member(namespace: Namespace, key: str, row: records.VersionRow) -> bytes:
+    """Return the member of an earlier version."""
+    version, *rest = row
+    return field_of(namespace, key) + b"\0" + pack_number(version) + packb(rest)
+
+
 def unpack_stored(member: bytes) -> records.StoredVersion:
     """Unpack a member of the versions."""
-    path, _, rest = member.partition(b"\0\0")
+    path, rest = split(member)
     key, _, version = rest.partition(b"\0")
-    namespace = namespace_of(path + b"\0")
-    return records.StoredVersion(namespace, unpack_text(key), unpack_version(version), member)
+    return records.StoredVersion(namespace_of(path), unpack_text(key), unpack_version(version))
 
 
 def _repatched(one: records.StoredVersion, patch: bytes) -> bytes:
-    version, *rest = one.row._replace(patch=patch)
-    field = field_of(one.namespace, one.key)
-    return _joined(one.place, field + b"\0" + pack_number(version) + packb(rest))
+    new = one.row._replace(patch=patch)
+    name = one[:2]
+    return _joined(version_member(*name, one.row), version_member(*name, new))
 
 
 def _joined(*parts: bytes) -> bytes:
@@ -143,15 +164,14 @@ def _joined(*parts: bytes) -> bytes:
 
 
 def _put_word(put: records.ItemPut, now: int) -> bytes:
-    path = path_of(put.namespace)
-    field = path + b"\0" + pack_text(put.key)
+    field = field_of(put.namespace, put.key)
     expects = b"" if put.expects is None else pack_number(put.expects)
     kept, keep = b"", b""
     if put.earlier is not None:
         version, *rest = put.earlier.row
         kept, keep = pack_number(version) + packb(rest), b"%d" % put.earlier.keep
     if put.value is None:
-        return _joined(field, path, *[b""] * 8, expects, kept, keep)
+        return _joined(field, *[b""] * 8, expects, kept, keep)
     expires = None if put.ttl is None else now + put.ttl
     created, updated, expires = put.times or (0, now, expires)
     times = _TIMES.pack(updated, put.ttl or 0, expires or 0)
@@ -159,9 +179,7 @@ def _put_word(put: records.ItemPut, now: int) -> bytes:
     score = b"%d" % expires if expires else b""
     vectors = b"".join([vector.data for vector in put.vectors])
     dims = b"%d" % (len(put.vectors[0].data) // 4) if vectors else b""
-    words = (put.words or "").encode()
-    is_pending = 0 if put.pending is None else _IS_PENDING
-    marks = b"%c" % ((_HAS_VECTORS if vectors else 0) | (_HAS_WORDS if words else 0) | is_pending)
+    mark = _IS_WAITING if put.pending is not None else _HAS_VECTORS if vectors else 0
     tail = packb((put.value, put.pending))
-    row = (tail, made, times, score, marks, dims, vectors, words)
-    return _joined(field, path, *row, expects, kept, keep)
+    row = (tail, made, times, score, b"%c" % mark, dims, vectors, (put.words or "").encode())
+    return _joined(field, *row, expects, kept, keep)

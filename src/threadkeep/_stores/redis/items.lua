@@ -3,79 +3,58 @@
 --
 -- The first write of a put is a command that a full server refuses. Removals are never refused.
 
-local COUNTER, SPACES, ITEMS, ORDER, EXPIRING, WAITING = unpack(KEYS, 1, 6)
-local DIMS, VECTORS, WORDS, VERSIONS = unpack(KEYS, 7)
-local HAS_VECTORS, HAS_WORDS, IS_PENDING = 1, 2, 4
+local COUNTER, ITEMS, ORDER, EXPIRING, WAITING = unpack(KEYS, 1, 5)
+local DIMS, VECTORS, WORDS, VERSIONS = unpack(KEYS, 6)
 local NONE = string.rep('\0', 8)
-local sub, byte, call = string.sub, string.byte, redis.call
+local sub, call = string.sub, redis.call
 
-local function place_of(row) return sub(row, 1, 16) end
-local function version_of(row) return sub(row, 17, 24) end
-local function created_of(row) return sub(row, 25, 32) end
-local function ttl_of(row) return sub(row, 41, 48) end
-local function expires_of(row) return sub(row, 49, 56) end
-local function flags_of(row) return byte(row, 57) end
+local function version_of(row) return sub(row, 9, 16) end
 
-local function has(flags, flag)
-    return bit.band(flags, flag) ~= 0
+local function member_of(field, row)
+    local path = string.find(field, '\0\0', 1, true) + 1
+    return sub(field, 1, path) .. sub(row, 1, 8) .. sub(field, path + 1)
 end
 
--- Remove an item from all keys except its row and the order.
-local function unindex(field, row)
-    local place, flags = place_of(row), flags_of(row)
-    if has(flags, HAS_VECTORS) then
-        call('HDEL', VECTORS, place)
+-- Set a field of a hash, or remove it if the value is empty.
+local function set(key, field, value)
+    if value ~= '' then
+        call('HSET', key, field, value)
+    else
+        call('HDEL', key, field)
     end
-    if has(flags, HAS_WORDS) then
-        call('HDEL', WORDS, place)
-    end
-    if has(flags, IS_PENDING) then
-        call('ZREM', WAITING, place .. field)
-    end
-    if expires_of(row) ~= NONE then
-        call('ZREM', EXPIRING, field)
+end
+
+-- Set the score of a member, or remove it if the score is empty.
+local function rank(key, score, member)
+    if score ~= '' then
+        call('ZADD', key, score, member)
+    else
+        call('ZREM', key, member)
     end
 end
 
 local function remove(field, row)
-    unindex(field, row)
+    local member = member_of(field, row)
     call('HDEL', ITEMS, field)
-    call('ZREM', ORDER, place_of(row) .. field)
+    call('ZREM', ORDER, member)
+    call('ZREM', WAITING, member)
+    call('ZREM', EXPIRING, field)
+    call('HDEL', VECTORS, field)
+    call('HDEL', WORDS, field)
 end
 
--- Remove earlier versions, except the newest `skip`; return the number removed.
-local function drop_versions(low, high, skip, limit)
-    local found = call('ZREVRANGEBYLEX', VERSIONS, high, low, 'LIMIT', skip, limit)
-    if #found > 0 then
-        call('ZREM', VERSIONS, unpack(found))
-    end
-    return #found
+-- Remove the earlier versions of an item, except the newest `skip`.
+local function drop_versions(field, skip)
+    local high, low = '(' .. field .. '\1', '[' .. field .. '\0'
+    repeat
+        local found = call('ZREVRANGEBYLEX', VERSIONS, high, low, 'LIMIT', skip, 1000)
+        if #found > 0 then
+            call('ZREM', VERSIONS, unpack(found))
+        end
+    until #found < 1000
 end
 
-local function drop_versions_of(field, skip)
-    while drop_versions('[' .. field .. '\0', '(' .. field .. '\1', skip, 1000) == 1000 do end
-end
-
--- `path` ends with a NUL; in fields, another NUL follows.
-local function holds_nothing(path, number)
-    local items = call(
-        'ZRANGEBYLEX', ORDER, '[' .. number, '(' .. number .. '\255', 'LIMIT', 0, 1)
-    local versions = call(
-        'ZRANGEBYLEX', VERSIONS, '[' .. path .. '\0', '(' .. path .. '\1', 'LIMIT', 0, 1)
-    return #items == 0 and #versions == 0
-end
-
-local function number_of(path)
-    local found = call('ZRANGEBYLEX', SPACES, '[' .. path .. '\0', '(' .. path .. '\1')[1]
-    if found then
-        return sub(found, -8)
-    end
-    local number = struct.pack('>I8', call('INCR', COUNTER))
-    call('ZADD', SPACES, 0, path .. '\0' .. number)
-    return number
-end
-
-local PUT = '>' .. string.rep('I4c0', 13)
+local PUT = '>' .. string.rep('I4c0', 12)
 local EMBED = '>' .. string.rep('I4c0', 4)
 
 -- Return the arguments from the third on, each split into its parts; a size precedes each part.
@@ -89,36 +68,29 @@ end
 
 -- Return the dimensions of the stored vectors if they differ from `dims`.
 local function other_dims(dims)
-    local stored = call('EXISTS', VECTORS) == 1 and call('GET', DIMS)
+    local stored = dims ~= '' and call('EXISTS', VECTORS) == 1 and call('GET', DIMS)
     return stored and stored ~= dims and tonumber(stored)
 end
 
-local function put_item(put, old, number)
-    local field, _, tail, made, times, score, marks, dims, vectors, words = unpack(put, 1, 10)
-    local version, flags = struct.pack('>I8', call('INCR', COUNTER)), byte(marks)
-    local place
-    if old then
-        unindex(field, old)
-        place = place_of(old)
-    else
-        place = number .. version
-        call('ZADD', ORDER, 0, place .. field)
-    end
-    local created = made ~= '' and made or old and created_of(old) or sub(times, 1, 8)
-    call('HSET', ITEMS, field, place .. version .. created .. times .. marks .. tail)
-    if score ~= '' then
-        call('ZADD', EXPIRING, score, field)
-    end
-    if has(flags, HAS_VECTORS) then
+local function set_vectors(field, dims, vectors)
+    if dims ~= '' then
         call('SET', DIMS, dims)
-        call('HSET', VECTORS, place, vectors)
     end
-    if has(flags, HAS_WORDS) then
-        call('HSET', WORDS, place, words)
-    end
-    if has(flags, IS_PENDING) then
-        call('ZADD', WAITING, 0, place .. field)
-    end
+    set(VECTORS, field, vectors)
+end
+
+local function put_item(put, old)
+    local field, tail, made, times, score, mark, dims, vectors, words = unpack(put)
+    local version = struct.pack('>I8', call('INCR', COUNTER))
+    local created = made ~= '' and made or old and sub(old, 17, 24) or sub(times, 1, 8)
+    local row = (old and sub(old, 1, 8) or version) .. version .. created .. times .. mark .. tail
+    local member = member_of(field, row)
+    call('HSET', ITEMS, field, row)
+    call('ZADD', ORDER, 0, member)
+    rank(EXPIRING, score, field)
+    rank(WAITING, mark == '\2' and '0' or '', member)
+    set_vectors(field, dims, vectors)
+    set(WORDS, field, words)
 end
 
 -- A refused change returns -1 if an item has another version, or -1 minus the dimensions of the
@@ -126,32 +98,28 @@ end
 local CHANGES = {}
 
 function CHANGES.put()
-    local rows, numbers, puts, dims = {}, {}, parts_of(PUT), ''
+    local rows, puts = {}, parts_of(PUT)
     for at, put in ipairs(puts) do
-        local row, expected = call('HGET', ITEMS, put[1]), put[11]
+        local row, expected = call('HGET', ITEMS, put[1]), put[10]
         rows[at] = row
         if expected ~= '' and (row and version_of(row) or NONE) ~= expected then
             return -1
         end
-        dims = put[8] ~= '' and put[8] or dims
-    end
-    local stored = dims ~= '' and other_dims(dims)
-    if stored then
-        return -1 - stored
+        local stored = other_dims(put[7])
+        if stored then
+            return -1 - stored
+        end
     end
     for at, put in ipairs(puts) do
-        local field, path, row, earlier = put[1], put[2], rows[at], put[12]
-        if put[3] ~= '' then
-            if not row and not numbers[path] then
-                numbers[path] = number_of(path)
-            end
-            put_item(put, row, numbers[path])
+        local field, row, earlier = put[1], rows[at], put[11]
+        if put[2] ~= '' then
+            put_item(put, row)
         elseif row then
             remove(field, row)
         end
         if earlier ~= '' then
             call('ZADD', VERSIONS, 0, field .. '\0' .. earlier)
-            drop_versions_of(field, put[13])
+            drop_versions(field, put[12])
         end
     end
     return #puts
@@ -161,10 +129,9 @@ function CHANGES.refresh(now)
     for at = 3, #ARGV do
         local field = ARGV[at]
         local row = call('HGET', ITEMS, field)
-        if row and ttl_of(row) ~= NONE then
-            local expires = now + struct.unpack('>I8', ttl_of(row))
-            row = sub(row, 1, 48) .. struct.pack('>I8', expires) .. sub(row, 57)
-            call('HSET', ITEMS, field, row)
+        if row and sub(row, 33, 40) ~= NONE then
+            local expires = now + struct.unpack('>I8', sub(row, 33, 40))
+            call('HSET', ITEMS, field, sub(row, 1, 40) .. struct.pack('>I8', expires) .. sub(row, 49))
             call('ZADD', EXPIRING, expires, field)
         end
     end
@@ -174,7 +141,7 @@ end
 function CHANGES.embed()
     local items = parts_of(EMBED)
     for _, item in ipairs(items) do
-        local stored = item[3] ~= '' and other_dims(item[3])
+        local stored = other_dims(item[3])
         if stored then
             return -1 - stored
         end
@@ -183,14 +150,10 @@ function CHANGES.embed()
         local field, version, dims, vectors = unpack(item)
         local row = call('HGET', ITEMS, field)
         if row and version_of(row) == version then
-            local flags = bit.band(flags_of(row), HAS_WORDS)
-            if vectors ~= '' then
-                flags = flags + HAS_VECTORS
-                call('SET', DIMS, dims)
-                call('HSET', VECTORS, place_of(row), vectors)
-            end
-            call('HSET', ITEMS, field, sub(row, 1, 56) .. string.char(flags) .. sub(row, 58))
-            call('ZREM', WAITING, place_of(row) .. field)
+            local mark = vectors ~= '' and '\1' or '\0'
+            call('HSET', ITEMS, field, sub(row, 1, 48) .. mark .. sub(row, 50))
+            call('ZREM', WAITING, member_of(field, row))
+            set_vectors(field, dims, vectors)
         end
     end
     return #items
@@ -208,53 +171,19 @@ function CHANGES.repatch()
     return #pairs_of
 end
 
-local function remove_wholly(field, row)
-    local path, number = sub(field, 1, (string.find(field, '\0\0', 1, true))), sub(row, 1, 8)
-    remove(field, row)
-    drop_versions_of(field, 0)
-    if holds_nothing(path, number) then
-        call('ZREM', SPACES, path .. '\0' .. number)
-    end
-end
-
-function CHANGES.sweep(now, limit)
-    local fields = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, limit)
-    for _, field in ipairs(fields) do
-        remove_wholly(field, call('HGET', ITEMS, field))
-    end
-    return #fields
-end
-
--- Remove those of these items that have expired.
-function CHANGES.expire(now)
+-- Remove items and their earlier versions; with a time, only items that have expired by then.
+function CHANGES.remove(now)
     local removed = 0
     for at = 3, #ARGV do
-        local score = call('ZSCORE', EXPIRING, ARGV[at])
-        if score and tonumber(score) <= tonumber(now) then
-            remove_wholly(ARGV[at], call('HGET', ITEMS, ARGV[at]))
+        local field = ARGV[at]
+        local row, expires = call('HGET', ITEMS, field), call('ZSCORE', EXPIRING, field)
+        if row and (now == '' or expires and tonumber(expires) <= tonumber(now)) then
+            remove(field, row)
+            drop_versions(field, 0)
             removed = removed + 1
         end
     end
     return removed
 end
 
--- Remove some items of a namespace; after the last one, also the namespace and the versions of
--- items that were deleted before. Returns the number of removed items, and 1 if some are left.
-function CHANGES.erase(space, limit)
-    local path, number, count = sub(space, 1, -9), sub(space, -8), tonumber(limit)
-    local members = call(
-        'ZRANGEBYLEX', ORDER, '[' .. number, '(' .. number .. '\255', 'LIMIT', 0, count)
-    for _, member in ipairs(members) do
-        local field = sub(member, 17)
-        remove(field, call('HGET', ITEMS, field))
-        drop_versions_of(field, 0)
-    end
-    local low, high = '[' .. path, '(' .. sub(path, 1, -2) .. '\1'
-    if #members == count or drop_versions(low, high, 0, count) == count then
-        return {#members, 1}
-    end
-    call('ZREM', SPACES, space)
-    return {#members, 0}
-end
-
-return CHANGES[ARGV[1]](ARGV[2], ARGV[3])
+return CHANGES[ARGV[1]](ARGV[2])

@@ -1,14 +1,13 @@
 """Items in a Redis or Valkey server, or in a cluster, on the clients of a saver's backend.
 
-A store has ten keys (see `item_rows`) in one slot of a cluster: a change is one script, atomic over
-all namespaces, and a store must fit on one node. A read of several pages sees each page in one
+A store has nine keys (see `item_rows`) in one slot of a cluster: a change is one script, atomic
+over all namespaces, and a store must fit on one node. A read of several pages sees each page in one
 state. Vectors and words are sent to this process and compared here.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,7 +15,7 @@ from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, recor
 from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
 from threadkeep._stores.items.records import ItemRow, Namespace
 from threadkeep._stores.redis import item_rows
-from threadkeep._stores.redis.rows import Word, item_key, pack_number
+from threadkeep._stores.redis.rows import Word, item_key
 from threadkeep._stores.redis.scripts import RedisCommand, call
 from threadkeep._stores.redis.server import Server
 from threadkeep.errors import ConflictError, CorruptionError, ThreadkeepError
@@ -26,40 +25,23 @@ _log = logging.getLogger("threadkeep")
 _Steps: TypeAlias = Generator[Sequence[RedisCommand], Any, T]
 """Calls that are sent together, again and again; gets their answers, and returns a reply."""
 
-_FIELD, _PLACE = (17, -1), (1, 16)  # the parts of a member of the order
 _PAGE = 500  # items that one call reads
 _VECTOR_BYTES = 4 << 20  # of vectors that one call reads
-_NAMESPACES = 200  # that one call looks through
 _SPACES = 1000  # namespaces that one call lists
 _EXPIRED = 5000  # fields of expired items that one call lists
 _REMOVED = 100  # items that one call removes
 
 
 class _Under:
-    """Items under a prefix that are still to be read, in the order of their places.
+    """Members under a prefix, or at a place or later ones, that are still to be read."""
 
-    `numbers` are those of the namespaces, or None until they are known; `after` is the last member
-    that was read; `offset` the number of items to leave out.
-    """
-
-    def __init__(
-        self, prefix: Namespace, after: records.ItemPlace | None = None, offset: int = 0
-    ) -> None:
-        self.prefix = prefix
-        self.numbers = None if prefix else [b""]  # (of all)
-        # (a member of the order at this place is below \xff)
-        self.after = b"" if after is None else b"".join(map(pack_number, after)) + b"\xff"
+    def __init__(self, prefix: Namespace, after: bytes = b"", offset: int = 0) -> None:
+        path = item_rows.path_of(prefix)
+        # (the rest of a member at a place is below \xff)
+        self.low = b"(" + after + b"\xff" if after > path else b"[" + path
+        self.high = b"(" + path + b"\xff"
         self.offset = offset
-
-    def went_on(self, numbers: list[bytes], reply: Sequence[Any], size: int) -> bool:
-        """Remember the last item read in the first namespace; return True if there may be more."""
-        members, _, _, self.offset = reply
-        if len(members) == size:
-            self.after = members[-1]
-            self.numbers = numbers[bisect_right(numbers, self.after[:8]) - 1 :]
-        else:
-            self.numbers = numbers[_NAMESPACES:]
-        return bool(self.numbers)
+        self.has_more = True
 
 
 class AsyncRedisItems(AsyncItemBackend):
@@ -107,12 +89,8 @@ class AsyncRedisItems(AsyncItemBackend):
                 return self._nearest(read)
             case records.FindText():
                 return self._text(read)
-            case records.FindPending():
-                return self._pending(read)
             case records.FindVersions():
                 return self._versions(read)
-            case records.FindEveryVersion():
-                return self._every_version(read)
 
     def _get(self, read: records.GetItems) -> _Steps[list[ItemRow | None]]:
         if not read.keys:
@@ -120,7 +98,7 @@ class AsyncRedisItems(AsyncItemBackend):
         fields = [item_rows.field_of(namespace, key) for namespace, key in read.keys]
         (rows,) = yield [RedisCommand(("HMGET", self._keys["items"], *fields))]
         found = [
-            None if data is None else item_rows.unpack_item(field, data)[0]
+            None if data is None else item_rows.unpack_item(field, data)
             for field, data in zip(fields, rows, strict=True)
         ]
         return [row if row and row.is_there(read.now) else None for row in found]
@@ -128,72 +106,59 @@ class AsyncRedisItems(AsyncItemBackend):
     def _find(self, read: records.FindItems) -> _Steps[list[ItemRow]]:
         offset = 0 if read.where else read.offset
         is_plain = read.now is None and not read.bare
-        under = _Under(read.prefix, read.after, offset if is_plain else 0)
+        after = b"" if read.after is None else item_rows.pack_place(read.after)
+        under = _Under(read.prefix, after, offset if is_plain else 0)
         first = 0 if is_plain else offset
         last = first + read.limit
+        order = "waiting" if read.pending else "order"
         found: list[ItemRow] = []
-        there = True
-        while there and len(found) < last:
+        while under.has_more and len(found) < last:
             size = _PAGE if read.bare else min(last - len(found), _PAGE)
-            there, page = yield from self._page(under, "items", _FIELD, size)
-            for member, data in page:
-                row, _ = _listed(member[16:], data)
+            for member, data in (yield from self._page(under, "items", size, order)):
+                row = _listed(item_rows.field_in(member), data)
                 if row is not None and row.is_there(read.now):
                     found += [] if read.bare and item_rows.has_vectors(data) else [row]
         return found[first:last]
 
-    def _spaces(self, prefix: Namespace) -> _Steps[dict[bytes, int]]:
-        """Return the members of the namespaces of a prefix, and the numbers of their items."""
-        found: dict[bytes, int] = {}
-        path = item_rows.path_of(prefix)
-        low = b"[" + path
-        keys = (self._keys["namespaces"], self._keys["order"])
-        while True:
-            (some,) = yield [call("item_namespaces", keys, (low, b"(" + path + b"\xff", _SPACES))]
-            found.update(zip(some[::2], some[1::2], strict=True))
-            if len(some) < 2 * _SPACES:
-                return found
-            low = b"(" + some[-2]
-
     def _page(
-        self, under: _Under, kind: str, part: tuple[int, int], size: int
-    ) -> _Steps[tuple[bool, list[tuple[bytes, bytes]]]]:
-        """Read the next members and their data; True if there may be more."""
-        keys = [self._keys[name] for name in ("order", kind, "namespaces")]
-        words = (*part, size, under.offset, under.after)
-        reply = None
-        numbers = under.numbers
-        if numbers is None:
-            path = item_rows.path_of(under.prefix)
-            bounds = (b"[" + path, b"(" + path + b"\xff", _NAMESPACES)
-            (reply,) = yield [call("item_page", keys, (*words, "under", *bounds))]
-            if reply is None:
-                numbers = sorted(space[-8:] for space in (yield from self._spaces(under.prefix)))
-            else:
-                numbers = reply[2]
-        if reply is None:
-            (reply,) = yield [call("item_page", keys, (*words, "in", *numbers[:_NAMESPACES]))]
-        there = under.went_on(numbers, reply, size)
-        members, data, *_ = reply
-        return there, [pair for pair in zip(members, data, strict=True) if pair[1] is not None]
+        self, under: _Under, kind: str, size: int, order: str = "order"
+    ) -> _Steps[list[tuple[bytes, bytes]]]:
+        """Read the next members and their data."""
+        keys = (self._keys[order], self._keys[kind])
+        words = (under.low, under.high, under.offset, size)
+        ((members, data),) = yield [call("item_page", keys, words)]
+        under.offset, under.has_more = 0, len(members) == size
+        if members:
+            under.low = b"(" + members[-1]
+        return [pair for pair in zip(members, data, strict=True) if pair[1] is not None]
 
     def _namespaces(self, read: records.FindNamespaces) -> _Steps[list[Namespace]]:
-        spaces = yield from self._spaces(read.prefix)
-        counts = {space[:-9]: count for space, count in spaces.items()}
+        counts: dict[bytes, int] = {}
+        under = _Under(read.prefix)
+        while under.has_more:
+            words = (under.low, under.high, _SPACES)
+            (some,) = yield [call("item_namespaces", (self._keys["order"],), words)]
+            counts.update(zip(some[::2], some[1::2], strict=True))
+            under.has_more = len(some) == 2 * _SPACES
+            if some:
+                under.low = b"[" + some[-2] + b"\1"
         for field in (yield from self._expired(read.now)):
             path, _ = item_rows.split(field)
             if path in counts:
                 counts[path] -= 1
         return [item_rows.namespace_of(path) for path, count in counts.items() if count > 0]
 
-    def _expired(self, now: int | None) -> _Steps[set[bytes]]:
-        """Return the fields of items that have expired."""
-        found: set[bytes] = set()
+    def _expired(
+        self, now: int | None, prefix: Namespace = (), limit: int | None = None
+    ) -> _Steps[dict[bytes, None]]:
+        """Return the fields of items that have expired, about as many as the limit."""
+        found: dict[bytes, None] = {}
+        path = item_rows.path_of(prefix)
         at = 0
-        while now is not None:
+        while now is not None and (limit is None or len(found) < limit):
             words = ("ZRANGEBYSCORE", self._keys["expiring"], "-inf", now, "LIMIT", at, _EXPIRED)
             (some,) = yield [RedisCommand(words)]
-            found.update(some)
+            found.update(dict.fromkeys([field for field in some if field.startswith(path)]))
             if len(some) < _EXPIRED:
                 break
             at += _EXPIRED
@@ -206,15 +171,14 @@ class AsyncRedisItems(AsyncItemBackend):
         expired = yield from self._expired(read.now)
         under = _Under(read.prefix)
         found: list[tuple[bytes, float]] = []
-        there = True
-        while there:
-            there, page = yield from self._page(under, "vectors", _PLACE, size)
+        while under.has_more:
+            page = yield from self._page(under, "vectors", size)
             if page and int(dims) != length // 4:
                 raise other_dims(length // 4, int(dims))
             parts = [
                 (member, data[at : at + length])
                 for member, data in page
-                if member[16:] not in expired
+                if item_rows.field_in(member) not in expired
                 for at in range(0, len(data), length)
             ]
             members, vectors = [member for member, _ in parts], [part for _, part in parts]
@@ -226,11 +190,9 @@ class AsyncRedisItems(AsyncItemBackend):
         expired = yield from self._expired(read.now)
         under = _Under(read.prefix)
         texts: dict[bytes, str] = {}
-        there = True
-        while there:
-            there, page = yield from self._page(under, "words", _PLACE, _PAGE)
-            for member, data in page:
-                if member[16:] not in expired:
+        while under.has_more:
+            for member, data in (yield from self._page(under, "words", _PAGE)):
+                if item_rows.field_in(member) not in expired:
                     texts[member] = data.decode()
         scores = word_scores(list(texts.values()), read.words)
         positive = [(member, score) for member, score in zip(texts, scores, strict=True) if score]
@@ -238,39 +200,25 @@ class AsyncRedisItems(AsyncItemBackend):
 
     def _scored(self, found: Sequence[tuple[bytes, float]]) -> _Steps[list[records.Scored]]:
         """Return the items of these members that are still there."""
-        rows = yield from self._rows([member for member, _ in found])
-        pairs = zip(rows, found, strict=True)
-        return [records.Scored(row, score) for (row, _), (_, score) in pairs if row is not None]
-
-    def _rows(self, members: Sequence[bytes]) -> _Steps[list[tuple[ItemRow | None, str | None]]]:
-        """Return the items of these members, and their pending fields."""
-        if not members:
+        if not found:
             return []
-        fields = [member[16:] for member in members]
+        fields = [item_rows.field_in(member) for member, _ in found]
         (rows,) = yield [RedisCommand(("HMGET", self._keys["items"], *fields))]
-        return [
-            (None, None)
-            if data is None or data[:16] != member[:16]  # deleted, and perhaps put again
-            else _listed(member[16:], data)
-            for member, data in zip(members, rows, strict=True)
+        pairs = [
+            (_listed(field, data), score)
+            for field, data, (member, score) in zip(fields, rows, found, strict=True)
+            if data is not None and item_rows.is_at(member, data)  # (else it was deleted since)
         ]
+        return [records.Scored(row, score) for row, score in pairs if row is not None]
 
-    def _pending(self, read: records.FindPending) -> _Steps[list[tuple[ItemRow, str]]]:
-        low = b"-" if read.after is None else b"(" + _Under((), read.after).after
-        words = ("ZRANGEBYLEX", self._keys["waiting"], low, "+", "LIMIT", 0, read.limit)
-        (members,) = yield [RedisCommand(words)]
-        rows = yield from self._rows(members)
-        return [(row, fields) for row, fields in rows if row is not None and fields is not None]
-
-    def _versions(self, read: records.FindVersions) -> _Steps[list[records.VersionRow]]:
-        field = item_rows.field_of(read.namespace, read.key)
-        high, low = b"(" + field + b"\1", b"[" + field + b"\0"
-        (members,) = yield [RedisCommand(("ZREVRANGEBYLEX", self._keys["versions"], high, low))]
-        return [item_rows.unpack_version(member[len(field) + 1 :]) for member in members]
-
-    def _every_version(self, read: records.FindEveryVersion) -> _Steps[list[records.StoredVersion]]:
-        low = b"-" if read.after is None else b"(" + read.after
-        words = ("ZRANGEBYLEX", self._keys["versions"], low, "+", "LIMIT", 0, read.limit)
+    def _versions(self, read: records.FindVersions) -> _Steps[list[records.StoredVersion]]:
+        low, high = b"-", b"+"
+        if read.item is not None:
+            field = item_rows.field_of(*read.item)
+            low, high = b"[" + field + b"\0", b"(" + field + b"\1"
+        if read.after is not None:
+            low = b"(" + item_rows.version_member(*read.after)
+        words = ("ZRANGEBYLEX", self._keys["versions"], low, high, "LIMIT", 0, read.limit)
         (members,) = yield [RedisCommand(words)]
         return [item_rows.unpack_stored(member) for member in members]
 
@@ -322,52 +270,41 @@ class AsyncRedisItems(AsyncItemBackend):
 
     async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         """See `ItemBackend.sweep`. Works by hundreds of items, so others are served in between."""
-        if prefix:
-            return await self._sweep_under(now, limit, prefix)
-        removed = 0
         with self._server.mapped_errors():
-            while removed < limit:
-                size = min(limit - removed, _REMOVED)
-                (some,) = await self._server.sent([self._change("sweep", now, size)])
-                removed += some
-                if some < size:
-                    break
-        return removed
-
-    async def _sweep_under(self, now: int, limit: int, prefix: Namespace) -> int:
-        path = item_rows.path_of(prefix)
-        removed = 0
-        with self._server.mapped_errors():
-            (expired,) = await self._together([self._expired(now)])
-            fields = [field for field in expired if field.startswith(path)][:limit]
-            for at in range(0, len(fields), _REMOVED):
-                some = self._change("expire", now, *fields[at : at + _REMOVED])
-                removed += (await self._server.sent([some]))[0]
-        return removed
+            (expired,) = await self._together([self._expired(now, prefix, limit)])
+            return await self._removed([*expired][:limit], now)
 
     async def erase(self, prefix: Namespace) -> int:
         """See `ItemBackend.erase`. Works by hundreds of items, so others are served in between."""
-        removed = 0
+        under, removed = _Under(prefix), 0
         with self._server.mapped_errors():
-            (found,) = await self._together([self._spaces(prefix)])
-            spaces = list(found)
-            while spaces:
-                some, spaces = spaces[:_REMOVED], spaces[_REMOVED:]
-                calls = [self._change("erase", space, _REMOVED) for space in some]
-                for space, (count, is_left) in zip(
-                    some, await self._server.sent(calls), strict=True
-                ):
-                    removed += count
-                    if is_left:
-                        spaces.append(space)
+            while members := await self._members("order", under):
+                removed += await self._removed([*map(item_rows.field_in, members)], "")
+                under.low = b"(" + members[-1]
+            under = _Under(prefix)
+            while members := await self._members("versions", under):
+                await self._server.sent([RedisCommand(("ZREM", self._keys["versions"], *members))])
+        return removed
+
+    async def _members(self, kind: str, under: _Under) -> list[bytes]:
+        words = ("ZRANGEBYLEX", self._keys[kind], under.low, under.high, "LIMIT", 0, _REMOVED)
+        found: list[bytes]
+        (found,) = await self._server.sent([RedisCommand(words)])
+        return found
+
+    async def _removed(self, fields: Sequence[bytes], now: Word) -> int:
+        removed = 0
+        for at in range(0, len(fields), _REMOVED):
+            some = self._change("remove", now, *fields[at : at + _REMOVED])
+            removed += (await self._server.sent([some]))[0]
         return removed
 
 
-def _listed(field: bytes, data: bytes) -> tuple[ItemRow | None, str | None]:
-    """Return an item and its pending fields; None twice for a damaged row, which is logged."""
+def _listed(field: bytes, data: bytes) -> ItemRow | None:
+    """Return an item; None for a damaged row, which is logged."""
     try:
         return item_rows.unpack_item(field, data)
     except CorruptionError as error:
         path, key = item_rows.split(field)
         _log.warning("An item is left out of a listing: %r in %r. %s", key, path, error.message)
-        return None, None
+        return None

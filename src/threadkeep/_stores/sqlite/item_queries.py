@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from threadkeep._stores.items.filters import nearest
 from threadkeep._stores.items.records import (
     Condition,
-    FindEveryVersion,
     FindItems,
     FindNamespaces,
     FindNearest,
     FindText,
+    FindVersions,
     GetItems,
     ItemRow,
     Namespace,
     Scored,
     StoredVersion,
+    VectorMetric,
     VersionRow,
 )
 
-_log = logging.getLogger("threadkeep")
-
 _COLUMNS = (
-    "n.path, i.key, i.value, i.created, i.updated, i.version, i.ns, i.number, i.ttl, i.expires"
+    "i.path, i.key, i.value, i.created, i.updated, i.version, i.ttl, i.expires, i.pending, i.number"
 )
-GET = f"SELECT {_COLUMNS} FROM tk_namespaces n JOIN tk_items i ON i.ns = n.number"
+_GET = f"SELECT {_COLUMNS} FROM tk_items i WHERE i.path = ? AND i.key = ?"
 _GET_MANY = f"""
-SELECT {_COLUMNS} FROM json_each(?) j
-CROSS JOIN tk_namespaces n ON n.path = json_extract(j.value, '$[0]')
-CROSS JOIN tk_items i ON i.ns = n.number AND i.key = json_extract(j.value, '$[1]')
+SELECT {_COLUMNS} FROM json_each(?) j CROSS JOIN tk_items i
+    ON i.path = json_extract(j.value, '$[0]') AND i.key = json_extract(j.value, '$[1]')
 """
-UNDER = "i.ns IN (SELECT number FROM tk_namespaces WHERE path >= ? AND path < ?)"
-_BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.ns = i.ns AND v.item = i.number)"
+_UNDER = "i.path >= ? AND i.path < ?"
+_BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.item = i.number)"
 _ALIVE = "(i.expires IS NULL OR i.expires > ?)"
 _OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_DISTANCES = {"cosine": "1 - vec_distance_cosine", "l2": "-vec_distance_L2"}
 
 
 def path_of(namespace: Namespace) -> str:
@@ -53,70 +52,74 @@ def bounds_of(prefix: Namespace) -> tuple[str, str | bytes]:
     return path, (path[:-1] + "/" if path else b"")  # (/ is behind the period, bytes behind all)
 
 
-def row_of(row: Sequence[Any]) -> ItemRow:
+def _namespace_of(path: Any) -> Namespace:
+    return tuple(path[:-1].split(".")) if type(path) is str else (ascii(path),)
+
+
+def _row_of(row: Sequence[Any]) -> ItemRow:
     """Return the item of a row of `_COLUMNS`."""
-    path, key, value, created, updated, version, ns, number, ttl, expires = row[:10]
-    namespace = tuple(path[:-1].split(".")) if type(path) is str else (ascii(path),)
-    return ItemRow(namespace, key, value, created, updated, version, (ns, number), ttl, expires)
+    path, key, value, created, updated, version, *ends = row[:9]
+    return ItemRow(_namespace_of(path), key, value, created, updated, version, (path, key), *ends)
 
 
 def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
     """Answer `GetItems`."""
     keys = [(path_of(namespace), key) for namespace, key in read.keys]
     if len(keys) == 1 or any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
-        query = f"{GET} WHERE n.path = ? AND i.key = ?"
-        found = [db.execute(query, key).fetchone() for key in keys]
+        found = [db.execute(_GET, key).fetchone() for key in keys]
     else:
         rows = db.execute(_GET_MANY, (json.dumps(keys, ensure_ascii=False),))
         by_key = {(row[0], row[1]): row for row in rows}
         found = [by_key.get(key) for key in keys]
-    items = [None if row is None else row_of(row) for row in found]
+    items = [None if row is None else _row_of(row) for row in found]
     return [row if row and row.is_there(read.now) else None for row in items]
 
 
-_BEHIND = "(i.ns, i.number) > (?, ?)"
-_FIND = f"""
-SELECT {_COLUMNS} FROM tk_items i CROSS JOIN tk_namespaces n ON n.number = i.ns {{where}}
-ORDER BY i.ns, i.number LIMIT ? OFFSET ?
-"""
 # (sorts without the values)
-_FIND_NEWEST = f"""
-SELECT {_COLUMNS} FROM (
-    SELECT i.number AS item FROM tk_items i {{where}}
-    ORDER BY i.updated DESC, i.version DESC LIMIT ? OFFSET ?) f
-CROSS JOIN tk_items i ON i.number = f.item CROSS JOIN tk_namespaces n ON n.number = i.ns
-ORDER BY i.updated DESC, i.version DESC
+_CHOSEN = f"""
+SELECT {_COLUMNS}, f.score FROM ({{chosen}}) f CROSS JOIN tk_items i ON i.number = f.item
+ORDER BY {{order}}
 """
+_IN_PLACE, _NEWEST = "i.path, i.key", "i.updated DESC, i.version DESC"
+_BEST = "f.score DESC, i.path, i.key"
 
 
 def find_items(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
     """Answer `FindItems`."""
-    tests, values = _under(read.prefix)
+    where, values = _where(read)
     if read.after is not None:
-        tests.append("(i.updated, i.version) < (?, ?)" if read.newest else _BEHIND)
+        where += f" AND ({'i.updated, i.version' if read.newest else 'i.path, i.key'})"
+        where += f" {'<' if read.newest else '>'} (?, ?)"
         values += read.after
     if read.bare:
-        tests.append(_BARE)
-    _narrow(read.where, read.now, tests, values)
-    where = f"WHERE {' AND '.join(tests)}" if tests else ""
-    text = _FIND_NEWEST if read.newest else _FIND
-    query = text.replace("{where}", where)
+        where += f" AND {_BARE}"
+    if read.pending:
+        where += " AND i.pending IS NOT NULL"
+    order = _NEWEST if read.newest else _IN_PLACE
+    chosen = f"""
+        SELECT i.number AS item, 0 AS score FROM tk_items i {where}
+        ORDER BY {order} LIMIT ? OFFSET ?"""
+    query = _CHOSEN.format(chosen=chosen, order=order)
     values += (read.limit, 0 if read.where else read.offset)
-    return [row_of(row) for row in db.execute(query, values)]
+    return [_row_of(row) for row in db.execute(query, values)]
 
 
-def _narrow(
-    where: Iterable[Condition], now: int | None, tests: list[str], values: list[Any]
-) -> None:
-    """Add the conditions of a read and their values."""
-    if now is not None:
+def _where(read: FindItems | FindNearest | FindText) -> tuple[str, list[Any]]:
+    """Return the conditions of a read, and their values."""
+    tests = ["TRUE"]
+    values: list[Any] = []
+    if read.prefix:
+        tests.append(_UNDER)
+        values += bounds_of(read.prefix)
+    if read.now is not None:
         tests.append(_ALIVE)
-        values.append(now)
-    for one in where:
+        values.append(read.now)
+    for one in read.where:
         path = _json_path(one.path)
         if path is not None:
             tests.append(_test(one))
             values += (path, one.value) if one.operator == "$eq" else (path, path, one.value)
+    return f"WHERE {' AND '.join(tests)}", values
 
 
 def _test(one: Condition) -> str:
@@ -137,79 +140,91 @@ def _json_path(path: Iterable[str]) -> str | None:
     return "$" + "".join([f'."{label}"' for label in labels])
 
 
+# Steps from each path to the next one by the index.
+_NAMESPACES = f"""
+WITH RECURSIVE n (path) AS (
+    SELECT min(path) FROM tk_items WHERE path >= ?1 AND path < ?2
+    UNION ALL
+    SELECT (SELECT min(path) FROM tk_items WHERE path > n.path AND path < ?2) FROM n
+    WHERE n.path IS NOT NULL)
+SELECT n.path FROM n WHERE n.path IS NOT NULL AND (
+    ?3 IS NULL OR EXISTS (SELECT 1 FROM tk_items i WHERE i.path = n.path
+        AND {_ALIVE.replace("?", "?3")}))
+"""
+
+
 def find_namespaces(db: sqlite3.Connection, read: FindNamespaces) -> list[Namespace]:
     """Answer `FindNamespaces`."""
-    alive = f"AND {_ALIVE}" if read.now is not None else ""
+    rows = db.execute(_NAMESPACES, (*bounds_of(read.prefix), read.now))
+    return [_namespace_of(path) for (path,) in rows if type(path) is str]
+
+
+def find_versions(db: sqlite3.Connection, read: FindVersions) -> list[StoredVersion]:
+    """Answer `FindVersions`."""
+    tests = ["TRUE"]
+    values: list[Any] = []
+    if read.item is not None:
+        tests.append("path = ? AND key = ?")
+        values += (path_of(read.item[0]), read.item[1])
+    if read.after is not None:
+        namespace, key, row = read.after
+        tests.append("(path, key, version) > (?, ?, ?)")
+        values += (path_of(namespace), key, row.version)
     query = f"""
-        SELECT path FROM tk_namespaces n WHERE path >= ? AND path < ?
-            AND EXISTS (SELECT 1 FROM tk_items i WHERE i.ns = n.number {alive})"""
-    values = (*bounds_of(read.prefix), *(() if read.now is None else (read.now,)))
-    paths = [path for (path,) in db.execute(query, values) if type(path) is str]
-    return [tuple(path[:-1].split(".")) for path in paths]
-
-
-def every_version(db: sqlite3.Connection, read: FindEveryVersion) -> list[StoredVersion]:
-    """Answer `FindEveryVersion`."""
-    query = """
-        SELECT n.path, v.ns, v.key, v.version, v.updated, v.replaced, v.deleted, v.patch
-        FROM tk_item_versions v JOIN tk_namespaces n ON n.number = v.ns
-        WHERE (v.ns, v.key, v.version) > (?, ?, ?) ORDER BY v.ns, v.key, v.version LIMIT ?"""
-    rows = db.execute(query, (*(read.after or (0, "", 0)), read.limit))
+        SELECT path, key, version, updated, replaced, deleted, patch FROM tk_item_versions
+        WHERE {" AND ".join(tests)} ORDER BY path, key, version LIMIT ?"""
     return [
         StoredVersion(
-            tuple(path[:-1].split(".")),
-            key,
-            VersionRow(version, updated, replaced, bool(deleted), patch),
-            (ns, key, version),
+            _namespace_of(path), key, VersionRow(version, updated, replaced, bool(deleted), patch)
         )
-        for path, ns, key, version, updated, replaced, deleted, patch in rows
+        for path, key, version, updated, replaced, deleted, patch in db.execute(
+            query, (*values, read.limit)
+        )
     ]
 
 
-def vectors_under(read: FindNearest) -> tuple[str, list[Any]]:
-    """Return the part of a query that names the vectors, and its values."""
-    tests, values = _under(read.prefix)
-    tests.append(_IS_VECTOR)
+# -- searches ----------------------------------------------------------------------------
+
+
+def find_nearest(db: sqlite3.Connection, read: FindNearest, metric: VectorMetric) -> list[Scored]:
+    """Answer `FindNearest`."""
+    where, values = _where(read)
+    source = f"FROM tk_item_vectors v JOIN tk_items i ON i.number = v.item {where} AND {_IS_VECTOR}"
     values.append(len(read.vector))
-    _narrow(read.where, read.now, tests, values)
-    joined = bool(read.where) or read.now is not None
-    source = "FROM tk_item_vectors v"
-    if joined:
-        source += " JOIN tk_items i ON i.number = v.item"
-    where = f" WHERE {' AND '.join(tests)}" if tests else ""
-    return source + (where if joined else where.replace("i.ns", "v.ns")), values
+    distance = _DISTANCES.get(metric)
+    if distance is not None and has_vec(db):
+        chosen = f"""
+            SELECT v.item, max(coalesce({distance}(v.vector, ?), 0.0)) AS score {source}
+            GROUP BY v.item ORDER BY score DESC, i.path, i.key LIMIT ?"""
+        return _scored(db, chosen, (read.vector, *values, read.limit))
+    rows = db.execute(f"SELECT i.path, i.key, v.item, v.vector {source}", values).fetchall()
+    places = [tuple(row[:3]) for row in rows]
+    found = nearest(metric, places, [row[3] for row in rows], read.vector, read.limit)
+    query = f"SELECT {_COLUMNS} FROM tk_items i WHERE i.number = ?"
+    return [
+        Scored(_row_of(db.execute(query, place[2:]).fetchone()), score) for place, score in found
+    ]
 
 
 _IS_VECTOR = """typeof(v.vector) = 'blob' AND length(v.vector) = ?
-    AND typeof(v.ns) = 'integer' AND typeof(v.item) = 'integer'"""
-
-
-def _under(prefix: Namespace) -> tuple[list[str], list[Any]]:
-    return ([UNDER], list(bounds_of(prefix))) if prefix else ([], [])
+    AND typeof(i.path) = 'text' AND typeof(i.key) = 'text'"""
 
 
 def find_text(db: sqlite3.Connection, read: FindText) -> list[Scored]:
     """Answer `FindText`."""
-    tests, values = _under(read.prefix)
-    _narrow(read.where, read.now, tests, values)
+    where, values = _where(read)
     words = " OR ".join([f'"{word}"' for word in read.words])
-    where = "".join([f" AND {test}" for test in tests])
-    query = f"""
-        SELECT i.number, -rank FROM tk_item_words w JOIN tk_items i ON i.number = w.rowid
-        WHERE tk_item_words MATCH ?{where} ORDER BY rank, i.ns, i.number LIMIT ?"""
-    found = db.execute(query, (words, *values, read.limit)).fetchall()
-    return scored_items(db, [item for item, _ in found], [score for _, score in found])
+    chosen = f"""
+        SELECT i.number AS item, -rank AS score
+        FROM tk_item_words w JOIN tk_items i ON i.number = w.rowid
+        {where} AND tk_item_words MATCH ? ORDER BY rank, i.path, i.key LIMIT ?"""
+    return _scored(db, chosen, (*values, words, read.limit))
 
 
-def scored_items(
-    db: sqlite3.Connection, items: Sequence[int], scores: Iterable[float]
-) -> list[Scored]:
-    """Return items by their numbers, with their scores. Missing items are left out."""
-    query = f"{GET} WHERE i.number = ?"
-    rows = [db.execute(query, (item,)).fetchone() for item in items]
-    if None in rows:
-        _log.warning("Vectors or words of items that are not there: %d.", rows.count(None))
-    return [Scored(row_of(row), score) for row, score in zip(rows, scores, strict=True) if row]
+def _scored(db: sqlite3.Connection, chosen: str, values: Sequence[Any]) -> list[Scored]:
+    """Return the items whose numbers and scores a query chooses."""
+    query = _CHOSEN.format(chosen=chosen, order=_BEST)
+    return [Scored(_row_of(row), row[-1]) for row in db.execute(query, values)]
 
 
 def has_vec(db: sqlite3.Connection) -> bool:

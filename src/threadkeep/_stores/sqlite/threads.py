@@ -229,7 +229,7 @@ WITH RECURSIVE ends (first, last) AS (SELECT min(number), max(number) FROM tk_it
         WHERE at + max((last - first) / :count, 1) <= last)
 SELECT avg(
     length(CAST(i.value AS BLOB))
-    + (SELECT total(length(patch)) FROM tk_item_versions v WHERE v.ns = i.ns AND v.key = i.key))
+    + (SELECT total(length(patch)) FROM tk_item_versions v WHERE v.path = i.path AND v.key = i.key))
 FROM spread CROSS JOIN tk_items i
 WHERE i.number = (SELECT number FROM tk_items WHERE number >= at ORDER BY number LIMIT 1)
 """

@@ -40,7 +40,7 @@ FROM pg_class c
 WHERE c.relnamespace = to_regnamespace({literal}) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
     AND c.relname IN (
         'checkpoints', 'migrations', 'segments', 'thread_labels', 'threads', 'writes',
-        'store_items', 'store_namespaces', 'store_item_versions', 'store_item_vectors')
+        'store_items', 'store_item_versions', 'store_item_vectors')
 """
 _BUSY = "TK007"  # our own error code
 # One statement, so that lock, check and change are one transaction, also in a program's pipeline
