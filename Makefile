@@ -85,8 +85,9 @@ format: ## Put the code into the house style
 # The servers of each comparison: threadkeep on Redis is compared with LangGraph on PostgreSQL.
 servers_postgres := postgres
 servers_redis := redis,postgres
+servers_mysql := mysql,postgres
 
-bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres|redis SUITE=threads|short ARGS='--quick'
+bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres|redis|mysql SUITE=threads|short ARGS='--quick'
 	@scripts/setup bench
 	@$(if $(servers_$(BACKEND)),scripts/services --only $(servers_$(BACKEND))) $(python) -m bench \
 		$(if $(BACKEND),--backend '$(BACKEND)') $(if $(SUITE),--suite '$(SUITE)') $(if $(DATA),--data '$(DATA)') $(ARGS)

@@ -30,6 +30,7 @@ BACKENDS = {
     "sqlite": (savers.ON_SQLITE, measured.ON_SQLITE),
     "postgres": (savers.ON_POSTGRES, measured.ON_SERVER),
     "redis": (savers.ON_REDIS, measured.ON_SERVER),
+    "mysql": (savers.ON_MYSQL, measured.ON_SERVER),
 }
 WIDTH = 130  # of the tables in a file or a pipe
 

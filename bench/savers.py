@@ -26,7 +26,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 import threadkeep
-from bench import postgres, redis
+from bench import mysql, postgres, redis
 from bench.floor import ReferenceSaver
 from bench.opening import Opened, OpenedAsync, ready, ready_async
 from bench.servers import Server
@@ -68,6 +68,7 @@ class Store(NamedTuple):
 
 FILE = Store(settled_bytes, bytes_on_disk, remove)
 DATABASE = Store(postgres.size, postgres.size, postgres.drop, postgres.server)
+SCHEMA = Store(mysql.size, mysql.size, mysql.drop, mysql.server)
 PREFIX = Store(redis.size, redis.size, redis.drop, redis.server)
 
 
@@ -244,6 +245,14 @@ KINDS = {
             open_async=redis.ours_async,
         ),
         Kind(
+            "mysql",
+            "threadkeep MySQL",
+            mysql.ours,
+            store=SCHEMA,
+            quick=True,
+            open_async=mysql.ours_async,
+        ),
+        Kind(
             "lg-pg",
             "LangGraph PostgresSaver, pooled",
             postgres.official,
@@ -254,8 +263,9 @@ KINDS = {
 }
 
 
-OURS = ("memory", "normal", "full", "pg", "pg-pool", "redis")
+OURS = ("memory", "normal", "full", "pg", "pg-pool", "redis", "mysql")
 ON_SQLITE = tuple(key for key, kind in KINDS.items() if kind.store in {None, FILE})
 ON_POSTGRES = ("floor", "pg", "lg-pg")
 # LangGraph's saver for Redis needs modules; the comparison is with its own saver for many machines.
 ON_REDIS = ("floor", "redis", "lg-pg")
+ON_MYSQL = ("floor", "mysql", "lg-pg")

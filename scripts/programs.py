@@ -233,6 +233,16 @@ def installed_pgbouncer() -> str:
     return system_program("pgbouncer")
 
 
+def mariadb() -> str:
+    """The program mariadbd, or None."""
+    named = os.environ.get("TK_TEST_MYSQL_BIN")
+    if named is not None:
+        return named
+    if not system_program("mariadbd"):
+        apt_install("mariadb-server")
+    return system_program("mariadbd")
+
+
 def new_redis() -> str:
     """A Redis or Valkey of version 7 or newer, or None."""
     named = os.environ.get("TK_TEST_REDIS_NEW_BIN")

@@ -17,8 +17,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from programs import ServiceError, identity, own
+from programs import ServiceError, identity, own, system_program
 
 PATIENCE = 60.0  # seconds for a server to answer: the machine may be busy
 
@@ -222,4 +223,70 @@ def is_redis(port: int, pid: int) -> bool:
             connection.sendall(b"INFO server\r\n")
             return f"process_id:{pid}\r\n".encode() in connection.recv(1 << 16)
     except OSError:
+        return False
+
+
+# Its data is discarded, so there is little log. (A test of a killed client needs no more.)
+MYSQL_OPTIONS = (
+    *("--bind-address=127.0.0.1", "--skip-name-resolve", "--max-connections=400"),
+    *("--innodb-log-file-size=32M", "--innodb-buffer-pool-size=256M"),
+)
+
+
+def start_mysql(
+    program: str,
+    folder: Path,
+    user: int | None,
+    settings: tuple[str, ...],
+    stack: ExitStack,
+    interrupt: Interrupt,
+) -> str:
+    data = folder / "mysql"
+    data.mkdir(mode=0o700)
+    own(user, data)
+    own_files = [f"--datadir={data}", f"--socket={data / 'socket'}", f"--pid-file={data / 'pid'}"]
+    made = subprocess.run(
+        [
+            *(system_program("mariadb-install-db"), "--no-defaults", own_files[0]),
+            *("--auth-root-authentication-method=normal", "--skip-test-db"),
+        ],
+        **identity(user),
+        cwd="/",
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if made.returncode:
+        raise ServiceError(f"mariadb-install-db failed:\n{made.stdout}")
+    server = Server("MariaDB", folder / "mysql.log", signal.SIGTERM)
+    stack.callback(server.stop)
+    port = server.start(
+        lambda port: [
+            *(program, "--no-defaults", *own_files, f"--port={port}", *MYSQL_OPTIONS, *settings)
+        ],
+        lambda port, _pid: is_mysql(port, data),
+        user,
+        interrupt,
+    )
+    with mysql(port) as db, db.cursor() as cursor:
+        cursor.execute("CREATE DATABASE threadkeep")
+    return f"mysql://root@127.0.0.1:{port}/threadkeep"
+
+
+def mysql(port: int) -> Any:
+    import pymysql  # noqa: PLC0415  missing if only other servers are needed
+
+    return pymysql.connect(host="127.0.0.1", port=port, user="root", connect_timeout=5)
+
+
+def is_mysql(port: int, data: Path) -> bool:
+    """Return True if our server answers, not another that was given the port in between."""
+    import pymysql  # noqa: PLC0415
+
+    try:
+        with mysql(port) as db, db.cursor() as cursor:
+            cursor.execute("SELECT @@datadir")
+            return Path(cursor.fetchone()[0]) == data
+    except pymysql.err.Error:
         return False

@@ -1,6 +1,6 @@
 """Run a command with real database servers, and stop them at the end.
 
-    scripts/services [--quick] [--only postgres,redis] COMMAND ARG...
+    scripts/services [--quick] [--only postgres,redis,mysql] COMMAND ARG...
 
 A server that its variable names is used and left alone; the others are started for this run
 alone, on 127.0.0.1, with fresh data that is removed at the end. The command finds:
@@ -15,6 +15,8 @@ TK_TEST_FOLDER          a folder that this uid can reach, removed at the end; a 
 TK_TEST_REDIS           URL of a Redis
 TK_TEST_REDIS_BIN       folder of redis-server and redis-cli, or ""
 TK_TEST_REDIS_NEW_BIN   a redis-server or valkey-server, the program, of version 7 or newer, or ""
+TK_TEST_MYSQL           URL of a database of a MySQL or MariaDB; tests make others beside it
+TK_TEST_MYSQL_BIN       mariadbd, the program, for tests with a server of their own, or ""
 TK_TEST_PGBOUNCER_BIN   pgbouncer, the program, or ""
 
 `--quick` is for tests, and never for measurements: our PostgreSQL does not wait for the disk (what
@@ -36,6 +38,7 @@ from typing import NamedTuple
 
 from programs import (
     ServiceError,
+    mariadb,
     memory_folder,
     new_redis,
     note,
@@ -45,10 +48,11 @@ from programs import (
     redis_programs,
     run_folder,
 )
-from servers import Interrupt, start_postgres, start_redis
+from servers import Interrupt, start_mysql, start_postgres, start_redis
 
-NAMES = ("postgres", "redis")
+NAMES = ("postgres", "redis", "mysql")
 HASTY = ("fsync=off", "full_page_writes=off")
+HASTY_MYSQL = ("--innodb-flush-log-at-trx-commit=2", "--innodb-doublewrite=0")
 
 
 class Asked(NamedTuple):
@@ -84,6 +88,9 @@ def provide(
         given |= provide_postgres(folder, user, settings, stack, interrupt)
     if "redis" in asked.only:
         given |= provide_redis(folder, stack, interrupt)
+    if "mysql" in asked.only:
+        settings = HASTY_MYSQL if asked.quick else ()
+        given |= provide_mysql(folder, user, settings, stack, interrupt)
     return given
 
 
@@ -130,6 +137,25 @@ def provide_redis(folder: Path, stack: ExitStack, interrupt: Interrupt) -> dict[
         "TK_TEST_REDIS_BIN": str(programs or ""),
         "TK_TEST_REDIS_NEW_BIN": newer,
     }
+
+
+def provide_mysql(
+    folder: Path,
+    user: int | None,
+    settings: tuple[str, ...],
+    stack: ExitStack,
+    interrupt: Interrupt,
+) -> dict[str, str]:
+    url, program = os.environ.get("TK_TEST_MYSQL", ""), mariadb()
+    interrupt.check()
+    if not url and not program:
+        raise ServiceError(
+            "no MariaDB: install mariadb-server, "
+            "or name a server with TK_TEST_MYSQL=mysql://user@host:port/database"
+        )
+    if not url:
+        url = start_mysql(program, folder, user, settings, stack, interrupt)
+    return {"TK_TEST_MYSQL": url, "TK_TEST_MYSQL_BIN": program}
 
 
 def main(arguments: list[str]) -> int:

@@ -30,6 +30,7 @@ BACKENDS = {
     "sqlite": (("floor", "lg-full", "full", "normal"), tuple(PARTS)),
     "postgres": (("floor", "lg-pg", "pg", "pg-pool"), ("runs", "sync", "cold", "fresh", "bytes")),
     "redis": (("floor", "lg-pg", "redis"), ("runs", "sync", "cold")),
+    "mysql": (("floor", "lg-pg", "mysql"), ("runs", "sync", "cold")),
     "memory": (("floor", "lg-memory", "memory"), ("runs", "sync", "calls")),
 }
 

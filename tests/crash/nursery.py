@@ -113,7 +113,7 @@ def converse(url: str, seed: int) -> None:
 
 def warm_up() -> None:
     """Import modules that are imported at their first use: once, not in every child."""
-    for backend in ("sqlite", "postgres", "redis"):
+    for backend in ("sqlite", "postgres", "redis", "mysql"):
         importlib.import_module(f"threadkeep._stores.{backend}")
     with MemorySaver() as saver:
         talking = graph(saver, random.Random(0))

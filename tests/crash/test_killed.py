@@ -12,9 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kit import redis as redis_kit
+from kit import backends
 from kit.forked import python
-from kit.postgres import url_for
 from kit.selection import SEED, some
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -22,7 +21,12 @@ from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, digest
 from threadkeep import Retention, open_saver
 from threadkeep.savers.saver import Saver
 
-KILLS = {"sqlite": some(10, 180), "postgres": some(6, 60), "redis": some(6, 40)}
+KILLS = {
+    "sqlite": some(10, 180),
+    "postgres": some(6, 60),
+    "redis": some(6, 40),
+    "mysql": some(4, 40),
+}
 KILLS_A_STORE = some(6, 20)
 ROOT = Path(__file__).parents[2]
 
@@ -99,11 +103,9 @@ def head(saver: Saver, thread: str) -> str:
 
 def url_of(store: str, number: int, folder: Path) -> str:
     """A store of its own for each number."""
-    if store == "postgres":
-        return url_for(folder / str(number))
-    if store == "redis":
-        return redis_kit.url_for(folder / str(number))
-    return f"sqlite:///{folder / str(number)}.db"
+    own = folder / str(number)
+    own.mkdir(exist_ok=True)
+    return backends.url_of(store, own)
 
 
 def kills(

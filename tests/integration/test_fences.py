@@ -478,7 +478,7 @@ def finish_process(process: subprocess.Popen[str]) -> Any:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("store", SHARED)
+@pytest.mark.parametrize("store", [*SHARED, "mysql"])
 def test_of_two_processes_the_second_is_refused(store: str, tmp_path: Path) -> None:
     with open_backend(store, tmp_path, conflicts="raise") as saver:
         _race(saver, url_of(store, tmp_path))

@@ -29,8 +29,10 @@ class Repeated:
 
     def __init__(self, saver: Any) -> None:
         self.between: Callable[[], object] = int
-        for face in (saver.backend.face, saver.backend.asynchronous):
-            face.retried = partial(self._repeat, face.count_retry)
+        backend = saver.backend
+        for face in (getattr(backend, "face", backend), backend.asynchronous):
+            if face is not None:
+                face.retried = partial(self._repeat, face.count_retry)
 
     async def _repeat(
         self, count: Callable[[], None], call: Callable[[], Awaitable[Any]], *_: object
@@ -41,7 +43,7 @@ class Repeated:
         return await call()
 
 
-@pytest.fixture(params=["postgres", "redis"])
+@pytest.fixture(params=["postgres", "redis", "mysql"])
 def savers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A saver whose requests are repeated, and one of another process."""
     with (

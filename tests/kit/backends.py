@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import threadkeep
+from kit import mysql
 from kit import redis as redis_kit
 from kit.postgres import url_for
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BACKENDS = ("memory", "sqlite", "postgres", "redis")
+SAVERS = (*BACKENDS, "mysql")
 
 
 SHARED = ("sqlite", "postgres", "redis")
@@ -24,6 +26,8 @@ def url_of(name: str, folder: Path) -> str:
         return url_for(folder)
     if name == "redis":
         return redis_kit.url_for(folder)
+    if name == "mysql":
+        return mysql.url_for(folder)
     return f"sqlite:///{folder / 'threads.db'}"
 
 

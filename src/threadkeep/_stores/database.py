@@ -76,13 +76,18 @@ class Database(_Commits, Backend):
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Make each change. See `Backend.commit_many`."""
-        moves = plain_moves(self.heads, changes)
+        moves, retries = plain_moves(self.heads, changes), self.retries
         made = self.make(moves) if moves else []
         if moves and None not in made:
             self.heads.keep(cast("list[Head]", made))
             return [None] * len(changes)
-        tried = [*zip(moves, made, strict=True)]
-        steps = committing(self.heads, changes, tried, shares_heaps=self.shares_heaps)
+        steps = committing(
+            self.heads,
+            changes,
+            [*zip(moves, made, strict=True)],
+            shares_heaps=self.shares_heaps,
+            has_lost=lambda: self.retries != retries,
+        )
         refusals, known = carried_out(steps, self._answer)
         self.heads.keep(known)
         return refusals

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from threadkeep._core.texts import is_public, shown_url
 from threadkeep._stores.external import extra
 from threadkeep._stores.memory import MemoryOptions
+from threadkeep._stores.mysql import MysqlOptions
 from threadkeep._stores.options import check, described, from_environment, from_url
 from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.redis import RedisOptions
@@ -80,13 +81,14 @@ DATABASES = {
         ),
         ("redis://host:6379/0", "redis+cluster://host:6379"),
     ),
+    "mysql": DatabaseKind("MySQL", ("mysql", "mariadb"), ("mysql://user:password@host/database",)),
     "memory": DatabaseKind("Memory", ("memory",), ("memory://",), in_process=True),
 }
 PLAIN = "sqlite"
 """Database of a path, which has no scheme."""
 
 
-class DatabaseOptions(SqliteOptions, PostgresOptions, RedisOptions, total=False):
+class DatabaseOptions(SqliteOptions, PostgresOptions, RedisOptions, MysqlOptions, total=False):
     """Options of all databases, for editors and type checkers."""
 
 

@@ -12,10 +12,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, TypeVar, get_type_hints
 from urllib.parse import unquote
 
 from threadkeep._core.texts import is_public
+from threadkeep._core.validation import is_count, is_time
 from threadkeep.errors import InvalidArgumentError, invalid
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,3 +190,28 @@ def switch(help: str, *, parse: Callable[[str], bool] | None = flag) -> Option:
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a converter that takes "none" as well, for None."""
     return lambda text: None if text.strip().lower() == "none" else parse(text)
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """Options of connections to a server."""
+
+    max_connections: Annotated[
+        int,
+        Option(
+            16,
+            "Connections of a pool at most (on a cluster, to each node).",
+            lambda value: is_count(value, 1),
+            "Use a number of 1 or more.",
+            int,
+        ),
+    ]
+    timeout: Annotated[
+        float,
+        Option(
+            30.0,
+            "Seconds to wait for a free connection, for a new one, and for each answer.",
+            is_time,
+            "Use seconds, more than 0.",
+            float,
+        ),
+    ]

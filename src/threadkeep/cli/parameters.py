@@ -64,7 +64,7 @@ def thread_argument(help: str, default: Any = ..., name: str = "THREAD") -> Any:
     return argument(name, help, default, autocompletion=thread_ids)
 
 
-STORE = "a URL (sqlite:///, postgresql://, redis://), or the path of a SQLite file"
+STORE = "a URL (sqlite:///, postgresql://, redis://, mysql://), or the path of a SQLite file"
 
 STORE_FIRST = argument(
     "STORE",

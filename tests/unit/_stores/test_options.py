@@ -15,6 +15,7 @@ import pytest
 import threadkeep
 from threadkeep import cache, sessions, store
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.mysql import MysqlOptions
 from threadkeep._stores.open import DATABASES, DatabaseKind, DatabaseOptions, open_url
 from threadkeep._stores.options import Option, described, from_url, shown_default, variable
 from threadkeep._stores.postgres import PostgresOptions
@@ -30,6 +31,7 @@ TABLES = {
     "sqlite": SqliteOptions,
     "postgres": PostgresOptions,
     "redis": RedisThreadOptions,
+    "mysql": MysqlOptions,
 }
 PUBLIC = [
     threadkeep.Saver,

@@ -6,10 +6,10 @@ Needs the extra `threadkeep[redis]`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
-from threadkeep._core.validation import is_count, is_time
-from threadkeep._stores.options import Option, optional, switch
+from threadkeep._core.validation import is_time
+from threadkeep._stores.options import ConnectionOptions, Option, optional, switch
 
 _LONGEST_TTL = 10**9  # seconds: some thirty years
 
@@ -43,32 +43,12 @@ def in_seconds(options: RedisThreadOptions) -> RedisThreadOptions:
     }
 
 
-class RedisOptions(TypedDict, total=False):
+class RedisOptions(ConnectionOptions, total=False):
     """Options of a Redis server and its connections."""
 
     prefix: Annotated[
         str,
         Option("tk", "The beginning of all keys.", _is_prefix, "Use a text, without { and }."),
-    ]
-    max_connections: Annotated[
-        int,
-        Option(
-            16,
-            "Connections of a pool at most (on a cluster, to each node).",
-            lambda value: is_count(value, 1),
-            "Use a number of 1 or more.",
-            int,
-        ),
-    ]
-    timeout: Annotated[
-        float,
-        Option(
-            30.0,
-            "Seconds to wait for a free connection, for a new one, and for each answer.",
-            is_time,
-            "Use seconds, more than 0.",
-            float,
-        ),
     ]
 
 

@@ -1,0 +1,120 @@
+"""The contract on MySQL, and what only a server of this kind does."""
+
+import threading
+
+import pytest
+from kit import mysql
+
+from threadkeep._stores.mysql.backend import MysqlBackend
+from threadkeep.backends import Batch, FindThreads
+from threadkeep.errors import (
+    InvalidArgumentError,
+    NewerDatabaseError,
+    OpenError,
+    ReadOnlyError,
+    UnreachableError,
+)
+from threadkeep.testing import BackendContract
+
+
+class TestMysql(BackendContract):
+    def new_backend(self, folder):
+        return MysqlBackend(mysql.url_for(folder))
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+@pytest.fixture
+def backend(tmp_path):
+    backend = MysqlBackend(mysql.url_for(tmp_path))
+    yield backend
+    backend.close()
+
+
+def names(backend):
+    return backend.fetch([FindThreads(None, 100, empty=True)])[0]
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://host", "mysql://host:x/db", "mysql://u:secret@h/d?x=1", "mysql:///"]
+)
+def test_urls_that_cannot_be_read(url):
+    with pytest.raises((OpenError, InvalidArgumentError)) as refused:
+        MysqlBackend(url)
+    assert "secret" not in str(refused.value)
+    assert refused.value.hint
+
+
+def test_errors_are_those_of_threadkeep(backend, tmp_path):
+    with pytest.raises(InvalidArgumentError, match="Data too long"):
+        backend.commit(Batch("x" * 2000, 1))
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1\b"):
+        names(MysqlBackend("mysql://user@127.0.0.1:1/database"))
+    with pytest.raises(UnreachableError, match="nowhere"):
+        names(MysqlBackend(mysql.url().rpartition("/")[0] + "/nowhere"))
+    assert names(backend) == []
+
+
+def test_a_user_who_may_only_read(backend, tmp_path):
+    backend.commit(Batch("thread", 1))
+    user, database = "reader@'127.0.0.1'", mysql.database_for(tmp_path)
+    mysql.rows(f"CREATE USER {user}")
+    mysql.rows(f"GRANT SELECT ON {database}.* TO {user}")
+    reader = MysqlBackend(mysql.url_for(tmp_path).replace("root", "reader"))
+    try:
+        assert names(reader) == ["thread"]
+        with pytest.raises(ReadOnlyError):
+            reader.commit(Batch("thread", 2))
+    finally:
+        reader.close()
+        mysql.rows(f"DROP USER {user}")
+
+
+def test_tables_of_a_later_release(backend, tmp_path):
+    names(backend)
+    store = f"{mysql.database_for(tmp_path)}.tk_store"
+    mysql.rows(f"UPDATE {store} SET version = 99")
+    try:
+        with pytest.raises(NewerDatabaseError):
+            names(MysqlBackend(mysql.url_for(tmp_path)))
+    finally:
+        mysql.rows(f"UPDATE {store} SET version = 1")
+
+
+def killed(session_of):
+    """Kill the connections of a database."""
+    query = f"SELECT id FROM information_schema.processlist WHERE db = '{session_of}'"
+    for (number,) in mysql.rows(query):
+        mysql.rows(f"KILL {number}")
+
+
+def test_lost_connections_are_replaced(backend, tmp_path):
+    backend.commit(Batch("first", 1))
+    killed(mysql.database_for(tmp_path))
+    backend.commit(Batch("second", 1))
+    killed(mysql.database_for(tmp_path))
+    assert names(backend) == ["first", "second"]
+    assert backend.retries == 2
+
+
+def test_moves_that_meet_wait_in_no_circle(tmp_path):
+    backends = [MysqlBackend(mysql.url_for(tmp_path)) for _ in range(4)]
+    names_ = [f"thread-{number}" for number in range(6)]
+
+    def commits(backend, turn):
+        for at in range(20):
+            order = names_[(at + turn) % 6 :] + names_[: (at + turn) % 6]
+            refused = backend.commit_many([Batch(name, at) for name in order])
+            assert refused == [None] * 6
+
+    threads = [
+        threading.Thread(target=commits, args=(one, turn)) for turn, one in enumerate(backends)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert names(backends[0]) == names_
+    for one in backends:
+        one.close()
