@@ -503,7 +503,7 @@ def test_what_a_crash_leaves_is_removed(
     """An object that no stub names."""
     say(ours, "one", "two")
     with monkeypatch.context() as patched:
-        patched.setattr(offload, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(archive, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ours.threads.offload("t", over=OVER)
     assert len(objects(cold)) == 1

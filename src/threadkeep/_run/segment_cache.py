@@ -36,6 +36,7 @@ from threadkeep._core.engine.model import (
     Span,
 )
 from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Operation, call, fetch
+from threadkeep._core.engine.thread_summary import bytes_of
 from threadkeep._core.engine.tips import BITS, MOST
 from threadkeep._core.lru import Lru
 from threadkeep._core.policies import HotTier, ReadCache
@@ -466,11 +467,11 @@ class Admission(ResetInChild):
         with self._lock:
             known = self._known(thread)
             known.reads.append(self._now())
-            alone = _bytes_of(whole)
+            alone = bytes_of(whole)
             if not known.is_cached or not self._fits(alone):
                 known.size = alone
                 return self._judge(known)
-            known.size = max(known.size + _bytes_of(fresh), alone)
+            known.size = max(known.size + bytes_of(fresh), alone)
             return self._judge(known)
 
     def stored(self, batch: Batch) -> Verdict:
@@ -487,7 +488,7 @@ class Admission(ResetInChild):
                 _note_time(known, row.ts)
             if batch.writes and not batch.checkpoints:
                 _note_time(known, batch.now)
-            known.size += _bytes_of(batch.segments)
+            known.size += bytes_of(batch.segments)
             return self._judge(known)
 
     def evicted(self, thread: str) -> None:
@@ -539,7 +540,3 @@ class Admission(ResetInChild):
 
 def _note_time(known: _Counts, ts: int | str) -> None:
     known.written = max(known.written, 0 if isinstance(ts, str) else ts)
-
-
-def _bytes_of(segments: Iterable[Segment]) -> int:
-    return sum([len(segment.data) for segment in segments])

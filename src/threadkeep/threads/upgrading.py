@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from threadkeep._core import validation
 from threadkeep._core.codec import unpack
 from threadkeep._core.codec.shapes import ShapedCodec
-from threadkeep._core.engine import registration, thread_summary
-from threadkeep._core.engine.cold_references import archive_of, is_at, with_archive
+from threadkeep._core.engine import thread_summary
+from threadkeep._core.engine.cold_references import archive_of, with_archive
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.elements import base_of
 from threadkeep._core.engine.lineage import checkpoint_key, segment_key, write_key
@@ -27,13 +27,14 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Operation, Progress, commit, fetch_segments
 from threadkeep._core.engine.refs import covering, span_of
-from threadkeep._core.engine.registration import OVERTAKEN, ThreadSnapshot, read_snapshot, retry
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.thread_entry import (
     EntryFence,
     EntryUpdate,
     ThreadEntry,
     is_archived,
 )
+from threadkeep._core.engine.thread_summary import bytes_of
 from threadkeep._core.engine.tips import Link, Look, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
@@ -51,6 +52,7 @@ from threadkeep.threads.archives import archive as archiving
 from threadkeep.threads.archives.seals import seal_of
 from threadkeep.threads.retention.apply import all_writes
 from threadkeep.threads.rewriting import Position, Renewed, Renewing, renew, with_elements
+from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
     all_threads,
@@ -135,7 +137,8 @@ def rewrite(
             raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
     names, cold = names if named is None else list(named), (yield from store.own_cold())
     done, failed = list[UpgradedThread](), list[ThreadkeepError]()
-    for number, thread in enumerate(names, 1):
+
+    def visit(thread: str) -> Operation[None]:
         work = _Upgrade(store, cold, engine, codec, thread, dry_run)
         try:
             found = yield from work.run()
@@ -144,9 +147,9 @@ def rewrite(
         except (CodecError, ConflictError, ThreadArchivedError) as error:
             failed.append(error.at(thread=thread))
         else:
-            done += [found] if found is not None else []
-        if progress is not None:
-            progress("threads upgraded", number, len(names))
+            done.extend([found] if found is not None else [])
+
+    yield from Meter(progress, "upgraded", len(names)).each(names, visit)
     return UpgradeReport(len(names), tuple(done), tuple(failed))
 
 
@@ -220,7 +223,7 @@ class _Upgrade(NamedTuple):
             if not sizes.keys() >= set(map(segment_key, old)):
                 raise StaleThreadError(thread=self.thread)
             after = [with_elements(self.engine, segment, new.elements) for segment in old]
-            size = _bytes_of(after) - sum([sizes[segment_key(segment)] for segment in old])
+            size = bytes_of(after) - sum([sizes[segment_key(segment)] for segment in old])
             size = size if snapshot.counts_segments else 0
             batch = plain._replace(
                 segments=tuple(after),
@@ -231,7 +234,7 @@ class _Upgrade(NamedTuple):
             return batch, replace(counts, values=count), False
         keys, writes = set(new.checkpoints), set(new.writes)
         size = snapshot.segment_bytes()
-        size += _bytes_of(new.added) if snapshot.counts_segments else 0
+        size += bytes_of(new.added) if snapshot.counts_segments else 0
         batch = plain._replace(
             segments=tuple(new.added),
             checkpoints=tuple([s.row for s in new.rows.checkpoints if checkpoint_key(s) in keys]),
@@ -256,7 +259,6 @@ class _Upgrade(NamedTuple):
         seal = yield from seal_of(self.cold, self.thread)
         packed = partial(archiving.pack, self._after(whole, new), archive, archive.state, seal)
         data, record = yield from external(packed)
-        yield from external(partial(archiving.put, self.cold, record.key, data))
         kept = record._replace(offloaded=archive.offloaded, back_at=archive.back_at)
         batch = Batch(
             self.thread,
@@ -264,13 +266,7 @@ class _Upgrade(NamedTuple):
             fences=(EntryFence(entry.revision),),
             entry=with_archive(entry, kept),
         )
-        try:
-            yield from on(self.store, commit(batch))
-        except OVERTAKEN:
-            found = yield from on(self.store, registration.read(self.thread))
-            if not is_at(found, record.key):  # (else only the reply was lost)
-                yield from external(partial(self.cold.delete, record.key))
-                raise
+        yield from archiving.exchange(self.store, self.cold, record.key, data, batch)
         return counts
 
     def _after(self, whole: WholeThread, new: Renewed) -> WholeThread:
@@ -289,10 +285,6 @@ class _Upgrade(NamedTuple):
 def _counts(thread: str, new: Renewed) -> UpgradedThread:
     values, rows = len(new.elements) + len(new.added), len(new.checkpoints)
     return UpgradedThread(thread, values, rows, len(new.writes))
-
-
-def _bytes_of(segments: Iterable[Segment]) -> int:
-    return sum([len(segment.data) for segment in segments])
 
 
 def _changed_in(new: Mapping[Position, bytes], segment: Segment) -> int:

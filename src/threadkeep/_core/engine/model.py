@@ -56,6 +56,11 @@ class Segment(NamedTuple):
         return self.start + self.count
 
     @property
+    def size(self) -> int:
+        """The bytes of the frame."""
+        return len(self.data)
+
+    @property
     def span(self) -> Span:
         """All of the segment's positions."""
         return Span(self.log, self.start, self.stop)

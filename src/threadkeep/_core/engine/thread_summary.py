@@ -15,6 +15,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.model import (
     CheckpointRow,
+    Segment,
     SegmentInfo,
     StoredCheckpoint,
     ThreadRows,
@@ -208,7 +209,7 @@ def row_size(row: CheckpointRow | WriteRow) -> int:
     return len(row.body)
 
 
-def bytes_of(segments: Iterable[SegmentInfo]) -> int:
+def bytes_of(segments: Iterable[SegmentInfo | Segment]) -> int:
     return sum([segment.size for segment in segments])
 
 

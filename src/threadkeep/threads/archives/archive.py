@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from threadkeep._core.engine import registration, thread_summary
@@ -47,7 +48,7 @@ from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
     fence_of,
     read_state,
-    stored_of,
+    registered,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ def archive(
             raise StateError("The thread is in use again.", thread=thread)
         fence = yield from on(store, fence_of(state))
         data, new = yield from external(partial(pack, state.whole, announced, entry.state, seal))
-        yield from external(partial(put, cold, new.key, data))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
         waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
         archived = with_archive(entry, record)._replace(
@@ -98,13 +98,7 @@ def archive(
         change = DropThread(
             thread, state.whole.deleted_at, rows.generation, fences, archived, link=link
         )
-        try:
-            yield from on(store, commit(change))
-        except OVERTAKEN:
-            found = yield from on(store, registration.read(thread))
-            if not is_at(found, new.key):  # (else the commit succeeded and only its reply was lost)
-                yield from external(partial(cold.delete, new.key))
-                raise
+        yield from exchange(store, cold, new.key, data, change)
         engine.working_set.forget(thread)
         found = yield from on(store, registration.read(thread))
         yield from external(partial(_tidy, cold, {new.key, announced.key}, new.folder))
@@ -159,7 +153,33 @@ def pack(
     return data, ArchiveRecord(announced.folder, name, state, sha256, len(data), of=announced.of)
 
 
-def put(cold: ColdStore, key: str, data: bytes) -> None:
+def exchange(
+    store: Runner,
+    cold: ColdStore,
+    key: str,
+    data: bytes,
+    change: Batch | DropThread,
+    needs: Callable[[str], Operation[bool]] | None = None,
+) -> Operation[None]:
+    """Write an object, then commit the change that names it; remove it if others were faster.
+
+    `needs` returns True if a thread in the store needs the object. By default its entry names it.
+    """
+    yield from external(partial(_put, cold, key, data))
+    try:
+        yield from on(store, commit(change))
+    except OVERTAKEN:
+        needed = (needs or partial(_is_archive, key))(change.thread)
+        if not (yield from on(store, needed)):  # (else only the reply was lost)
+            yield from external(partial(cold.delete, key))
+            raise
+
+
+def _is_archive(key: str, thread: str) -> Operation[bool]:
+    return is_at((yield from registration.read(thread)), key)
+
+
+def _put(cold: ColdStore, key: str, data: bytes) -> None:
     """Write an object and read it back, because it will be the only copy."""
     cold.put(key, data)
     if cold.get(key) != data:
@@ -220,19 +240,10 @@ def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[No
         state = yield from fetch_checkpoint(whole.thread, "", None)
         fences = (RowsFence(0, 0), EntryFence(entry.revision))
         plain, proof = Batch(whole.thread, now, state.generation, fences=fences), Proof.of(state)
-        for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
+        for segments in parts_of(whole.segments, attrgetter("size")):
             yield from commit(plain._replace(segments=tuple(segments), link=Link(proof)))
-        size = sum([len(segment.data) for segment in whole.segments])
-        back = with_archive(entry, archive._replace(back_at=now))
-        change = plain._replace(
-            checkpoints=whole.checkpoints,
-            writes=whole.writes,
-            bump_generation=True,
-            entry=back._replace(state=archive.state),
-            touch=thread_summary.of_rows(*stored_of(whole), size),
-            link=Link(proof),
-            numbered=True,
-        )
-        yield from commit(change)
+        back = with_archive(entry, archive._replace(back_at=now))._replace(state=archive.state)
+        change = registered(whole, now)._replace(generation=state.generation, fences=fences)
+        yield from commit(change._replace(segments=(), entry=back, link=Link(proof)))
 
     return retry(whole.thread, attempt)

@@ -60,7 +60,7 @@ from threadkeep._core.engine.operation import (
     fetch_segments,
 )
 from threadkeep._core.engine.refs import covering, span_of
-from threadkeep._core.engine.registration import OVERTAKEN, ThreadSnapshot, read_snapshot, retry
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.rows import heads, unpack_writes
 from threadkeep._core.engine.thread_entry import (
     WITH_CHECKPOINTS,
@@ -69,6 +69,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._core.engine.thread_summary import bytes_of
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
@@ -79,7 +80,7 @@ from threadkeep.errors import (
     StateError,
     ThreadNotFoundError,
 )
-from threadkeep.threads.archives.archive import GRACE, announce, put
+from threadkeep.threads.archives.archive import GRACE, announce, exchange
 from threadkeep.threads.archives.seals import seal_of
 from threadkeep.threads.retention.apply import SEGMENT_ROW
 
@@ -225,7 +226,7 @@ def move_out(
     segments = size = 0
     while isinstance(moved := (yield from retry(thread, attempt)), list):
         segments += len(moved)
-        size += _bytes_of(moved)
+        size += bytes_of(moved)
     return replace(moved, segments=segments, bytes=size)
 
 
@@ -241,7 +242,7 @@ def _cut(
             idle = parts(segment, piece.idle, engine.compression)
             busy = parts(segment, piece.busy, engine.compression)
         stub_bytes = (cold_references.USUAL + SEGMENT_ROW) * len(idle)
-        if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
+        if bytes_of(idle) > over and bytes_of(busy) + stub_bytes < len(segment.data):
             old.append(segment)
             go += idle
             stay += busy
@@ -285,9 +286,8 @@ def _move(
     key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
     seal = yield from seal_of(cold, snapshot.thread)
     data, stubs = yield from external(partial(stubs_for, go, key, seal.seal))
-    yield from external(partial(put, cold, key, data))
     before = sum([location.size for one in old if (location := location_of(one)) is not None])
-    size = max(archive.offloaded - before, 0) + _bytes_of(go)
+    size = max(archive.offloaded - before, 0) + bytes_of(go)
     batch = _exchange(engine.now(), snapshot.thread, snapshot.rows, old, [*stay, *stubs])
     total = thread_summary.of_thread(snapshot.rows).size + cast("EntryUpdate", batch.touch).size
     batch = batch._replace(
@@ -295,13 +295,7 @@ def _move(
         entry=with_archive(cast("ThreadEntry", snapshot.entry), archive._replace(offloaded=size)),
         touch=EntryUpdate(size=total, whole=True),
     )
-    try:
-        yield from on(store, commit(batch))
-    except OVERTAKEN:
-        _, needed = yield from on(store, _objects_of(snapshot.thread))
-        if key not in needed:  # (else the commit succeeded and only its reply was lost)
-            yield from external(partial(cold.delete, key))
-            raise
+    yield from exchange(store, cold, key, data, batch, partial(_needs, key))
     engine.working_set.forget(snapshot.thread)
     return key
 
@@ -340,13 +334,9 @@ def _exchange(
         rows.generation,
         segments=tuple(new),
         drop_segments=tuple(map(segment_key, old)),
-        touch=EntryUpdate(size=_bytes_of(new) - _bytes_of(old)),
+        touch=EntryUpdate(size=bytes_of(new) - bytes_of(old)),
         link=Link(Proof.of(rows)),
     )
-
-
-def _bytes_of(segments: Iterable[Segment]) -> int:
-    return sum([len(segment.data) for segment in segments])
 
 
 # -- back into the store ---------------------------------------------------------------
@@ -408,6 +398,10 @@ def _objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
     for location in stubs.values():
         needed[location.key] = needed.get(location.key, 0) + location.size
     return rows, needed
+
+
+def _needs(key: str, thread: str) -> Operation[bool]:
+    return key in (yield from _objects_of(thread))[1]
 
 
 # -- objects that no stub names --------------------------------------------------------

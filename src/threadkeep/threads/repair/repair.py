@@ -69,6 +69,7 @@ from threadkeep.threads.repair.check import (
     unreadable,
 )
 from threadkeep.threads.retention.apply import all_writes
+from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.whole_thread import WholeThread
 
 HINTS = {
@@ -201,14 +202,15 @@ def _repair_all(
 ) -> Operation[tuple[list[RepairedThread], list[Finding]]]:
     """Repair each thread; return the results, and the findings that are left."""
     done, unrepaired, again = list[RepairedThread](), list[Finding](), list[str]()
-    for number, thread in enumerate(names, 1):
+
+    def visit(thread: str) -> Operation[None]:
         found = yield from _repair(store, engine, thread, quarantine)
         if found is not None and found.unrepaired:
             again.append(thread)
         if found is not None and found.batch is not None:
             done.append(found.report)
-        if progress is not None:
-            progress("threads repaired", number, len(names))
+
+    yield from Meter(progress, "repaired", len(names)).each(names, visit)
     for thread in again:  # (threads that share its segments may have been repaired since)
         found = yield from _repair(store, engine, thread, quarantine)
         unrepaired += found.unrepaired if found is not None else ()

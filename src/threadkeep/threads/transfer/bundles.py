@@ -18,6 +18,7 @@ from threadkeep._core import validation
 from threadkeep._core.engine.cold_references import STUB
 from threadkeep._core.engine.operation import Operation, Progress
 from threadkeep._core.engine.thread_entry import is_archived
+from threadkeep._core.engine.thread_summary import bytes_of
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
@@ -36,7 +37,7 @@ from threadkeep.errors import (
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.threads.transfer.meter import QUIET, Meter
-from threadkeep.threads.transfer.whole_thread import Outcome, WholeThread, bytes_of, put_thread
+from threadkeep.threads.transfer.whole_thread import Outcome, WholeThread, put_thread
 
 if TYPE_CHECKING:
     from threadkeep._core.sealing import Sealer

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -59,9 +58,9 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.threads.transfer import whole_thread
-from threadkeep.threads.transfer.destination import Destination, Present, open_destination
 from threadkeep.threads.transfer.existing import ExistingThread
 from threadkeep.threads.transfer.meter import QUIET, Meter
+from threadkeep.threads.transfer.opening import Destination, Present, open_destination
 from threadkeep.threads.transfer.sources import (
     SourceCheckpoint,
     SourceWrite,
@@ -140,7 +139,7 @@ def leave(
     names = yield from on(store, whole_thread.chosen(threads))
     opening = partial(open_destination, target, engine.codec, key, create=not dry_run)
     there = yield from external(opening)
-    with closing(there):
+    with there.stack:
         copying, verifying = [Meter(progress, one, len(names)) for one in ("copied", "verified")]
         verify = verify and not dry_run
         run = _Leaving(store, engine, there, copying, verifying, verify=verify, dry_run=dry_run)

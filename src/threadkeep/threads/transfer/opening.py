@@ -1,18 +1,19 @@
-"""Open LangGraph's stores by a name, or the store of a saver."""
+"""Opens LangGraph's stores, by a name or as the store of a saver: to read, or to write."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec
+from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.external import extra
 from threadkeep._stores.open import named
@@ -21,12 +22,13 @@ from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.sqlite import path_in
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import MEMORY, path_of
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError, OpenError, ReadOnlyError
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer.source_sqlite import open_sqlite, open_sqlite_saver
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     LangGraphSource,
+    MissingTablesError,
     Payloads,
     needs,
     open_memory,
@@ -41,6 +43,55 @@ _HINT = (
 _BUSY_SECONDS = 30.0
 
 
+class _Location(NamedTuple):
+    """A store: the path of a file or the server's connection string, and the saver if given."""
+
+    kind: str  # "memory", "sqlite" or "postgres"
+    place: str
+    schema: str | None = None
+    saver: Any = None
+
+
+def _located(store: Any) -> _Location:
+    if isinstance(getattr(store, "_store", None), LayeredBackend):
+        raise own_store("The saver")
+    if isinstance(store, InMemorySaver):
+        return _Location("memory", MEMORY, saver=store)
+    if isinstance(store, BaseCheckpointSaver):
+        modules = [cls.__module__ for cls in type(store).__mro__]
+        homes = {
+            name.removeprefix(_HOME).partition(".")[0] for name in modules if name.startswith(_HOME)
+        }
+        connection: Any = getattr(store, "conn", None)
+        if "sqlite" in homes:
+            return _Location("sqlite", path_of(connection), saver=store)
+        if "postgres" in homes:
+            with extra("PostgreSQL", "postgres"):
+                from threadkeep._stores.postgres.search_path import conninfo_of  # noqa: PLC0415 - an extra, only where it is used
+            return _Location("postgres", conninfo_of(connection), saver=store)
+        problem = f"{type(store).__name__} cannot be read losslessly."
+        raise InvalidArgumentError(problem, hint=_HINT)
+    name = os.fspath(store) if isinstance(store, os.PathLike) else store
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"Invalid store: {type(name).__name__}.", hint=_HINT)
+    database = named(name)
+    if database == "postgres":
+        url, options = from_url(name, described(PostgresOptions))
+        return _Location("postgres", url, options.get("schema"))
+    if "://" in name and database != "sqlite":
+        raise OpenError("This URL does not name a LangGraph store.", hint=_HINT)
+    return _Location("sqlite", path_in(name) if "://" in name else path_of(name))
+
+
+def _postgres() -> Any:
+    with extra("PostgreSQL", "postgres"):
+        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra, only where it is used
+    return source_postgres
+
+
+# -- to read ---------------------------------------------------------------------------
+
+
 def open_source(
     source: Any, codec: Codec, key: str | bytes | None, ring: KeyRing | None
 ) -> LangGraphSource:
@@ -48,30 +99,26 @@ def open_source(
 
     `key` is the source's own, `ring` are keys that it may also have.
     """
-    if isinstance(getattr(source, "_store", None), LayeredBackend):
-        raise own_store("The saver")
-    if isinstance(source, BaseCheckpointSaver):
-        return _of_saver(source, Payloads(codec, source.serde, key, ring))
-    if not isinstance(source, str | os.PathLike):
-        raise InvalidArgumentError(f"Invalid source: {type(source).__name__}.", hint=_HINT)
-    return open_named(os.fspath(source), Payloads(codec, None, key, ring))
+    at = _located(source)
+    return _opened(at, Payloads(codec, at.saver and at.saver.serde, key, ring))
 
 
 def open_named(name: str, payloads: Payloads) -> DatabaseSource:
     """Open a LangGraph database by its URL or path; see `open_source`."""
-    if not isinstance(name, str):
-        raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
-    database = named(name)
-    if database == "postgres":
-        name, options = from_url(name, described(PostgresOptions))
-        with extra("PostgreSQL", "postgres"):
-            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra, only where it is used
-        return source_postgres.open_postgres(name, payloads, options.get("schema"))
-    if database == "sqlite" and "://" in name:
-        return open_sqlite(path_in(name), payloads)
-    if "://" in name:
-        raise OpenError("This URL does not name a LangGraph store.", hint=_HINT)
-    return open_sqlite(path_of(name), payloads)
+    return cast("DatabaseSource", _opened(_located(name), payloads))
+
+
+def _opened(at: _Location, payloads: Payloads) -> LangGraphSource:
+    if at.kind == "memory":
+        return open_memory(at.saver, payloads)
+    if at.kind == "sqlite":
+        saver = at.saver
+        return open_sqlite_saver(saver, payloads) if saver else open_sqlite(at.place, payloads)
+    source: LangGraphSource = _postgres().open_postgres(at.place, payloads, at.schema)
+    return source
+
+
+# -- to write --------------------------------------------------------------------------
 
 
 def open_writer(
@@ -83,63 +130,91 @@ def open_writer(
     several threads may use it at once, it replaces lost connections, and PostgreSQL's tables have
     to exist.
     """
-    path = path_of_store(store)
-    if path == MEMORY:
-        store.setup()
-    if isinstance(store, InMemorySaver) or path == MEMORY:
-        return store  # type: ignore[no-any-return]
-    if path is not None:
-        folder = Path(path).absolute().parent
+    at = _located(store)
+    saver: BaseCheckpointSaver[Any]
+    if at.place == MEMORY and at.saver is not None:
+        if at.kind == "sqlite":
+            at.saver.setup()
+        saver = at.saver
+    elif at.kind == "sqlite":
+        folder = Path(at.place).absolute().parent
         if not folder.is_dir():
             raise OpenError(f"There is no folder {folder}.", hint="Create it, or correct the path.")
         with needs("langgraph-checkpoint-sqlite", "write its tables"):
             from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - only to write
-        with mapped(path):
-            db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+        with mapped(at.place):
+            db = sqlite3.connect(at.place, timeout=_BUSY_SECONDS, check_same_thread=False)
             saver = SqliteSaver(stack.enter_context(closing(db)), serde=serde)
             saver.setup()
-        return saver
-    with extra("PostgreSQL", "postgres"):
-        from threadkeep._stores.postgres.search_path import conninfo_of  # noqa: PLC0415 - an extra
-        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - likewise
-    options: Any = {}
-    if isinstance(store, BaseCheckpointSaver):
-        database = conninfo_of(store.conn)  # type: ignore[attr-defined]
     else:
-        database, options = from_url(os.fspath(store), described(PostgresOptions))
-    return source_postgres.open_saver(database, serde, stack, options.get("schema"), shared=shared)
+        saver = _postgres().open_saver(at.place, serde, stack, at.schema, shared=shared)
+    return saver
 
 
-def path_of_store(store: Any) -> str | None:
-    """Return the path of LangGraph's SQLite database; None for another store."""
-    if isinstance(store, BaseCheckpointSaver):
-        return path_of(store.conn) if "sqlite" in homes_of(store) else None  # type: ignore[attr-defined]
-    name = os.fspath(store)
-    if not isinstance(name, str):
-        raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
-    if "://" in name or named(name) == "postgres":
-        return path_in(name) if named(name) == "sqlite" else None
-    return path_of(name)
+class Present(NamedTuple):
+    """A thread there: each checkpoint's parent, and the task and index of each of its writes."""
+
+    parents: dict[CheckpointKey, str | None]
+    writes: dict[CheckpointKey, set[tuple[str, int]]]
 
 
-def homes_of(saver: object) -> list[str]:
-    """Return the names of LangGraph's packages that a saver's classes are of."""
-    return [
-        cls.__module__.removeprefix(_HOME).partition(".")[0]
-        for cls in type(saver).__mro__
-        if cls.__module__.startswith(_HOME)
-    ]
+class Destination(NamedTuple):
+    """A LangGraph store to write to. Calls may block.
+
+    Attributes:
+        writer: LangGraph's own saver; None if the store was opened for reading.
+        source: reads the store; None if it has no tables.
+        serde: the serializer of its values.
+        stack: releases everything.
+    """
+
+    writer: BaseCheckpointSaver[Any] | None
+    source: LangGraphSource | None
+    serde: SerializerProtocol
+    stack: ExitStack
+
+    @property
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        """LangGraph's own saver. Raises ReadOnlyError."""
+        if self.writer is None:
+            raise ReadOnlyError
+        return self.writer
+
+    def present(self, thread: str) -> Present:
+        """Return a thread as it is there, without reading values."""
+        if self.source is None:
+            return Present({}, {})
+        self.source.begin()
+        try:
+            return Present(self.source.parents(thread), self.source.written(thread))
+        finally:
+            self.source.end()
 
 
-def _of_saver(saver: Any, payloads: Payloads) -> LangGraphSource:
-    if isinstance(saver, InMemorySaver):
-        return open_memory(saver, payloads)
-    homes = homes_of(saver)
-    if "sqlite" in homes:
-        return open_sqlite_saver(saver, payloads)
-    if "postgres" in homes:
-        with extra("PostgreSQL", "postgres"):
-            from threadkeep._stores.postgres.search_path import conninfo_of  # noqa: PLC0415 - as above
-            from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - likewise
-        return source_postgres.open_postgres(conninfo_of(saver.conn), payloads)
-    raise InvalidArgumentError(f"{type(saver).__name__} cannot be read losslessly.", hint=_HINT)
+def open_destination(
+    target: Any, codec: Codec, key: str | bytes | None, *, create: bool
+) -> Destination:
+    """Open a LangGraph store for writing, by its name or by a saver.
+
+    Missing files and tables are created with `create`; otherwise nothing is written. `key` encrypts
+    the values.
+    """
+    at = _located(target)
+    serde = Payloads(codec, at.saver and at.saver.serde, key).serde
+    with ExitStack() as stack:
+        source = writer = None
+        is_missing = at.kind == "sqlite" and at.place != MEMORY and not Path(at.place).exists()
+        with suppress(MissingTablesError):
+            source = None if is_missing else open_source(target, codec, key, None)
+        if source is not None:
+            stack.callback(source.close)
+        if create:
+            writer = open_writer(target, serde, stack)
+            db = getattr(writer, "conn", None)
+            if writer is not target and isinstance(db, sqlite3.Connection):
+                # (after a power failure, another call writes the last commits again)
+                db.execute("PRAGMA synchronous = NORMAL")
+                stack.callback(db.execute, "PRAGMA wal_checkpoint")
+            source = source or stack.enter_context(closing(open_source(target, codec, key, None)))
+        return Destination(writer, source, serde, stack.pop_all())
+    raise AssertionError  # (mypy: an ExitStack may swallow errors)

@@ -42,8 +42,7 @@ from threadkeep.errors import (
 from threadkeep.keys import KeyRing
 from threadkeep.threads import lazy
 from threadkeep.threads.retention.apply import delete_thread
-from threadkeep.threads.transfer.destination import Destination
-from threadkeep.threads.transfer.opening import open_source, open_writer
+from threadkeep.threads.transfer.opening import Destination, open_source, open_writer
 from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
 from threadkeep.threads.transfer.target import is_left
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep._core import validation
@@ -50,6 +51,7 @@ from threadkeep._core.engine.thread_entry import (
     is_archived,
     is_there,
 )
+from threadkeep._core.engine.thread_summary import bytes_of
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.parts import parts_of
 from threadkeep._stores.records import with_writes
@@ -166,7 +168,7 @@ def read_state(
         rows, entry = yield from read_rows(thread, stub=stub)
         used = _used(rows)
         infos = [s for s in rows.segments if used is None or touches(used, span_of(s))]
-        meter.begin(thread, len(rows.checkpoints), sum([one.size for one in infos]))
+        meter.begin(thread, len(rows.checkpoints), bytes_of(infos))
         segments = yield from _segments(thread, infos, stubs=stubs, meter=meter)
         if infos:
             # Positions are reused only after a removal, which raises the generation.
@@ -212,11 +214,11 @@ def _segments(
 ) -> Operation[list[Segment]]:
     """Read the segments at these places: the same ones, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
-    for part in parts_of(places, lambda place: place.size):
+    for part in parts_of(places, attrgetter("size")):
         spans = covering(map(span_of, part))
         for segment in (yield from fetch(ReadSegments(thread, spans, stub=stubs))):
             found[segment.span] = segment
-        meter.add(size=sum([place.size for place in part]))
+        meter.add(size=bytes_of(part))
     # A later page may have a sealed segment that holds segments of an earlier page.
     outermost: list[Segment] = []
     log, stop = -1, 0
@@ -277,11 +279,6 @@ def stored_of(whole: WholeThread) -> tuple[Sequence[StoredCheckpoint], Sequence[
     """Return the checkpoints with their writes, and the writes without a checkpoint."""
     keyframes = [None] * len(whole.checkpoints)
     return with_writes(whole.thread, whole.checkpoints, keyframes, whole.writes)
-
-
-def bytes_of(segments: Iterable[Segment]) -> int:
-    """Add up the bytes of segments."""
-    return sum([len(segment.data) for segment in segments])
 
 
 def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> list[S]:
@@ -379,11 +376,11 @@ def _put(
     """Put a thread part by part, or in one change if rows or segments have to be removed."""
     if outcome == "replaced" or not _fits(whole, numbered, there.rows):
         drop = DropThread(whole.thread, whole.deleted_at, there.rows.generation, there.fences)
-        yield from commit(drop._replace(rows=_registered(whole, now)))
+        yield from commit(drop._replace(rows=registered(whole, now)))
         return
     missing = {*whole.checkpoints}.difference(numbered.checkpoints)
-    size = bytes_of(_uncovered(whole.segments, there.rows.segments))
-    meter.begin(whole.thread, len(missing), size)
+    segments: list[Segment] = _uncovered(whole.segments, there.rows.segments)
+    meter.begin(whole.thread, len(missing), bytes_of(segments))
     last = Batch(whole.thread, now)
     for batch in _batches(whole, rows_of(numbered), there, now):
         ready = batch
@@ -426,7 +423,7 @@ def _batches(
     """
     proof = Proof.of(there.rows)
     plain = Batch(whole.thread, now, there.rows.generation, fences=(there.rows_fence,))
-    for part in parts_of(_uncovered(whole.segments, there.rows.segments), lambda s: len(s.data)):
+    for part in parts_of(_uncovered(whole.segments, there.rows.segments), attrgetter("size")):
         drops = [span for one in part for span in _overlapping(one, there.rows.segments)]
         keys = tuple([(span.log, span.start, span.stop - span.start) for span in drops])
         yield plain._replace(segments=tuple(part), drop_segments=keys, link=Link(proof))
@@ -449,8 +446,8 @@ def _age(row: ThreadRow) -> tuple[str, str, int]:
     return (row.checkpoint_id, row.ns, row.seq)
 
 
-def _registered(whole: WholeThread, now: int) -> Batch:
-    """Make a batch of all of a thread, with its entry or one derived from its rows."""
+def registered(whole: WholeThread, now: int) -> Batch:
+    """Make the batch of all of a thread, with its entry or one derived from its rows."""
     entry = whole.entry if is_there(whole.entry) else None
     if entry is None and whole.checkpoints:
         entry = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
@@ -467,7 +464,7 @@ def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
     own, entry = whole.entry if is_there(whole.entry) else None, there.entry
     if own is None and entry is None and whole.checkpoints:
         own = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
-    size = thread_summary.bytes_of(there.rows.segments)
+    size = bytes_of(there.rows.segments)
     touch = thread_summary.of_rows(*stored_of(whole), size)
     if own is not None:
         touch = touch._replace(at=own.updated_at, labels=own.labels)
