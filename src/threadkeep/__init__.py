@@ -3,8 +3,8 @@
 Savers, each for sync and async programs: SqliteSaver, PostgresSaver, RedisSaver and MemorySaver.
 AsyncSqliteSaver, AsyncRedisSaver and InMemorySaver are other names of them; of AsyncPostgresSaver
 you await `setup`. `open_saver(url)` opens one by its URL, `open_all(url)` with a store and a cache
-on its connections. Options: Compression, GroupCommit, ReadCache, Retention, Tiering (with HotTier,
-WarmTier and ColdTier).
+on its connections. Options: Compression, GroupCommit, Retention, Tiering (with WarmTier and
+ColdTier).
 
 Long-term memory: `open_store(url)`, SqliteStore, PostgresStore, RedisStore and InMemoryStore
 (MemoryStore), all of the class Store, with LocalEmbeddings; AsyncSqliteStore, AsyncPostgresStore
@@ -43,8 +43,6 @@ from threadkeep._core.codec import Compression, Migrations, register, register_m
 from threadkeep._core.known_names import missing as _missing
 from threadkeep._core.policies import (
     ColdTier,
-    HotTier,
-    ReadCache,
     Retention,
     Tiering,
     WarmTier,
@@ -131,7 +129,6 @@ __all__ = [
     "Compression",
     "ExtractiveSummarizer",
     "GroupCommit",
-    "HotTier",
     "InMemoryCache",
     "InMemorySaver",
     "InMemoryStore",
@@ -149,7 +146,6 @@ __all__ = [
     "PostgresCache",
     "PostgresSaver",
     "PostgresStore",
-    "ReadCache",
     "RedisCache",
     "RedisSaver",
     "RedisStore",

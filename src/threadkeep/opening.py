@@ -12,7 +12,7 @@ from threadkeep._run.driver import sync_or_async
 from threadkeep._stores.options import listed
 from threadkeep.cache.cache import CacheOptions, NodeCache
 from threadkeep.errors import invalid
-from threadkeep.savers.options import OpenAllOptions
+from threadkeep.savers.options import OpenSaverOptions
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.savers import open_saver
 from threadkeep.store.items import StoreOptions
@@ -50,13 +50,13 @@ class Opened(driver.Closing, _Three):
     close, aclose = driver.sync_and_async(_close)
 
 
-@listed(OpenAllOptions)
+@listed(OpenSaverOptions)
 def open_all(
     url: str,
     *,
     store: StoreOptions | None = None,
     cache: CacheOptions | None = None,
-    **options: Unpack[OpenAllOptions],
+    **options: Unpack[OpenSaverOptions],
 ) -> Opened:
     """Open a saver, a store and a cache on one database, in this order.
 

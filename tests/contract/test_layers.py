@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 from kit.contract import Variant
-from kit.layers import Awaited, Layered, ThroughCache, acommit, awaiting, one, stack_of
+from kit.layers import Awaited, Layered, acommit, awaiting, one, stack_of
 from kit.postgres import url_for
 
-from threadkeep import GroupCommit, ReadCache
+from threadkeep import GroupCommit
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -34,7 +34,6 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._run.driver import CHANGES
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.segment_cache import CacheLayer
 from threadkeep._run.together import together
 from threadkeep._stores.base import Backend
 from threadkeep._stores.cold_store import ColdStore
@@ -54,16 +53,7 @@ def tiering(folder):
     return TierLayer(ColdStore((folder / "cold").as_uri()))
 
 
-def all_layers(backend, folder):
-    return stack_of(backend, tiering(folder), CacheLayer(ReadCache()))
-
-
-class TestCache(ThroughCache, BackendContract):
-    def new_backend(self, folder):
-        return Layered(stack_of(MemoryBackend(), CacheLayer(ReadCache(threads=2, bytes=100_000))))
-
-
-class WithTiering(ThroughCache):
+class WithTiering:
     """The layer sets the revisions that a source's entry must have, whatever they are above."""
 
     test_a_fork_needs_its_origins_entry_as_it_was_read = None
@@ -75,25 +65,18 @@ class TestTiering(WithTiering, BackendContract):
         return Layered(stack_of(MemoryBackend(), tiering(folder)))
 
 
-class TestAllLayers(WithTiering, Variant):
-    def new_backend(self, folder):
-        return Layered(all_layers(MemoryBackend(), folder))
-
-
-class TestAllLayersInTheLoop(WithTiering, Variant):
+class TestTieringInTheLoop(WithTiering, Variant):
     """A store that is instant is used in the event loop."""
 
     def new_backend(self, folder):
-        return awaiting(all_layers(MemoryBackend(), folder))
+        return awaiting(stack_of(MemoryBackend(), tiering(folder)))
 
 
 class TestAwaitedStore(WithTiering, Variant):
     """Of a store that can only be awaited, commits go through a task."""
 
     def new_backend(self, folder):
-        return awaiting(
-            stack_of(Awaited(MemoryBackend()), tiering(folder), CacheLayer(ReadCache()))
-        )
+        return awaiting(stack_of(Awaited(MemoryBackend()), tiering(folder)))
 
 
 class TestSqlite(Variant):
@@ -110,8 +93,7 @@ class TestSqliteAwaited(Variant):
     """Commits of awaiting callers go through the writer, reads through worker threads."""
 
     def new_backend(self, folder):
-        backend = SqliteBackend(folder / "t.db", synchronous="normal")
-        return awaiting(stack_of(backend, CacheLayer(ReadCache())))
+        return awaiting(stack_of(SqliteBackend(folder / "t.db", synchronous="normal")))
 
 
 class TestPostgresAwaited(Variant):
@@ -314,7 +296,6 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
 
     assert layers() == ["TierLayer"]
     assert layers(group_commit=GroupCommit()) == ["TierLayer"]
-    assert layers(cache=ReadCache()) == ["TierLayer", "CacheLayer"]
 
 
 def test_a_batch_meets_no_layer_where_there_is_no_cache():

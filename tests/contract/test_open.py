@@ -6,7 +6,7 @@ import pytest
 
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.open import open_backend, open_hot
+from threadkeep._stores.open import open_backend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
@@ -139,11 +139,4 @@ def test_no_error_shows_a_password(url, says):
 def test_no_error_about_an_option_shows_a_password(url):
     with pytest.raises(InvalidArgumentError, match="has no option 'nonsense'") as raised:
         open_backend(url, nonsense=3)
-    assert PASSWORD not in str(raised.value)
-
-
-@pytest.mark.parametrize("url", [f"redis+cluster://u:{PASSWORD}@h", f"redis://{PASSWORD}".encode()])
-def test_no_error_about_a_hot_store_shows_a_password(url):
-    with pytest.raises(InvalidArgumentError, match="Invalid hot: ") as raised:
-        open_hot(url)
     assert PASSWORD not in str(raised.value)

@@ -4,7 +4,6 @@ import os
 
 import pytest
 from kit.engine import Chain
-from kit.postgres import empty_schema, url
 from kit.redis_servers import Server, cluster
 from kit.remnants import remnants
 
@@ -95,26 +94,3 @@ def test_the_nodes_of_a_cluster_are_left_to_whoever_runs_them():
         report = saver.threads.erase("x")
         assert any("on each" in line for line in report.remains)
         assert saver.get_tuple({"configurable": {"thread_id": "x"}}) is None
-
-
-def test_a_hot_store_with_files():
-    with Server(*FILES) as server:
-        place = f"{url()}?schema={empty_schema()}"
-        with open_saver(place, hot=server.url, compression=PLAIN, max_size=2) as saver:
-            fill(saver)
-            assert remnants(server.folder, MARKER)
-            report = saver.threads.erase("x")
-            assert remnants(server.folder, MARKER) == {}
-            assert any(line.startswith("the hot store: ") for line in report.cleared)
-            fill(saver, "z")
-            server.kill()
-            with pytest.raises(UnfinishedErasureError) as caught:
-                saver.threads.erase(metadata={"name": MARKER})
-            assert len(caught.value.report.unfinished) == 1
-            assert saver.threads.get("z").state == "deleted"
-            server.start()
-            assert remnants(server.folder, MARKER)
-            # (a search for deleted threads finds nothing, and yet they are cleared)
-            done = saver.threads.erase(metadata={"name": MARKER})
-            assert [(one.thread, one.checkpoints) for one in done.threads] == [("z", 0)]
-            assert remnants(server.folder, MARKER) == {}

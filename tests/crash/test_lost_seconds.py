@@ -10,16 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import Any
 
 import psycopg
 import pytest
 from kit import postgres_server, redis_servers
 from kit.losses import Workers
 
-from threadkeep import ReadCache, open_saver
+from threadkeep import open_saver
 
-CACHES: dict[str, dict[str, Any]] = {"default": {}, "cache": {"cache": ReadCache()}}
 AFTER = 1000
 """No turn has so many requests: the loss is between two turns."""
 
@@ -32,9 +30,8 @@ def redis_server() -> Iterator[redis_servers.Server]:
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("back", [AFTER, 3], ids=["between two runs", "during a run"])
-@pytest.mark.parametrize("cache", CACHES)
 async def test_redis_without_an_append_only_file_is_killed(
-    redis_server: redis_servers.Server, cache: str, back: int
+    redis_server: redis_servers.Server, back: int
 ) -> None:
     def saved() -> Callable[[], object]:
         redis_server.admin.save()
@@ -48,7 +45,7 @@ async def test_redis_without_an_append_only_file_is_killed(
     redis_server.admin.flushall()
     with ExitStack() as stack:
         opened = partial(open_saver, redis_server.url)
-        saver = stack.enter_context(opened(**CACHES[cache]))
+        saver = stack.enter_context(opened())
         workers = Workers(saver, opened, saved)
         stack.callback(workers.other.close)
         await workers.play(copied=-1, back=back, turns=1, awaited=False)
@@ -99,13 +96,10 @@ def pair() -> Iterator[Pair]:
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("back", [AFTER, 3], ids=["between two runs", "during a run"])
-@pytest.mark.parametrize("cache", CACHES)
-async def test_a_standby_of_postgres_without_the_last_commits_is_promoted(
-    cache: str, back: int
-) -> None:
+async def test_a_standby_of_postgres_without_the_last_commits_is_promoted(back: int) -> None:
     with pair() as servers, ExitStack() as stack:
         opened = partial(open_saver, servers.url, max_size=2)
-        saver = stack.enter_context(opened(**CACHES[cache]))
+        saver = stack.enter_context(opened())
         saver.setup()
         workers = Workers(saver, opened, servers.cut)
         stack.enter_context(closing(workers.other))

@@ -43,7 +43,6 @@ from threadkeep import (
     LayeredCheckpointSaver,
     Layers,
     MemorySaver,
-    ReadCache,
     StreamingCheckpointSaver,
 )
 from threadkeep._core.engine.logs import SEAL_BYTES
@@ -356,10 +355,9 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
     "options",
     [
         {"group_commit": GroupCommit()},
-        {"cache": ReadCache()},
         {"working_set_bytes": 1},
     ],
-    ids=["grouped", "cached", "forgetful"],
+    ids=["grouped", "forgetful"],
 )
 def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_path: Path) -> None:
     with official("memory", tmp_path) as (inner, _):

@@ -17,7 +17,7 @@ from kit.places import at
 from kit.runs import Delta, story, told
 
 import threadkeep
-from threadkeep import GroupCommit, ReadCache, Retention, SqliteSaver
+from threadkeep import GroupCommit, Retention, SqliteSaver
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, InvalidArgumentError, StaleThreadError
@@ -162,7 +162,6 @@ def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path:
 
 FRONTS = {
     "group": {"group_commit": GroupCommit()},
-    "cache": {"cache": ReadCache(threads=10)},
     "raise": {"conflicts": "raise"},
 }
 

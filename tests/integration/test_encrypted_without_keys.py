@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import redis as redis_kit
 from kit.backends import SHARED, open_backend, url_of
 from kit.cli import threadkeep
 from kit.places import at
@@ -140,17 +139,6 @@ def test_a_native_backup_needs_no_keys(tmp_path: Path) -> None:
             backup.restore(file, url, no_progress, replace=True, keys=keys)
     backup.restore(file, url, no_progress, replace=True, keys={"keys": RING})
     assert contents("sqlite", tmp_path) == before
-
-
-def test_a_cache_on_redis_does_not_hide_it(tmp_path: Path) -> None:
-    hot = redis_kit.url()
-    config = fill("postgres", tmp_path)
-    with open_backend("postgres", tmp_path, hot=hot) as plain:
-        for change in changes(plain, config).values():
-            with pytest.raises(WrongKeyError, match=REFUSED):
-                change()
-    with open_backend("postgres", tmp_path, keys=RING, hot=hot) as saver:
-        assert saver.get_tuple(config) is not None
 
 
 def test_the_command_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from kit.backends import SHARED, open_backend, url_of
 from kit.cli import threadkeep
 from kit.marked import holds
 from kit.places import at
-from kit.postgres import url_for
 from kit.postgres_server import server
 from kit.remnants import remnants
 from langchain_core.messages import AIMessage, HumanMessage
@@ -29,7 +28,6 @@ from threadkeep import (
     Compression,
     KeyRing,
     NodeCache,
-    ReadCache,
     Retention,
     Saver,
     Store,
@@ -125,7 +123,7 @@ def test_in_a_sqlite_file(index: str, compression: Any, mark: str, tmp_path: Pat
 async def test_awaited_with_other_layers(mark: str, tmp_path: Path) -> None:
     with open_backend("sqlite", tmp_path) as saver:
         fill(saver, mark)
-    options: Any = {"keys": RING, "allow_plaintext": "migrate", "cache": ReadCache()}
+    options: Any = {"keys": RING, "allow_plaintext": "migrate"}
     async with open_backend("sqlite", tmp_path, **options) as saver:
         assert (await saver.arotate_keys()).cleared
     assert remnants(tmp_path, mark) == {}
@@ -199,19 +197,6 @@ def test_in_redis(mark: str, tmp_path: Path) -> None:
     assert _keys_with(mark) == []
     with open_backend("redis", tmp_path, keys=RING) as saver:
         check(saver, mark)
-
-
-def test_in_a_hot_redis(mark: str, tmp_path: Path) -> None:
-    url, hot = url_for(tmp_path), redis_kit.url()
-    with open_saver(url, hot=hot, max_size=2, compression=PLAIN) as saver:
-        fill(saver, mark)
-    with open_saver(url, hot=hot, max_size=2, working_set_bytes=0) as saver:
-        assert saver.get_tuple(at("t")) is not None
-    assert _keys_with(mark)
-    migrating: Any = {"keys": RING, "allow_plaintext": "migrate"}
-    with open_saver(url, hot=hot, max_size=2, **migrating) as saver:
-        saver.rotate_keys()
-    assert _keys_with(mark) == []
 
 
 def _keys_with(mark: str) -> list[bytes]:

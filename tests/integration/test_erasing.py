@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from kit.engine import Chain, Passing, everything, fresh
 from kit.places import at
 from kit.runs import Gate, Run
 
-from threadkeep import ReadCache, SqliteSaver
+from threadkeep import SqliteSaver
 from threadkeep._core.codec.frame import Compression
 from threadkeep._core.engine.model import Batch, ReadSegments, ReadThread, Span
 from threadkeep._core.engine.operation import fetch
@@ -351,19 +350,6 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
     assert left
     assert left.items() <= before.items()
     assert saver.check().ok
-
-
-# -- caches --------------------------------------------------------------------------
-
-
-async def test_a_cache_is_cleared(tmp_path: Path) -> None:
-    async with SqliteSaver(tmp_path / "threads.db", cache=ReadCache()) as saver:
-        await asyncio.to_thread(_chat, saver, turns=3)
-        report = await saver.threads.aerase("thread")
-        assert report.threads[0].checkpoints == 9
-        assert not _holds(saver, "thread")
-        assert _chat(saver, turns=1).get_state(at()).values["said"][0].startswith("0 ")
-        assert saver.threads.erase("thread").threads[0].checkpoints == 3
 
 
 class Mute(MemoryBackend):

@@ -19,7 +19,6 @@ from threadkeep import (
     LayeredCheckpointSaver,
     Layers,
     Migrations,
-    ReadCache,
     Retention,
     StreamingCheckpointSaver,
     open_all,
@@ -497,7 +496,6 @@ def test_a_channel_s_migration_that_fails_is_named(opened):
     "options",
     [
         {"conflicts": "raise"},
-        {"cache": ReadCache(threads=5)},
         {"validate": "strict"},
         {"working_set_bytes": 0},
     ],

@@ -18,9 +18,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy, Command, Send, interrupt
 
-from threadkeep import ReadCache
 from threadkeep.cache import NodeCache, open_cache
-from threadkeep.errors import InvalidArgumentError
 
 
 class State(TypedDict, total=False):
@@ -57,14 +55,6 @@ def saver(request, tmp_path):
 
 def thread(name):
     return {"configurable": {"thread_id": name}}
-
-
-async def test_limits_of_a_savers_cache_are_no_node_cache():
-    graph = graph_of(ReadCache(), Node())
-    with pytest.raises(InvalidArgumentError, match="open_cache"):
-        graph.invoke({"x": 1})
-    with pytest.raises(InvalidArgumentError, match="stores no results"):
-        await graph.ainvoke({"x": 1})
 
 
 def test_a_second_run_skips_the_node(saver):

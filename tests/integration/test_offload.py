@@ -18,7 +18,7 @@ from kit.runs import extend
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import ColdTier, GroupCommit, ReadCache, Retention, Tiering, open_saver
+from threadkeep import ColdTier, GroupCommit, Retention, Tiering, open_saver
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep._core.engine.operation import Commit
@@ -171,25 +171,6 @@ def test_grouped_commits_stand_in_front_of_the_store(tmp_path: Path, cold: Path)
         say(saver, "three")
         assert shown(saver)[-len(before) :] == before
         assert saver.check().ok
-
-
-def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
-    """Another process has sealed segments that this one has cached."""
-    options: dict[str, Any] = {"cold": cold.as_uri()}
-    with (
-        open_backend("sqlite", tmp_path, cache=ReadCache(), **options) as one,
-        open_backend("sqlite", tmp_path, **options) as other,
-    ):
-        for turns in range(1, 8):
-            for number in range(turns):
-                say(one, str(number))
-            say(other, "a", "b", "c")
-            before = shown(one)
-            assert one.threads.offload("t", over=OVER).segments > 0
-            for reader in (one, other):
-                assert shown(reader) == before
-            one.threads.restore("t")
-            assert shown(other) == before
 
 
 def test_what_would_not_save_room_stays(ours: Any) -> None:

@@ -27,7 +27,6 @@ from threadkeep import (
     GroupCommit,
     KeyRing,
     NodeCache,
-    ReadCache,
     Retention,
     Store,
     open_saver,
@@ -258,7 +257,6 @@ CAPABILITIES: dict[str, Callable[[Any, Path], Any]] = {
     )
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "cache": {"cache": ReadCache()},
     "groups": {"group_commit": GroupCommit()},
     "searchable": {"searchable": ["user"]},
     "padding": {"padding": 4096},

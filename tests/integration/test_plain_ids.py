@@ -20,7 +20,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import ReadCache
 from threadkeep._core.engine.snapshots import LOADS
 
 MODES = ["values", "updates", "checkpoints", "tasks", "debug", "messages"]
@@ -103,17 +102,10 @@ def remembered() -> int:
 
 
 @pytest.mark.drawn(3)
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"cache": ReadCache()}],
-    ids=("plain", "cached"),
-)
 @pytest.mark.parametrize("store", BACKENDS)
-def test_nothing_of_ours_holds_an_id_after_the_run(
-    store: str, options: dict[str, Any], tmp_path: Any
-) -> None:
+def test_nothing_of_ours_holds_an_id_after_the_run(store: str, tmp_path: Any) -> None:
     before = remembered()
-    with open_backend(store, tmp_path, **options) as saver:
+    with open_backend(store, tmp_path) as saver:
         graph = compiled(saver)
         for command in ({"log": ["in"]}, Command(resume="yes"), {"log": ["in"]}):
             graph.invoke(command, at())

@@ -6,8 +6,7 @@ from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
-from kit.tips import reading
-from threadkeep._core.engine.model import Batch, Change, Read, ReadSegments, Span
+from threadkeep._core.engine.model import Batch, Change, Read
 from threadkeep._core.engine.operation import (
     Commit,
     CommitMany,
@@ -18,25 +17,11 @@ from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.errors import ThreadkeepError
 from threadkeep.testing import BlockingBackend
-from threadkeep.testing.records import THREAD
-
-
-class ThroughCache:
-    """Contract tests that ask for segments as the engine does: after a look at the row."""
-
-    def segments(self: Any, *spans: Any, thread: str = THREAD) -> Any:
-        asked = tuple(Span(*span) for span in spans)
-        read = reading(thread, asked, self.rows(thread))
-        first = self.one(read)
-        again = self.one(read)
-        assert first == again == self.one(ReadSegments(thread, asked))
-        return first
 
 
 class Awaited(AsyncBackend):
     """A blocking backend behind the awaited protocol; it never waits."""
 
-    counts_for_all = True
     commits_groups = True
     has_identity = True
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from threadkeep._core.engine.model import ReadSegments, Span, ThreadRows, ThreadState
-from threadkeep._core.engine.tips import Link, Look, Proof
+from threadkeep._core.engine.model import ThreadRows, ThreadState
+from threadkeep._core.engine.tips import Link, Proof
 
 
 def without_tips(reply: Any) -> Any:
@@ -19,9 +18,3 @@ def without_tips(reply: Any) -> Any:
 def link(tip: int, *base: int) -> Link:
     """The link of a change that has this tip, and builds on these."""
     return Link(Proof(0), base, tip)
-
-
-def reading(thread: str, spans: Iterable[Span], seen: ThreadRows | ThreadState) -> ReadSegments:
-    """A read of segments as the engine makes it, after it has seen the thread's row."""
-    generation, base, named = Look.of(seen)
-    return ReadSegments(thread, tuple(spans), generation, base=base, named=named)

@@ -15,25 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import redis as redis_kit
 from kit.backends import BACKENDS, open_backend
 from kit.losses import Workers
 from kit.put_back import copy_rows
 from kit.selection import SEED, some
 
-from threadkeep import KeyRing, ReadCache
+from threadkeep import KeyRing
 from threadkeep.savers.saver import Saver
 
 FRONTS: dict[str, dict[str, Any]] = {
     "default": {},
     "fenced": {"conflicts": "raise"},
-    "cache": {"cache": ReadCache()},
-    "cache alone": {"cache": ReadCache(), "working_set_bytes": 0},
+    "forgetful": {"working_set_bytes": 0},
     "layered": {},
     "keys": {"keys": KeyRing([b"k" * 32])},
 }
 CASES = [(name, front) for name in BACKENDS for front in FRONTS]
-CASES += [("postgres", "hot"), ("postgres", "hot alone")]
 PLACES = 8
 """About the number of requests of a turn (layers need twice as many); after the last one, the loss
 is between two turns."""
@@ -51,9 +48,6 @@ def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
             folder = tmp_path / str(next(numbers))
             folder.mkdir()
             options = dict(FRONTS.get(front, {}))
-            if front.startswith("hot"):
-                options["hot"] = redis_kit.url()
-                options |= {"working_set_bytes": 0} if front == "hot alone" else {}
             saver = stack.enter_context(open_backend(name, folder, **options))
             keys = {key: value for key, value in options.items() if key == "keys"}
             opened = partial(open_backend, name, folder, **keys)

@@ -19,7 +19,7 @@ HINTS = {
     "AdvancedPostgresSaver": "Use PostgresSaver(url).",
     "AsyncShallowPostgresSaver": _SHALLOW,
     "BatchingCheckpointer": _BATCHES,
-    "CachedCheckpointer": "Use the option cache=ReadCache() of a saver.",
+    "CachedCheckpointer": "Leave it out: a saver keeps the values of recent turns in memory.",
     "CheckpointPerformanceMonitor": _MONITOR,
     "CheckpointStats": _MONITOR,
     "EncryptedSerializer": "Use the option keys=KeyRing(...), or LangGraph's class as serde=.",

@@ -1,87 +1,16 @@
-"""Policies that programs set: limits of the read cache, tiering, retention."""
+"""Policies that programs set: tiering, retention."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 from threadkeep._core.engine.cold_references import LEAST, OFFLOAD_OVER
 from threadkeep._core.langgraph_internals import is_internal
-from threadkeep._core.validation import LONGEST, duration, flag, is_count, is_time
+from threadkeep._core.validation import LONGEST, duration, flag, is_count
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
-
-
-@dataclass(frozen=True)
-class ReadCache:
-    """Limits of the in-memory cache that a process keeps in front of a store.
-
-    The cache is never stale: each read asks the store for the head, and takes from memory only the
-    segments that this checkpoint refers to.
-
-    Args:
-        threads: most threads; the least recently used are evicted first.
-        bytes: most bytes.
-        ttl: seconds after which an idle thread is evicted; None for never.
-
-    Raises:
-        InvalidArgumentError: a value is invalid.
-    """
-
-    threads: int = 1000
-    bytes: int = 256 * 1024 * 1024
-    ttl: float | None = 300.0
-
-    def __post_init__(self) -> None:
-        if not is_count(self.threads, 1):
-            raise invalid("threads", self.threads, "Use 1 or more.")
-        if not is_count(self.bytes, 1):
-            raise invalid("bytes", self.bytes, "Use a number of bytes, 1 or more.")
-        if self.ttl is not None and not is_time(self.ttl):
-            raise invalid("ttl", self.ttl, "Use seconds, more than 0, or None.")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse the calls of a graph that was compiled with these limits as its node cache."""
-        if name in ("get", "aget"):
-            raise InvalidArgumentError(
-                "A ReadCache limits a saver's cache of reads; it stores no results of nodes.",
-                hint="Use compile(cache=threadkeep.open_cache(url)).",
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotTier:
-    """Limits of the threads to cache: small, written recently, and read often.
-
-    Only threads within all limits are cached. A thread that grows too large or too old is evicted
-    at the next read or save of it in this process.
-
-    Args:
-        max_bytes: largest size of the thread, in bytes of its values as stored: those that a read
-            needs and that are saved after it, as this process sees them.
-        max_age: seconds, or a timedelta, since the last write, by the time in the newest
-            checkpoint. A thread whose time cannot be read is not cached.
-        min_reads: number of reads of the thread's values by this process within `max_age`.
-
-    None means no limit.
-
-    Raises:
-        InvalidArgumentError: a value is invalid.
-    """
-
-    max_bytes: int | None = 10_000
-    max_age: timedelta | float | None = timedelta(hours=1)
-    min_reads: int | None = 3
-
-    def __post_init__(self) -> None:
-        if self.max_bytes is not None and not is_count(self.max_bytes, 1):
-            raise invalid("max_bytes", self.max_bytes, "Use a number of bytes, 1 or more, or None.")
-        if self.min_reads is not None and not is_count(self.min_reads, 0):
-            raise invalid("min_reads", self.min_reads, "Use a whole number, 0 or more, or None.")
-        if self.max_age is not None:
-            object.__setattr__(self, "max_age", duration("max_age", self.max_age))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +56,9 @@ class ColdTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiering:
-    """Tiers of threads: cached, in the store, or in the cold store.
+    """Tiers of threads: in the store, or in the cold store.
 
     Args:
-        hot: threads to cache, if the saver has a `cache` or `hot`; None for all.
         warm: threads that stay in the store.
         cold: handling of the others.
 
@@ -138,13 +66,12 @@ class Tiering:
         InvalidArgumentError: a value is invalid.
     """
 
-    hot: HotTier | None = field(default_factory=HotTier)
     warm: WarmTier = field(default_factory=WarmTier)
     cold: ColdTier = field(default_factory=ColdTier)
 
     def __post_init__(self) -> None:
-        for name, kind in (("hot", HotTier), ("warm", WarmTier), ("cold", ColdTier)):
-            if not isinstance(getattr(self, name), kind | None if name == "hot" else kind):
+        for name, kind in (("warm", WarmTier), ("cold", ColdTier)):
+            if not isinstance(getattr(self, name), kind):
                 raise invalid(name, getattr(self, name), f"Use a threadkeep.{kind.__name__}.")
 
 

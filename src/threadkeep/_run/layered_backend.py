@@ -1,6 +1,6 @@
 """A backend for blocking and awaiting callers, with the layers for its options.
 
-The order from the outside in: archives, cache, backend.
+The order from the outside in: archives, backend.
 """
 
 from __future__ import annotations
@@ -45,14 +45,12 @@ from threadkeep._run.first_change import CHANGING, FirstChange
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
-from threadkeep._stores.open import open_hot
 from threadkeep._stores.process_forks import PerLoop, running_loop
 from threadkeep._stores.records import confirm, tie
 from threadkeep.errors import ClosedError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from threadkeep._core.policies import ReadCache, Retention, Tiering
-    from threadkeep._run.segment_cache import CacheLayer
+    from threadkeep._core.policies import Retention, Tiering
     from threadkeep._stores.cold_store import ColdStore
 
 T = TypeVar("T")
@@ -86,8 +84,6 @@ class LayeredBackend:
         archives: ArchiveLayer | None = None,
         *,
         group_commit: GroupCommit | None = None,
-        cache: ReadCache | None = None,
-        hot: str | None = None,
         tiering: Tiering | None = None,
         working_set_bytes: int = 0,
     ) -> None:
@@ -107,7 +103,7 @@ class LayeredBackend:
         self._home = _Home()
         if self._blocking is None:
             self._home.loop = running_loop()
-        self._check(group_commit, hot)
+        self._check(group_commit)
         self._writer: Writer | None = None
         self._loop_writers: PerLoop[LoopWriter] | None = None
         how = group_commit or AT_ONCE
@@ -118,15 +114,12 @@ class LayeredBackend:
                 self._loop_writers = PerLoop(partial(LoopWriter, self._awaited, how))
         self.working_set = WorkingSet(working_set_bytes, threading.Lock, RANDOM.getrandbits)
         process_forks.watch(self.working_set)
-        self._add_layers(archives, cache, hot)
+        self._use([] if archives is None else [archives])
 
-    def _check(self, group_commit: GroupCommit | None, hot: str | None) -> None:
+    def _check(self, group_commit: GroupCommit | None) -> None:
         """Refuse options that the backend does not support."""
         backend, name, hint = self.backend, type(self.backend).__name__, ""
-        if hot is not None and not backend.counts_for_all:
-            refused = f"hot= requires PostgreSQL: {name} has no cross-process generation counter."
-            hint = "Leave hot= out, and unset THREADKEEP_HOT."
-        elif self.cold is not None and not backend.has_identity:
+        if self.cold is not None and not backend.has_identity:
             refused = f"cold= requires a backend with an identity, which {name} does not have."
             hint = "Override `identity` in the backend, and set `has_identity`."
         elif group_commit is not None and not backend.commits_groups:
@@ -134,23 +127,6 @@ class LayeredBackend:
             hint = "Leave group_commit out, or override `commit_many` and set `commits_groups`."
         if hint:
             raise InvalidArgumentError(refused, hint=hint)
-
-    def _add_layers(
-        self, archives: ArchiveLayer | None, cache: ReadCache | None, hot: str | None
-    ) -> None:
-        # Import rarely used modules here.
-        self._hot = None if hot is None else LayeredBackend(open_hot(hot))
-        self._cache: CacheLayer | None = None
-        layers: list[StoreLayer] = [] if archives is None else [archives]
-        if cache is not None or self._hot is not None:
-            from threadkeep._run.segment_cache import CacheLayer, Hot  # noqa: PLC0415
-
-            hot_tier = None if self.tiering is None else self.tiering.hot
-            keys = self.backend.keys
-            shared = None if self._hot is None else Hot(self._hot, keys=keys)
-            self._cache = CacheLayer(cache, shared, hot_tier)
-            layers.append(self._cache)
-        self._use(layers)
 
     def _use(self, layers: Sequence[StoreLayer]) -> None:
         """Put layers in front of the backend, listed from the outside in."""
@@ -365,34 +341,23 @@ class LayeredBackend:
             return None
         return self.cold.of((yield from on(self, call("identity"))))
 
-    def clear_cache(self, thread: str | None, prefix: str = "") -> Operation[None]:
-        """Evict a thread, or all threads (None) that begin with `prefix`.
-
-        They are evicted from the working set, the cache and the hot store.
-        """
+    def clear_cache(self, thread: str | None, prefix: str = "") -> None:
+        """Evict a thread, or all threads (None) that begin with `prefix`, from the working set."""
         self.working_set.forget(thread, prefix)
-        if self._cache is not None:
-            yield from self._cache.clear(thread, prefix)
 
     def scrub(self, *, rewrite: bool) -> Operation[ScrubReport]:
         """Remove the bytes of deleted rows from the backend's files; see `Backend.scrub`."""
         scrubbed: ScrubReport = yield from call("scrub", rewrite=rewrite)
         return scrubbed
 
-    def scrub_hot(self) -> Operation[ScrubReport]:
-        """Remove the bytes of deleted rows from the hot store's files, if configured."""
-        return ScrubReport() if self._cache is None else (yield from self._cache.scrub_hot())
-
     def counters(self, forked_runs: int) -> Counters:
         """Return the counters of a saver on this backend. See `Saver.counters`."""
-        counts, cache = self.working_set.counts, self._cache
+        counts = self.working_set.counts
         return Counters(
             written_bytes=counts.written,
             saved_bytes=counts.saved,
             working_set_hits=counts.hits,
             working_set_misses=counts.loads - counts.hits,
-            cache_hits=0 if cache is None else cache.hits,
-            cache_misses=0 if cache is None else cache.misses,
             conflicts=forked_runs + counts.conflicts,
             retries=counts.retries + self.backend.retries,
         )
@@ -405,10 +370,8 @@ class LayeredBackend:
             yield from external(self._blocking.open)
 
     def closing(self) -> Operation[None]:
-        """Close the backend and the hot store."""
+        """Close the backend."""
         yield from sync_or_async(self.close, self.aclose)
-        if self._hot is not None:
-            yield from self._hot.closing()
 
     def close(self) -> None:
         """Close only the backend. Idempotent.

@@ -22,7 +22,7 @@ from threadkeep._core.engine.operation import (
 from threadkeep._core.engine.usage import Counters
 from threadkeep._run.first_change import FirstChange
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.tenant import Names, for_tenant
 from threadkeep.errors import ThreadkeepError
 
@@ -45,7 +45,7 @@ class TenantStore(LayeredBackend):
         )
         self._home = whole._home  # noqa: SLF001 - the same backend's
         self.cold, self.tiering, self.retention = whole.cold, whole.tiering, whole.retention
-        self._archives = self._writer = self._loop_writers = self._hot = self._cache = None
+        self._archives = self._writer = self._loop_writers = None
         self.working_set = whole.working_set.part(names.prefix)
         self._use(())
 
@@ -126,12 +126,9 @@ class TenantStore(LayeredBackend):
         cold = yield from super().own_cold()
         return None if cold is None else cold.under(self.names.prefix)
 
-    def clear_cache(self, thread: str | None, prefix: str = "") -> Operation[None]:
+    def clear_cache(self, thread: str | None, prefix: str = "") -> None:
         name = None if thread is None else self.names.stored(thread)
         return self._whole.clear_cache(name, self.names.stored(prefix))
-
-    def scrub_hot(self) -> Operation[ScrubReport]:
-        return self._whole.scrub_hot()
 
     def counters(self, forked_runs: int) -> Counters:
         """Return the counters of this view alone; those of layers are the whole's."""

@@ -58,9 +58,6 @@ class _Supports:
     has_identity = False
     """`identity` names the store. `cold=` needs it."""
 
-    counts_for_all = False
-    """A thread's generation is the same number in all processes. `hot=` needs it."""
-
     counts_usage = False
     """`ReadUsage` is answered. Otherwise, statistics are counted from other reads."""
 

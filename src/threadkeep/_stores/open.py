@@ -23,7 +23,6 @@ from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend, Backend
-    from threadkeep._stores.redis.backend import HotRedis
 
 T = TypeVar("T")
 
@@ -256,10 +255,3 @@ def maintenance(name: str) -> Any:
     """Return the module `maintenance` of a database."""
     with extra(DATABASES[name].title, name):
         return import_module(f"threadkeep._stores.{name}.maintenance")
-
-
-def open_hot(url: Any) -> HotRedis:
-    """Open the Redis that caches segments of a store."""
-    with extra("A hot store", "redis"):
-        from threadkeep._stores.redis.backend import hot_store  # noqa: PLC0415 - an extra, only where it is used
-    return hot_store(url)

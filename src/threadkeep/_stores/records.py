@@ -210,20 +210,6 @@ class Log:
             if segment.stop > start:
                 yield segment
 
-    def replace(self, segment: model.Segment) -> list[model.Segment]:
-        """Add a segment, and remove and return the segments that it overlaps."""
-        gone = list(self.between(segment.start, segment.stop))
-        for other in gone:
-            self.drop(other.start, other.count)
-        self.put(segment)
-        return gone
-
-
-def add(logs: dict[int, Log], segments: Iterable[model.Segment]) -> None:
-    """Add segments, and remove those that they overlap."""
-    for segment in segments:
-        logs.setdefault(segment.log, Log()).replace(segment)
-
 
 def between(logs: dict[int, Log], spans: Iterable[model.Span]) -> list[model.Segment]:
     """Return the segments that overlap the spans, each once, in (log, start) order."""
@@ -233,20 +219,6 @@ def between(logs: dict[int, Log], spans: Iterable[model.Span]) -> list[model.Seg
             for segment in logs[number].between(start, stop):
                 found[number, segment.start] = segment
     return [found[key] for key in sorted(found)]
-
-
-def missing(logs: dict[int, Log], spans: Iterable[model.Span]) -> tuple[model.Span, ...]:
-    """Return the parts of the spans that no segment holds."""
-    gaps: list[model.Span] = []
-    for number, start, stop in spans:
-        at = start
-        for segment in logs[number].between(start, stop) if number in logs else ():
-            if segment.start > at:
-                gaps.append(model.Span(number, at, segment.start))
-            at = segment.stop
-        if at < stop:
-            gaps.append(model.Span(number, at, stop))
-    return tuple(gaps)
 
 
 # -- the registry --------------------------------------------------------------------

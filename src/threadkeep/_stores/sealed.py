@@ -54,7 +54,6 @@ class SealedFace(AsyncBackend):
         self.instant = below.instant and keys.instant
         self.commits_groups = below.commits_groups
         self.has_identity = below.has_identity
-        self.counts_for_all = below.counts_for_all
         self.counts_usage = below.counts_usage
         self.families = Families() if families is None else families
         self.searches = SealedSearches(self.below, self.keys, self._opened)

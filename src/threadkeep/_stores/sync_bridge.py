@@ -83,7 +83,6 @@ class BlockingFace(Backend, Generic[A]):
         self.asynchronous = asynchronous
         self.commits_groups = face.commits_groups
         self.has_identity = face.has_identity
-        self.counts_for_all = face.counts_for_all
         self.counts_usage = face.counts_usage
         self.keys = face.keys
 

@@ -231,7 +231,6 @@ class TenantFace(AsyncBackend):
         self.instant = below.instant
         self.commits_groups = below.commits_groups
         self.has_identity = below.has_identity
-        self.counts_for_all = below.counts_for_all
         self.keys = below.keys
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:

@@ -185,7 +185,6 @@ class Metric(NamedTuple):
 def _cache_metric(name: str, help: str, counter: str) -> Metric:
     attributes: dict[tuple[str, ...], str] = {
         ("working_set",): f"working_set_{counter}",
-        ("segments",): f"cache_{counter}",
         ("results",): f"result_{counter}",
         ("vectors",): f"vector_{counter}",
     }

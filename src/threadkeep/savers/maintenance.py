@@ -223,8 +223,8 @@ class Maintenance(ForTenants, Closing):
         values of that serializer: leave out `serde=` afterwards.
 
         With `allow_plaintext="migrate"`, also encrypts plain values, then removes the plain text
-        that is left: cached results, full-text and vector indexes, the hot store, and removed rows
-        in the store's files, as `threads.erase` does. The report names what may still hold some.
+        that is left: cached results, full-text and vector indexes, and removed rows in the store's
+        files, as `threads.erase` does. The report names what may still hold some.
 
         Args:
             dry_run: only count.
@@ -292,15 +292,12 @@ class Maintenance(ForTenants, Closing):
     shred_tenant, ashred_tenant = sync_and_async(_shred_tenant)
 
     def _clear_cache(self, thread_id: str | None = None) -> Operation[None]:
-        """Evict a thread, or all threads (None), from the caches. Nothing stored is removed.
+        """Evict a thread, or all threads (None), from the memory of this process.
 
-        Clears the working set and `cache` of this process, and `hot` for this store.
-
-        Raises:
-            ThreadkeepError: the hot store could not be reached, and was not cleared.
+        Nothing stored is removed.
         """
-        name = None if thread_id is None else validation.thread_id(thread_id)
-        return on(self._store, self._store.clear_cache(name))
+        self._store.clear_cache(None if thread_id is None else validation.thread_id(thread_id))
+        yield from ()
 
     clear_cache, aclear_cache = sync_and_async(_clear_cache)
 

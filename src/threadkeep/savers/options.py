@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Compression, Migrations, SerdeCodec, check_migrations
-from threadkeep._core.policies import ReadCache, Retention, Tiering
+from threadkeep._core.policies import Retention, Tiering
 from threadkeep._core.validation import duration, is_count
 from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.open import DatabaseOptions
@@ -140,15 +140,6 @@ class CommonOptions(SaverKeyOptions, total=False):
             " after it was copied. Otherwise a warning names it."
         ),
     ]
-    hot: Annotated[
-        str | None,
-        Option(
-            None,
-            "URL of a Redis server that caches a PostgreSQL database for all processes.",
-            _is_url,
-            "Use the URL of a Redis server.",
-        ),
-    ]
     cold: Annotated[
         str | None,
         Option(
@@ -164,8 +155,7 @@ class CommonOptions(SaverKeyOptions, total=False):
         _record(
             Tiering,
             "Tiering()",
-            "Which threads are cached, and what `threads.tier()` moves into the cold store by"
-            " default.",
+            "What `threads.tier()` moves into the cold store by default.",
             parse=False,
         ),
     ]
@@ -220,20 +210,7 @@ class SerdeOption(TypedDict, total=False):
     ]
 
 
-class CacheOption(TypedDict, total=False):
-    """The cache of a saver."""
-
-    cache: Annotated[
-        ReadCache | None,
-        _record(
-            ReadCache,
-            "ReadCache(threads=1000)",
-            "Limits of a cache of stored bytes in memory; None for no cache.",
-        ),
-    ]
-
-
-class SaverOptions(CommonOptions, SerdeOption, CacheOption, total=False):
+class SaverOptions(CommonOptions, SerdeOption, total=False):
     """Options of every saver."""
 
 
@@ -241,7 +218,7 @@ class SqliteSaverOptions(SaverOptions, SqliteOptions, total=False):
     """Options of `SqliteSaver`."""
 
 
-class PostgresSaverOptions(CommonOptions, CacheOption, PostgresOptions, total=False):
+class PostgresSaverOptions(CommonOptions, PostgresOptions, total=False):
     """Options of `PostgresSaver`, beside `serde`."""
 
 
@@ -249,12 +226,10 @@ class RedisSaverOptions(SaverOptions, RedisThreadOptions, total=False):
     """Options of `RedisSaver`."""
 
 
-class OpenAllOptions(CommonOptions, SerdeOption, DatabaseOptions, RedisThreadOptions, total=False):
-    """Options of `open_all`: those of `open_saver` without `cache`."""
-
-
-class OpenSaverOptions(OpenAllOptions, CacheOption, total=False):
-    """Options of `open_saver`: those of savers, and of all databases."""
+class OpenSaverOptions(
+    CommonOptions, SerdeOption, DatabaseOptions, RedisThreadOptions, total=False
+):
+    """Options of `open_saver` and `open_all`: those of savers, and of all databases."""
 
 
 def check_options(given: Mapping[str, Any]) -> None:

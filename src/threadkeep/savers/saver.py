@@ -131,7 +131,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
     Raises:
         InvalidArgumentError: an option is unknown or invalid, or `gc_every` is set with an async
             backend.
-        OpenError: `hot` or `cold` cannot be opened, or its library is not installed.
+        OpenError: `cold` cannot be opened, or its library is not installed.
     """
 
     @listed(SaverOptions)
@@ -153,8 +153,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             backend,
             _tier(given["cold"], getattr(backend, "keys", None)),
             group_commit=given["group_commit"],
-            cache=given["cache"],
-            hot=given["hot"],
             tiering=given["tiering"],
             working_set_bytes=given["working_set_bytes"],
         )

@@ -276,10 +276,9 @@ def _elsewhere(
 
 def _clear_caches(store: LayeredBackend, threads: Iterable[str | None]) -> Operation[ScrubReport]:
     for name in threads:
-        yield from on(store, store.clear_cache(name))
+        store.clear_cache(name)
     yield from on(store, last_statistics.forget())
-    here = ScrubReport(("this program's memory and cache",))
-    return here + (yield from on(store, store.scrub_hot()))
+    return ScrubReport(("this program's memory",))
 
 
 def _elsewhere_too(

@@ -135,16 +135,14 @@ def _clear_plain(store: LayeredBackend, *, rewrite: bool) -> Operation[ScrubRepo
     index = sealed.below.message_index()
     if index is not None:
         yield from external(partial(_empty, index))
-    yield from on(store, store.clear_cache(None))
+    store.clear_cache(None)
     remains = (_INDEXES,) if store.cold is None else (_INDEXES, _OBJECTS)
     report = ScrubReport(("full-text and vector indexes, cached results",), remains)
-    for scrub in (store.scrub_hot(), store.scrub(rewrite=rewrite)):
-        try:
-            report += yield from on(store, scrub)
-        except ThreadkeepError as error:
-            failure = " ".join(str(error).split())
-            report += ScrubReport(remains=(f"Removed rows in the store's files: {failure}",))
-    return report
+    try:
+        return report + (yield from on(store, store.scrub(rewrite=rewrite)))
+    except ThreadkeepError as error:
+        failure = " ".join(str(error).split())
+        return report + ScrubReport(remains=(f"Removed rows in the store's files: {failure}",))
 
 
 def _empty(index: ArchiveIndex) -> None:

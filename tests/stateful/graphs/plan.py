@@ -225,7 +225,7 @@ def _plans(
         durability=st.sampled_from(durabilities),
         api=st.sampled_from(["sync", "async"]),
         backend=st.sampled_from(["sqlite", "memory"]),
-        options=st.sampled_from(["default", "default", "forgetful", "cached"]),
+        options=st.sampled_from(["default", "default", "forgetful"]),
         frequency=st.sampled_from([1, 2, 3, 100]),
         accumulate=st.booleans(),
         ids=st.booleans(),

@@ -27,8 +27,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, Send
 
-from threadkeep import ReadCache
-
 from .build import built
 from .disturb import disturbed
 from .journal import Journal, Journaled
@@ -39,7 +37,6 @@ LANGGRAPHS = (InvalidUpdateError, ValueError, KeyError, TypeError)  # as `get_st
 OPTIONS: dict[str, Any] = {
     "default": dict,
     "forgetful": lambda: {"conflicts": "raise", "working_set_bytes": 1},
-    "cached": lambda: {"cache": ReadCache()},
 }
 LOOSE = "<edited meanwhile>"
 

@@ -37,7 +37,7 @@ def test_a_name_of_an_article_is_no_name_here_and_its_error_says_what_to_use(nam
 
 
 def test_an_import_by_name_says_it_too():
-    with pytest.raises(ImportError, match=r"Use the option cache=ReadCache\(\) of a saver"):
+    with pytest.raises(ImportError, match=r"a saver keeps the values of recent turns"):
         exec("from threadkeep import CachedCheckpointer", {})
     with pytest.raises(ImportError, match=r"Use Layers\(full_window=20\)"):
         exec("from threadkeep.memory import FULL_WINDOW", {})

@@ -110,8 +110,8 @@ def test_defaults_are_valid(kind):
     ],
 )
 def test_an_unknown_option_is_refused_with_the_closest_one(make):
-    with pytest.raises(InvalidArgumentError, match=r"no option 'chache'\.\sDid you mean 'cache'"):
-        make(chache=1)
+    with pytest.raises(InvalidArgumentError, match=r"no option 'tierng'\.\sDid you mean 'tiering'"):
+        make(tierng=1)
 
 
 @pytest.mark.parametrize("make", [store.Store, cache.NodeCache])
@@ -146,7 +146,7 @@ def test_options_of_the_driver_in_a_url_are_kept(url):
 
 def test_open_all_takes_a_dict_of_options_for_the_cache():
     with pytest.raises(InvalidArgumentError, match="Use a dict with the options of the cache"):
-        threadkeep.open_all("memory://", cache=threadkeep.ReadCache())
+        threadkeep.open_all("memory://", cache=5)
 
 
 # -- where values come from --------------------------------------------------------------
@@ -185,13 +185,13 @@ def test_a_cache_has_its_own_default(monkeypatch):
 def test_variables_of_savers(monkeypatch):
     monkeypatch.setenv("THREADKEEP_CONFLICTS", "raise")
     monkeypatch.setenv("THREADKEEP_VALIDATE", "strict")
-    monkeypatch.setenv("THREADKEEP_CACHE", '{"threads": 7}')
+    monkeypatch.setenv("THREADKEEP_COMPRESSION", '{"level": 7}')
     monkeypatch.setenv("THREADKEEP_SCHEMA", "of another database")
     _, own = open_url("memory://", SaverOptions, {"gc_on_put": 3})
     assert own == {
         "conflicts": "raise",
         "validate": "strict",
-        "cache": threadkeep.ReadCache(threads=7),
+        "compression": threadkeep.Compression(level=7),
         "gc_on_put": 3,
     }
 
@@ -202,8 +202,8 @@ def test_variables_of_savers(monkeypatch):
         ("BUSY_TIMEOUT", "long"),
         ("BUSY_TIMEOUT", "-1"),
         ("PICKLE_FALLBACK", "perhaps"),
-        ("CACHE", "{"),
-        ("CACHE", '{"thread": 1}'),
+        ("COMPRESSION", "{"),
+        ("COMPRESSION", '{"levels": 1}'),
         ("GC_ON_PUT", "0"),
     ],
 )

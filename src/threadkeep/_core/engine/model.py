@@ -167,8 +167,7 @@ class ReadSegments(NamedTuple):
 
     If `generation` is given and is not the thread's, the reply is empty, as other bytes may be at
     these positions; also if the thread's row does not name each tip of `base`. Stores ignore
-    `stub`, which leaves offloaded bytes in the cold store, and `named`: the tips that the row is
-    known to have named, for caches.
+    `stub`, which leaves offloaded bytes in the cold store.
     """
 
     thread: str
@@ -176,7 +175,6 @@ class ReadSegments(NamedTuple):
     generation: int | None = None
     stub: bool = False
     base: tuple[int, ...] = ()
-    named: tuple[int, ...] = ()
 
 
 class ReadPath(NamedTuple):

@@ -92,8 +92,8 @@ def fetch_segments(
     if look is None:
         reply = yield from fetch(ReadSegments(thread, spans))
     else:
-        generation, base, named = look
-        reply = yield from fetch(ReadSegments(thread, spans, generation, False, base, named))  # noqa: FBT003 - `stub`
+        generation, base = look
+        reply = yield from fetch(ReadSegments(thread, spans, generation, base=base))
     return cast("list[Segment]", reply)
 
 

@@ -19,8 +19,6 @@ SegmentPlace: TypeAlias = tuple[int, int, int]
 
 MOST = 16
 """Tips that a thread's row names."""
-BITS = 62
-"""Bits of a tip. It is positive: 0 stands for none."""
 
 
 class Row(Protocol):
@@ -40,12 +38,10 @@ class Look(NamedTuple):
 
     generation: int
     base: tuple[int, ...]  # tips that the row must still name
-    named: tuple[int, ...]  # tips that it is known to have named
 
     @classmethod
     def of(cls, row: Row) -> Look:
-        tips = row.tips
-        return cls(row.generation, tips[:1], tips)
+        return cls(row.generation, row.tips[:1])
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +64,7 @@ class Proof:
 
     @property
     def look(self) -> Look:
-        tips = tuple(self.tips)
-        return Look(self.generation, tips, tips)
+        return Look(self.generation, tuple(self.tips))
 
     def holds(self, generation: int, named: Collection[int]) -> bool:
         """Return True if a row of this generation that names these tips still has everything."""

@@ -145,8 +145,6 @@ class Counters:
         saved_bytes: estimated bytes saved compared with storing each full state uncompressed.
         working_set_hits: loads of runs that found values of their thread in memory.
         working_set_misses: loads of runs that did not.
-        cache_hits: reads answered by `cache=` or `hot=`.
-        cache_misses: reads answered at least in part by the store.
         conflicts: runs that forked a thread (`Saver.forked_runs`), and saves refused for that.
         retries: calls of the store repeated after a temporary failure, and saves built again
             because another process had saved in between.
@@ -164,8 +162,6 @@ class Counters:
     saved_bytes: int = 0
     working_set_hits: int = 0
     working_set_misses: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
     conflicts: int = 0
     retries: int = 0
     result_hits: int = 0

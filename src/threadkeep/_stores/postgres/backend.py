@@ -49,7 +49,6 @@ WHERE d.datname = current_database()
 class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
     """Rows in a PostgreSQL database, over connections that are awaited."""
 
-    counts_for_all = True
     has_identity = True
     counts_usage = True
 

@@ -22,8 +22,8 @@ from threadkeep._stores.redis.heads import stored
 from threadkeep._stores.redis.moves import copied_words, move_words
 from threadkeep._stores.redis.scripts import Question, RedisCommand, call
 from threadkeep._stores.redis.server import DAMAGED, Server, scrub
-from threadkeep._stores.sync_bridge import BlockingFace, finish
-from threadkeep.errors import CorruptionError, invalid
+from threadkeep._stores.sync_bridge import BlockingFace
+from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.heads import Copying, Head, Move
@@ -103,14 +103,12 @@ class AsyncRedisBackend(Server, AsyncDatabase):
 
     async def _make(self, moves: Sequence[Move], calls: list[RedisCommand]) -> list[Head | None]:
         """Send the calls of moves, and update the index."""
-        is_indexed = self._settings.indexed
-        told = [threads.told(move, self) for move in moves] if is_indexed else []
+        told = [threads.told(move, self) for move in moves]
         before = [call for first, again in told for call in (*first, *again)]
         after = [call for _, again in told for call in again]
         answers = await self.sent([*before, *calls, *after])
         answers = answers[len(before) : len(before) + len(calls)]
-        if is_indexed:
-            await threads.tell_made(moves, answers, self)
+        await threads.tell_made(moves, answers, self)
         return [
             None if answer is None else stored(move.new)
             for move, answer in zip(moves, answers, strict=True)
@@ -120,21 +118,6 @@ class AsyncRedisBackend(Server, AsyncDatabase):
         thread = move.new.thread
         ttl = "" if tenants.is_hidden(thread) else self._settings.ttl_milliseconds
         return call("move", rows.keys_of(self.prefix, thread), move_words(move, ttl, *copied))
-
-    async def clear(self, beginning: str) -> None:
-        """Remove all threads with this prefix, tombstones too. Not on a cluster.
-
-        Scans the names of all keys of the server.
-        """
-        cursor, pattern = 0, f"{rows.beginning_of_keys(self.prefix, beginning)}*"
-        with self.mapped_errors():
-            while True:
-                scan = RedisCommand(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
-                ((cursor, keys),) = await self.sent([scan])
-                if keys:
-                    await self.sent([RedisCommand(("UNLINK", *keys))])
-                if not cursor:
-                    return
 
     def items(self, options: SearchOptions) -> AsyncRedisItems:
         from threadkeep._stores.redis.items import AsyncRedisItems  # noqa: PLC0415 - only for a store
@@ -229,39 +212,3 @@ def opened(server: Any, **options: Unpack[RedisThreadOptions]) -> RedisBackend |
             clients.GivenClient(server, clients.AWAITED), RedisSettings("", options)
         )
     return RedisBackend(server, **options)
-
-
-_HOT_TTL = 3600.0  # seconds until an unused thread expires
-_HOT_TIMEOUT = 1.0
-
-
-class HotRedis(BlockingFace[AsyncRedisBackend]):
-    """Redis server that caches another store."""
-
-    def clear(self, beginning: str) -> None:
-        finish(self.face.clear(beginning))
-
-
-def hot_store(url: Any) -> HotRedis:
-    """Open a Redis server that caches another store.
-
-    It does not retry: if a call fails, the other store answers.
-
-    Raises:
-        OpenError: the URL cannot be read.
-        InvalidArgumentError: it names a cluster or sentinels.
-    """
-    if not isinstance(url, str) or not url:
-        raise invalid("hot", url, "Use the URL of a Redis server.")
-    options: RedisThreadOptions = {
-        "prefix": "tk-hot",
-        "ttl": _HOT_TTL,
-        "ttl_refresh_on_read": True,
-        "timeout": _HOT_TIMEOUT,
-    }
-    settings = RedisSettings(url, options, indexed=False, patient=False)
-    if settings.kind:
-        # (the rest of it could show a password)
-        scheme = url.partition("://")[0]
-        raise invalid("hot", f"{scheme}://", "Use the URL of a single server, redis://host:6379/0.")
-    return HotRedis(*_over_own_clients(settings))

@@ -51,8 +51,6 @@ class RedisSettings:
             `redis+sentinel` and `rediss+sentinel` several sentinels, separated by commas. "" for
             the program's own client.
         options: see `RedisThreadOptions`.
-        indexed: keep an index of all threads, to search for threads.
-        patient: retry after failures that pass.
 
     Attributes:
         kind: "cluster", "sentinel", or "" for a single server.
@@ -65,13 +63,9 @@ class RedisSettings:
         OpenError: the URL cannot be read.
     """
 
-    def __init__(
-        self, url: str, options: RedisThreadOptions, *, indexed: bool = True, patient: bool = True
-    ) -> None:
+    def __init__(self, url: str, options: RedisThreadOptions) -> None:
         self.options = in_seconds(complete("Redis", RedisThreadOptions, options))
-        self.indexed = indexed
-        self.patient = patient
-        self.warned_of_eviction = not indexed  # (a cache of another store may lose keys)
+        self.warned_of_eviction = False
         self.kind = self.redis_url = self.service = ""
         self.addresses: list[tuple[str, int]] = []
         if url:

@@ -55,11 +55,6 @@ def _tag(thread: str) -> str:
     return thread if _UNQUOTED(thread) else quote(thread, safe="") or "%"
 
 
-def beginning_of_keys(prefix: str, beginning: str) -> str:
-    """Return the beginning of the keys of threads whose id begins so."""
-    return f"{prefix}:{{{quote(beginning, safe='')}"
-
-
 def index_of(prefix: str) -> str:
     """Return the key of the sorted set of all threads' ids."""
     return f"{prefix}:threads"

@@ -173,8 +173,7 @@ class Server(Retrying[ClientSource]):
         return await self.retried(partial(self._send, calls), losses) if calls else []
 
     def _is_final(self, error: Exception) -> bool:
-        never_reached = lost(error) and not self._was_reached
-        return not passes(error) or never_reached or not self._settings.patient
+        return not passes(error) or (lost(error) and not self._was_reached)
 
     async def _send(self, calls: Sequence[RedisCommand]) -> list[Any]:
         answers = await self._source.send(calls)
