@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypedDict
 
-from threadkeep._core.codec import Codec, NativeCodec
 from threadkeep._core.codec.frame import MOST_PADDING
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.external import extra, replacing
@@ -347,18 +346,3 @@ def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
     if isinstance(backend, Backend):
         return SealedBackend(backend, found)
     return SealedFace(backend, found)
-
-
-def trusting(codec: Codec, backend: Any) -> Codec:
-    """Return a codec that loads all data classes from a backend with keys.
-
-    Raises:
-        InvalidArgumentError: it has no keys, or the values have a serializer of their own.
-    """
-    keys = getattr(backend, "keys", None)
-    if keys is None or keys.allow_plaintext or not isinstance(codec, NativeCodec):
-        raise InvalidArgumentError(
-            'types="authenticated" needs keys=, without allow_plaintext= and serde=.',
-            hint="Register the classes instead: threadkeep.register(TheClass).",
-        )
-    return codec.trusting(keys.proof())

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -27,7 +24,6 @@ from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     InvalidArgumentError,
     TamperedDataError,
-    UnknownTypeError,
     WrongKeyError,
 )
 from threadkeep.threads.archives import offload
@@ -245,17 +241,6 @@ def test_plain_values_are_encrypted_by_a_rotation(tmp_path: Path) -> None:
         assert ids(saver.threads.search(metadata={"plan": "MARK"})) == ["t"]
 
 
-def test_a_store_that_ever_allowed_plain_values_is_not_authentic(tmp_path: Path) -> None:
-    with open_backend("sqlite", tmp_path, keys=RING) as saver:
-        put(saver, "t")
-        assert saver.backend.keys.is_authentic
-    with open_backend("sqlite", tmp_path, keys=RING, allow_plaintext="migrate") as saver:
-        put(saver, "u")
-    with open_backend("sqlite", tmp_path, keys=RING) as saver:
-        put(saver, "v")
-        assert not saver.backend.keys.is_authentic
-
-
 def test_only_a_saver_with_keys_rotates() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="has no keys"):
         saver.rotate_keys()
@@ -315,95 +300,6 @@ class Other:
 """
 
 
-def test_authenticated_types_import_data_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only values that programs with the keys have encoded, and only data classes."""
-    (tmp_path / "orders_of_a_test.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    orders = importlib.import_module("orders_of_a_test")
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    with open_backend("sqlite", tmp_path, keys=RING) as saver:
-        point = empty_checkpoint()
-        point["channel_values"] = {"order": orders.Order(7)}
-        point["channel_versions"] = {"order": 1}
-        saver.put(config, point, {"source": "loop", "step": 1, "parents": {}}, {"order": 1})
-
-    def loaded(**options: Any) -> Any:
-        sys.modules.pop("orders_of_a_test", None)
-        gc.collect()
-        with open_backend("sqlite", tmp_path, keys=RING, **options) as saver:
-            return saver.get_tuple(config).checkpoint["channel_values"]["order"]
-
-    del orders
-    with pytest.raises(UnknownTypeError, match="has not imported"):
-        loaded()
-    assert loaded(types="authenticated").number == 7
-    # After bytes that are not authentic have come in, nothing is imported.
-    with open_backend("sqlite", tmp_path, keys=RING) as saver:
-        finish(saver.backend.keys.note_plain())
-    with pytest.raises(UnknownTypeError, match="has not imported"):
-        loaded(types="authenticated")
-    (tmp_path / "orders_of_a_test.py").unlink()
-    with pytest.raises(UnknownTypeError):
-        loaded(types="authenticated")
-
-
-def test_a_running_program_learns_that_bytes_came_from_elsewhere(tmp_path: Path) -> None:
-    """Its bundles and mirrors say so, although another program has imported the bytes."""
-    for name in ("ours", "copy", "mirror"):
-        (tmp_path / name).mkdir()
-    plain, bundle = tmp_path / "plain.tkb", tmp_path / "bundle.tkb"
-    ring = KeyRing.generate()
-    with (
-        open_backend("sqlite", tmp_path / "ours", keys=ring) as saver,
-        open_backend("sqlite", tmp_path / "ours", keys=ring) as other,
-        open_backend("sqlite", tmp_path / "copy", keys=ring) as copy,
-        open_backend("sqlite", tmp_path / "mirror", keys=ring) as mirror,
-    ):
-        put(saver, "t")
-        saver.threads.export_bundle("t", plain, plain=True)
-        other.threads.import_bundle(plain, "new")
-        saver.threads.export_bundle(None, bundle)
-        copy.threads.import_bundle(bundle)
-        saver.threads.mirror(mirror)
-        assert copy.backend.keys.has_plain
-        assert mirror.backend.keys.has_plain
-
-
-@pytest.mark.parametrize("store", SHARED)
-async def test_no_value_of_another_programs_plain_bundle_is_trusted(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also by a program that read the store before the bundle was imported."""
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "strangers_of_a_test.py").write_text(MODULE)
-    bundle = tmp_path / "plain.tkb"
-    with monkeypatch.context() as patch, open_backend("sqlite", tmp_path / "plain") as saver:
-        patch.syspath_prepend(str(tmp_path))
-        module: Any = importlib.import_module("strangers_of_a_test")
-        put(saver, "t", module.Order(1))
-        saver.threads.export_bundle(None, bundle)
-    del sys.modules["strangers_of_a_test"]
-    del module
-    gc.collect()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with (
-        open_backend(store, tmp_path, keys=RING, types="authenticated") as saver,
-        open_backend(store, tmp_path, keys=RING) as other,
-    ):
-        put(saver, "u")
-        assert saver.get_tuple(at("u")) is not None
-        other.threads.import_bundle(bundle)
-        for read in (lambda: saver.get_tuple(at("t")), lambda: list(saver.list(at("t")))):
-            with pytest.raises(UnknownTypeError):
-                read()
-        with pytest.raises(UnknownTypeError):
-            await saver.aget_tuple(at("t"))
-        await saver.aclose()
-    assert "strangers_of_a_test" not in sys.modules
-
-
 def test_a_key_that_a_late_program_writes_with_is_named_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,30 +348,3 @@ def test_a_store_in_the_place_of_another_is_noticed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + KNOWN_FOR)
     with pytest.raises(WrongKeyError, match="in the place of this one"):
         finish(keys.prepare())
-
-
-def test_a_bundle_carries_that_bytes_came_from_elsewhere(tmp_path: Path) -> None:
-    for name in ("one", "two", "three"):
-        (tmp_path / name).mkdir()
-    files = [tmp_path / "plain.tkb", tmp_path / "first.tkb", tmp_path / "second.tkb"]
-    with open_backend("sqlite", tmp_path / "one", keys=RING) as saver:
-        put(saver, "t")
-        saver.threads.export_bundle(None, files[0], plain=True)
-        saver.threads.export_bundle(None, files[1])
-    with open_backend("sqlite", tmp_path / "two", keys=RING) as saver:
-        saver.threads.import_bundle(files[1])
-        assert saver.backend.keys.is_authentic
-        saver.threads.import_bundle(files[0], replace=True)
-        assert not saver.backend.keys.is_authentic
-        saver.threads.export_bundle(None, files[2])
-    with open_backend("sqlite", tmp_path / "three", keys=RING) as saver:
-        saver.threads.import_bundle(files[2])
-        assert saver.get_tuple(at("t")) is not None
-        assert not saver.backend.keys.is_authentic
-
-
-def test_authenticated_types_need_keys() -> None:
-    for options in ({}, {"keys": RING, "allow_plaintext": "migrate"}):
-        given: Any = options
-        with pytest.raises(InvalidArgumentError, match="needs keys="):
-            MemorySaver(types="authenticated", **given)

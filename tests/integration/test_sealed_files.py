@@ -208,30 +208,6 @@ def test_mirrors(tmp_path: Path) -> None:
         assert bool(marked_files(folder, WANTED)) == (ring is None)
 
 
-def test_bytes_that_were_not_encrypted_are_noted(tmp_path: Path) -> None:
-    """No class of such values is imported: see `types="authenticated"`."""
-    files = {name: tmp_path / name for name in ("sealed.tkb", "plain.tkb")}
-    with MemorySaver(keys=RING) as saver:
-        fill(saver)
-        bundled(saver, files["sealed.tkb"])
-        bundled(saver, files["plain.tkb"], plain=True)
-        for name, file in files.items():
-            with MemorySaver(keys=RING) as other:
-                other.threads.import_bundle(file, dry_run=True)
-                assert not other.backend.keys.has_plain
-                other.threads.import_bundle(file)
-                assert other.backend.keys.has_plain == (name == "plain.tkb")
-        with MemorySaver() as plain, MemorySaver(keys=RING) as other:
-            saver.threads.mirror(other)
-            assert not other.backend.keys.has_plain
-            saver.threads.mirror(plain)
-            plain.threads.mirror(other)  # (nothing is left to copy)
-            assert not other.backend.keys.has_plain
-            fill(plain, "new")
-            plain.threads.mirror(other)
-            assert other.backend.keys.has_plain
-
-
 # -- quarantine files ------------------------------------------------------------------
 
 

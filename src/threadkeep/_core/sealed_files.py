@@ -36,7 +36,6 @@ class FileKind(Enum):
 
     ARCHIVE = b"A", "an archive"
     BUNDLE = b"B", "a bundle"
-    MIXED = b"M", "a bundle"  # with bytes that were not authenticated before
     ITEMS = b"I", "a file of exported items"
     QUARANTINE = b"Q", "a quarantine file"
 

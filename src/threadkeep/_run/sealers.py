@@ -48,12 +48,6 @@ def file_sealer(store: StoreOfThreads, *, plain: bool = False) -> Operation[Seal
     return (yield from sealer_of(backend.keys, "portable", prefix))
 
 
-def noting_plain(keys: StoreKeys | None) -> Operation[None]:
-    """Note that bytes of values come from elsewhere; see `StoreKeys.note_plain`."""
-    if keys is not None and not keys.has_plain:
-        yield _request(keys, keys.note_plain)
-
-
 def refreshed(keys: StoreKeys | None) -> Operation[StoreKeys | None]:
     """Return the keys, once the store's record was read again; see `StoreKeys.refresh`."""
     if keys is not None:

@@ -25,7 +25,6 @@ class KeyRecord(NamedTuple):
     clues: bytes  # secret of digests for searches
     keys: list[str]  # ids of keys that may have sealed rows
     searchable: list[str]  # keys of metadata whose digests all rows have
-    plain: bool = False  # True if bytes of values came from elsewhere without authentication
     random: int = 0  # owners of random keys: 0 none, 1 tenants, 2 threads
 
     def __repr__(self) -> str:

@@ -66,13 +66,11 @@ class SealedFace(AsyncBackend):
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         first = reads[0] if len(reads) == 1 else None
-        if isinstance(first, model.ReadCheckpoint) and not self.keys.checks_reads:
+        if isinstance(first, model.ReadCheckpoint):
             (reply,) = await result(self.below.fetch(reads))
             return [self.at_hand(first, reply) or await self._opened(first, reply)]
         asked = [await self.searches.asked(read) for read in reads]
         replies = await result(self.below.fetch([read for read, _ in asked]))
-        if self.keys.checks_reads:
-            await self.keys.refresh()
         return [
             await self.searches.told(*pair, reply)
             for pair, reply in zip(asked, replies, strict=True)
@@ -402,7 +400,7 @@ class SealedBackend(BlockingFace[SealedFace]):
 
     def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
         first = reads[0] if len(reads) == 1 else None
-        if isinstance(first, model.ReadCheckpoint) and not self.face.keys.checks_reads:
+        if isinstance(first, model.ReadCheckpoint):
             (reply,) = self.below.fetch(reads)
             opened = self.face.at_hand(first, reply)
             if opened is not None:

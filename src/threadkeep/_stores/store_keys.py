@@ -177,36 +177,6 @@ class StoreKeys:
         else:
             self._known.until = now + KNOWN_FOR
 
-    def proof(self) -> Callable[[], bool]:
-        """Return `is_authentic` as a function; the record is read after all rows from now on.
-
-        Another program notes in the record that bytes came from elsewhere before it stores them.
-        """
-        self._known.checks_reads = True
-        return lambda: self.is_authentic
-
-    @property
-    def checks_reads(self) -> bool:
-        """True if the record has to be read after rows: see `proof`."""
-        return self._known.checks_reads and self.is_authentic
-
-    @property
-    def is_authentic(self) -> bool:
-        """True if all values that can be opened were encoded by programs with these keys."""
-        record = self._known.record
-        return record is not None and not (record.plain or self.allow_plaintext)
-
-    async def note_plain(self) -> None:
-        """Note that bytes of values come from elsewhere, before they are stored."""
-        while not self.has_plain:
-            await self._prepare()
-            await self._change(lambda old: old._replace(plain=True))
-
-    @property
-    def has_plain(self) -> bool:
-        """True if bytes of values came from elsewhere."""
-        return self._known.record is not None and self._known.record.plain
-
     @property
     def none(self) -> Sealer:
         """A sealer that opens nothing."""
@@ -369,17 +339,11 @@ class StoreKeys:
                 declared = [] if self.allow_plaintext else sorted(self._declared)
                 clues = secrets.token_bytes(_SECRET)
                 store = secrets.token_bytes(16)
-                plain = self.allow_plaintext
-                record = KeyRecord(store, clues, [], declared, plain, self._wanted)
+                record = KeyRecord(store, clues, [], declared, self._wanted)
                 if self._random is not None:
                     await self._random.begin(store, self._store)
             keys = list(dict.fromkeys([self.ring.ids[0], *record.keys]))
-            plain = record.plain or self.allow_plaintext
-            await self._put(rows, record._replace(keys=keys, plain=plain))
-
-    def _suffices(self, record: KeyRecord) -> bool:
-        """Return True if the record allows what this program may store."""
-        return self.ring.ids[0] in record.keys and (record.plain or not self.allow_plaintext)
+            await self._put(rows, record._replace(keys=keys))
 
     async def finish_rotation(self) -> None:
         """Note that all rows have the current key, and the digests of all declared fields."""
@@ -415,15 +379,12 @@ class StoreKeys:
             )
         if self._known.record is None:
             await self._check_random(record)
-        else:
-            if self._known.record.store != record.store:
-                raise WrongKeyError(
-                    "Another store was put in the place of this one.", hint="Open it again."
-                )
-            # (another caller may have read a newer one)
-            record = record._replace(plain=record.plain or self._known.record.plain)
+        elif self._known.record.store != record.store:
+            raise WrongKeyError(
+                "Another store was put in the place of this one.", hint="Open it again."
+            )
         self._known.record, self._known.until, self._known.tips = record, until, rows.tips
-        self._known.is_ready = self._suffices(record)
+        self._known.is_ready = self.ring.ids[0] in record.keys
         return rows, record
 
     async def _check_random(self, record: KeyRecord) -> None:
@@ -477,8 +438,6 @@ def _sealer_of(
 
 class _Known(ResetInChild):
     """Facts of a store that its keys remember."""
-
-    checks_reads = False  # True: the record is read after all rows
 
     def _reset(self) -> None:
         self.record: KeyRecord | None = None

@@ -63,17 +63,6 @@ class CommonOptions(SaverKeyOptions, total=False):
             'Use "types" or "strict".',
         ),
     ]
-    types: Annotated[
-        Literal["registered", "authenticated"],
-        Option(
-            "registered",
-            '"registered": load instances of registered classes, and of data classes that are'
-            ' imported. "authenticated": with `keys`, also import the modules of other data'
-            " classes: only programs with the keys can have stored them.",
-            lambda value: value in ("registered", "authenticated"),
-            'Use "registered" or "authenticated".',
-        ),
-    ]
     compression: Annotated[
         Compression | None,
         _record(Compression, "Compression(level=3)", "When and how segments are compressed."),

@@ -39,7 +39,7 @@ from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
-from threadkeep.keys import sealed, trusting
+from threadkeep.keys import sealed
 from threadkeep.savers.drop_in import SaverAttributes
 from threadkeep.savers.maintenance import Maintenance
 from threadkeep.savers.options import SaverOptions, check_options
@@ -147,8 +147,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         fallback = given["pickle_fallback"]
         gets_keys = given["keys"] is not None and given["allow_plaintext"] is not None
         codec = codec_of(given["migrations"], serde, pickle_fallback=fallback, gets_keys=gets_keys)
-        if given["types"] == "authenticated":
-            codec = trusting(codec, backend)
         self._store = LayeredBackend(
             backend,
             _tier(given["cold"], getattr(backend, "keys", None)),

@@ -25,7 +25,7 @@ from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import external, on, sync_or_async, within
 from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import noting_plain, sealer_of
+from threadkeep._run.sealers import sealer_of
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.items.records import (
@@ -175,8 +175,6 @@ def import_items(
     sealer = yield from _sealer(engine)
     with file_errors(source), (yield from external(lambda: source.open("rb"))) as opened:
         file = yield from external(partial(opened_file, opened, FileKind.ITEMS, sealer))
-        if file is opened:
-            yield from noting_plain(engine.keys)
         if _parsed((yield from external(file.readline))) != _FORMAT:
             raise InvalidArgumentError(
                 f"{source} is not a file of exported items, or a newer release wrote it.",

@@ -99,15 +99,8 @@ class NativeCodec:
         return True
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
-        return self._with(allowed=self.finder.allowed.union(extra))
-
-    def trusting(self, authentic: Callable[[], bool]) -> NativeCodec:
-        """Return a codec that loads all data classes while `authentic` returns True."""
-        return self._with(authentic=authentic)
-
-    def _with(self, **changes: Any) -> NativeCodec:
         other = copy(self)
-        other.finder = self.finder._replace(**changes)
+        other.finder = self.finder._replace(allowed=self.finder.allowed.union(extra))
         return other
 
 

@@ -107,14 +107,10 @@ def _weak(table: Table, key: str, cls: type) -> ref[type]:
 
 
 class Finder(NamedTuple):
-    """Class lookup of one codec; `allowed` holds (module, name) pairs.
-
-    `authentic` returns whether all data comes from programs with the store's keys.
-    """
+    """Class lookup of one codec; `allowed` holds (module, name) pairs."""
 
     registry: Registry
     allowed: frozenset[tuple[str, ...]] = frozenset()
-    authentic: Callable[[], bool] = bool  # (returns False)
 
     def find(self, reference: ClassReference, tag: Tag) -> type:
         """Return the class that data refers to. It must still be of the stored kind."""
@@ -137,12 +133,9 @@ class Finder(NamedTuple):
         elif (registered := self.registry.named.get(name)) is not None:
             return registered, kind_of(registered) or Tag.PLAIN
         else:
-            trusts = self.authentic()
-            if _langgraph.STRICT_MSGPACK_ENABLED and not (trusts or self._is_listed(name)):
+            if _langgraph.STRICT_MSGPACK_ENABLED and not self._is_listed(name):
                 raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
             found = imported(name) or self.registry.local.find(name)
-            if found is None and trusts:
-                found = _after_import(name)
             if found is None:
                 if (plain := name.partition("#")[0]) != name:
                     return self.look_up(plain)
@@ -202,16 +195,6 @@ def newer_shape(what: str, stored: int, known: int) -> NewerShapeError:
         hint="A newer release of your program stored it. Update this one, and open the saver or"
         " store with its migrations=.",
     )
-
-
-def _after_import(name: str) -> type | None:
-    """Return the class of this name after importing its module."""
-    module = name.partition(":")[0]
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        raise unknown(name, f"cannot be imported ({type(error).__name__})") from error
-    return imported(name)
 
 
 def unknown(name: str, why: str) -> UnknownTypeError | NewerShapeError:

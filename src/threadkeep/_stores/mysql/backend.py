@@ -37,7 +37,6 @@ class MysqlBackend(MysqlServer, Database):
         InvalidArgumentError: an option is invalid.
     """
 
-    counts_for_all = True
     has_identity = True
 
     def __init__(self, url: str, **options: Unpack[MysqlOptions]) -> None:

@@ -22,7 +22,7 @@ from threadkeep._core.engine.thread_summary import bytes_of
 from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import external, on, within
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import file_sealer, noting_plain, refreshed
+from threadkeep._run.sealers import file_sealer
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import DATABASES, BackupFormat
 from threadkeep._stores.sqlite.opening import wal_of
@@ -156,7 +156,7 @@ def _start_of(file: Path) -> bytes:
 
 
 def _kind(start: bytes) -> BackupFormat | None:
-    if _sealed_kind(start) is not None:
+    if FileKind.BUNDLE.begins(start):
         return BUNDLE
     return next((one for one in _FORMATS if start.startswith(one.magic)), None)
 
@@ -233,15 +233,13 @@ def _write(
     every = names is None
     names = (yield from on(store, whole_thread.all_threads())) if names is None else names
     sealer = yield from file_sealer(store, plain=plain)
-    keys = yield from refreshed(store.backend.keys)
-    kind = FileKind.BUNDLE if keys is None or keys.is_authentic else FileKind.MIXED
     meter, stack = Meter(progress, "read", len(names)), ExitStack()
 
     def write() -> Operation[dict[str, str]]:
         skipped: dict[str, str] = {}
         part = yield from external(partial(stack.enter_context, replacing(file)))
         opened = stack.enter_context((yield from external(lambda: part.open("wb"))))
-        output = yield from external(partial(FileWriter, opened, kind, sealer))
+        output = yield from external(partial(FileWriter, opened, FileKind.BUNDLE, sealer))
         bundle = yield from external(partial(BundleWriter, output))
 
         def add(name: str) -> Operation[None]:
@@ -263,12 +261,6 @@ def _write(
 
     with file_errors(file):
         return (yield from within(stack, write()))
-
-
-def _sealed_kind(start: bytes) -> FileKind | None:
-    """Return the kind of a sealed bundle that begins so; None if it is not sealed."""
-    kinds = (FileKind.BUNDLE, FileKind.MIXED)
-    return next((kind for kind in kinds if kind.begins(start)), None)
 
 
 # -- import ----------------------------------------------------------------------------
@@ -345,8 +337,6 @@ def fill(
 
     if not (options.replace or options.dry_run):
         yield from _each(file, options, check)
-    if not options.dry_run and _sealed_kind((yield from _begin(file))) is not FileKind.BUNDLE:
-        yield from noting_plain(store.backend.keys)
     try:
         yield from _each(file, options, handle)
     except ThreadkeepError as exc:
@@ -357,10 +347,6 @@ def fill(
     added = tuple([name for name in checkpoints if done[name] != "unchanged"])
     replaced = tuple([name for name in added if done[name] == "replaced"])
     return ImportReport(added, unchanged, sum(checkpoints.values()), replaced)
-
-
-def _begin(file: Path) -> Operation[bytes]:
-    return external(partial(_start_of, file))
 
 
 def _so_far(done: Iterable[str], total: int) -> str:
@@ -396,8 +382,6 @@ def _threads(
     file: Path, thread: str | None, sealer: Sealer | None
 ) -> Generator[WholeThread, None, None]:
     with file_errors(file), file.open("rb") as opened:
-        kind = _sealed_kind(opened.read(_START)) or FileKind.BUNDLE
-        opened.seek(0)
-        for whole in read_bundle(opened_file(opened, kind, sealer)):
+        for whole in read_bundle(opened_file(opened, FileKind.BUNDLE, sealer)):
             # (a thread with a new id was never deleted)
             yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)

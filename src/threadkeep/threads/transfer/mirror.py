@@ -23,7 +23,6 @@ from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.driver import Runner, on
 from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend, store_of
-from threadkeep._run.sealers import noting_plain, refreshed
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -41,7 +40,7 @@ from threadkeep.threads.transfer.whole_thread import (
 )
 
 if TYPE_CHECKING:
-    from threadkeep._stores.store_keys import StoreKeys
+    pass
 
 
 @dataclass(slots=True)
@@ -88,12 +87,11 @@ def mirror(
     if there.backend is store.backend:
         raise InvalidArgumentError("The other store is this one.", hint="Use another saver.")
     _check_codecs(engine.codec, other._engine.codec)  # noqa: SLF001 - a saver of ours
-    one, other_keys = store.backend.keys, there.backend.keys
     yield from check_is_plain(store)
     names = yield from on(store, whole_thread.chosen(threads))
     verbs = ("read", "written", "compared")
     meters = {verb: Meter(progress, verb, len(names)) for verb in verbs}
-    run = _Mirror(store, there, one, other_keys, meters, is_named=threads is not None, **flags)
+    run = _Mirror(store, there, meters, is_named=threads is not None, **flags)
     yield from meters["compared"].each(names, run.visit)
     return run.result
 
@@ -114,8 +112,6 @@ class _Mirror:
 
     here: Runner
     there: Runner
-    keys: StoreKeys | None
-    keys_there: StoreKeys | None
     meters: dict[str, Meter]
     is_named: bool
     replace: bool
@@ -183,9 +179,6 @@ class _Mirror:
     def _copy(self, own: WholeThread, *, replace: bool) -> Operation[WholeThread]:
         """Copy a thread's missing rows and segments to the other store."""
         whole = yield from self._read(own)
-        keys = yield from refreshed(self.keys)
-        if keys is None or not keys.is_authentic:
-            yield from noting_plain(self.keys_there)
         now = time.time_ns() // 1000
         meter = self.meters["written"]
         put = put_thread(whole, now, replace=replace, marks=True, meter=meter)
