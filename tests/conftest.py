@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 
+import pytest
 from hypothesis import settings
 from kit.selection import FULL, SEED, cases_left_out, settings_of
 
@@ -24,6 +25,16 @@ settings.load_profile("threadkeep")
 def pytest_configure(config):
     mark = "drawn(count): run so many of the test's cases; all in a full run"
     config.addinivalue_line("markers", mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect without looking for garbage: the search would take a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -10,9 +10,8 @@ import psycopg
 import pytest
 from kit import postgres as postgres_kit
 from kit import redis as redis_kit
-from kit.engine import Chain, config, everything
+from kit.engine import Chain, everything
 from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 from psycopg.conninfo import make_conninfo
 
 from threadkeep import open_saver
@@ -60,43 +59,6 @@ def test_a_server_is_looked_into_as_a_file_is(url, told):
     assert told("show", url, "t")[0] == 1
 
 
-def test_threads_of_a_server_are_found_and_changed(url, told):
-    with open_saver(url) as saver:
-        chain = Chain(saver, "t")
-        first = chain.put(n=1)["configurable"]["checkpoint_id"]
-        saver.put_writes(chain.put(n=2), [("__interrupt__", "?")], "task")
-
-    def ids(*options):
-        return [one["id"] for one in told("threads", url, *options)[1]["threads"]]
-
-    assert ids("--has-interrupt", "--updated-after", "1h") == ["t"]
-    assert told("create", url, "u", "--tag", "a")[1]["thread"]["state"] == "created"
-    assert told("tag", url, "u", "b")[1]["thread"]["tags"] == ["a", "b"]
-    assert told("pin", url, "u")[1]["thread"]["pinned"] is True
-    assert told("set", url, "u", "n=1", "--ttl", "1d")[1]["thread"]["metadata"] == {"n": 1}
-    assert ids("--pinned", "--metadata", "n=1", "--tag", "b") == ["u"]
-    assert told("threads", url, "--count")[1] == {"count": 2}
-    assert told("copy", url, "t", "twin")[0] == 0
-    assert told("history", url, "twin")[1]["checkpoints"][0]["waiting"] == 1
-    assert len(told("versions", url, "twin", "n")[1]["versions"]) == 2
-    assert told("diff", url, "t", first, "--other", "twin")[1]["same"] is False
-    assert told("diff", url, "t", "--other", "twin")[1]["same"] is True
-    assert told("threads", url, "absent")[0] == 1
-
-
-def test_a_fork_on_a_server_is_merged(url, told):
-    with open_saver(url) as saver:
-        Chain(saver, "t").put(n=1)
-    assert told("fork", url, "t", "--as", "branch")[1]["thread"]["state"] == "forked"
-    with open_saver(url) as saver:
-        chain = Chain(saver, "branch", start=1)
-        chain.at = saver.get_tuple(config("branch")).config
-        chain.versions = {"n": 1}
-        chain.put(n=2)
-    assert told("merge", url, "branch", "t")[1]["channels"] == ["n"]
-    assert told("state", url, "t")[1]["values"] == {"n": 2}
-
-
 def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
     file = f"sqlite:///{tmp_path / 'threads.db'}"
     with open_saver(file) as saver:
@@ -115,17 +77,6 @@ def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
     assert imported[1]["added"] == ["twin"]
 
 
-def test_langgraphs_threads_are_adopted_into_a_server(url, told, tmp_path):
-    source = tmp_path / "langgraph.db"
-    with LangGraphSaver.from_conn_string(str(source)) as saver:
-        for name in ("a", "b"):
-            Chain(saver, name).put(n=name)
-    first = told("adopt", str(source), url, "a", "--verify")[1]
-    assert (first["checkpoints"], first["verified"]) == (1, 1)
-    again = told("adopt", str(source), url)[1]
-    assert (again["checkpoints"], again["unchanged"]) == (1, 1)
-
-
 def test_langgraphs_tables_in_postgres_are_adopted(told, tmp_path):
     name = f"tk_adopted_{os.getpid()}"
     place = make_conninfo(postgres_kit.url(), options=f"-c search_path={name}")
@@ -140,17 +91,6 @@ def test_langgraphs_tables_in_postgres_are_adopted(told, tmp_path):
             assert (code, done["checkpoints"], done["from"]) == (0, 1, public(url))
         finally:
             server.execute(f"DROP SCHEMA {name} CASCADE")
-
-
-def test_damage_is_exit_code_1(told, tmp_path):
-    url = postgres_kit.url_for(tmp_path)
-    with open_saver(url) as saver:
-        Chain(saver, "t").put(m=["x" * 90])
-    base, _, schema = url.partition("?schema=")
-    with psycopg.connect(base) as db:
-        assert db.execute(f"UPDATE {schema}.checkpoints SET manifest = '\\x00'").rowcount == 1
-    code, report = told("check", url)
-    assert (code, report["ok"], report["findings"][0]["thread"]) == (1, False, "t")
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,10 @@ def versions(given):
         psycopg.connect(given["TK_TEST_POSTGRES"], connect_timeout=5) as db,
         redis.Redis.from_url(given["TK_TEST_REDIS"]) as client,
     ):
-        row = db.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
-        assert row == (True,)
+        row = db.execute(
+            "SELECT rolsuper, current_setting('fsync') FROM pg_roles WHERE rolname = current_user"
+        ).fetchone()
+        assert row == (True, "on")
         return db.info.server_version // 10000, client.info("server")["redis_version"]
 
 
@@ -77,22 +79,16 @@ def gone(given):
     return not Path(given["TK_TEST_FOLDER"]).exists()
 
 
-def test_servers_answer_and_go_and_the_exit_code_is_the_commands():
-    with telling() as (process, given):
-        assert versions(given)[0] == 18
-        assert Path(given["TK_TEST_POSTGRES_BIN"], "pg_ctl").exists()
-        assert Path(given["TK_TEST_REDIS_BIN"], "redis-cli").exists()
-        assert (given["TK_TEST_USER"] == "") == (os.geteuid() != 0)
-        process.communicate("", 60)
-        assert process.returncode == 7
-    assert gone(given)
-
-
-def test_a_named_server_is_used_and_left_and_a_signal_stops_only_our_own():
+def test_servers_answer_and_go_and_a_named_one_is_used_and_left():
     with telling() as (process, outer):
+        assert versions(outer)[0] == 18
+        assert Path(outer["TK_TEST_POSTGRES_BIN"], "pg_ctl").exists()
+        assert Path(outer["TK_TEST_REDIS_BIN"], "redis-cli").exists()
+        assert (outer["TK_TEST_USER"] == "") == (os.geteuid() != 0)
         named = {name: outer[name] for name in ("TK_TEST_POSTGRES", "TK_TEST_REDIS")}
         with telling(**named) as (inner_process, inner):
             inner_process.communicate("", 60)
+        assert inner_process.returncode == 7, "the exit code is the command's"
         assert {name: inner[name] for name in named} == named
         assert versions(outer)
         process.terminate()
@@ -145,12 +141,10 @@ print(db.execute("SHOW fsync").fetchone()[0], tempfile.gettempdir())
 """
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize(("asked", "waits"), [((), "on"), (("--quick",), "off")])
-def test_only_where_that_is_asked_for_nothing_waits_for_the_disk(asked, waits, tmp_path):
+def test_in_a_quick_run_nothing_waits_for_the_disk(tmp_path):
     own = {"TMPDIR": str(tmp_path)}
-    code, out, _ = run(*asked, "--only", "postgres", sys.executable, "-c", HASTE, **own)
-    assert (code, out.split()) == (0, [waits, str(tmp_path)])
+    code, out, _ = run("--quick", "--only", "postgres", sys.executable, "-c", HASTE, **own)
+    assert (code, out.split()) == (0, ["off", str(tmp_path)])
 
 
 def test_files_of_a_quick_run_are_in_memory_where_there_is_room(monkeypatch):

@@ -17,7 +17,8 @@ import urllib.request
 
 import pytest
 from kit import postgres_server
-from kit.cli import SECONDS
+from kit.cli import SECONDS, command
+from kit.forked import python
 from kit.places import at
 from kit.runs import Plain, story
 from langgraph.checkpoint.postgres import PostgresSaver as OfficialPostgresSaver
@@ -37,9 +38,9 @@ def start(tmp_path):
     started = []
 
     def run(*arguments):
-        command = [sys.executable, "-m", "threadkeep", "ui", "threads.db", "--port", "0", "--json"]
+        shown = command("ui", "threads.db", "--port", "0", "--json", *arguments)
         process = subprocess.Popen(
-            [*command, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            shown, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         started.append(process)
         return process, json.loads(process.stdout.readline())["url"]
@@ -172,7 +173,7 @@ def test_a_page_that_is_left_open_sees_later_saves(start, tmp_path):
         "with threadkeep.SqliteSaver(sys.argv[1]) as saver: saver.threads.create('two')"
     )
     for _ in range(2):  # (also after the WAL of the writer is gone)
-        subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=SECONDS)
+        subprocess.run([*python(), "-c", code, str(file)], check=True, timeout=SECONDS)
         assert "/thread?id=two" in ask("/")
         code = code.replace("create('two')", "tag('two', 'late')")
     assert "late" in ask("/")

@@ -21,6 +21,7 @@ from kit import redis as redis_kit
 from kit.engine import (
     Chain,
     Counted,
+    Passing,
     Steps,
     checkpoint,
     config,
@@ -52,34 +53,19 @@ class Death(BaseException):
     """The process is gone: nothing in it runs on."""
 
 
-class Failing(Backend):
+class Failing(Passing):
     """Raises at request number `at`, before the inner backend carries it out or after."""
 
-    has_identity = True
+    scrub = Backend.scrub
 
     def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.asked = 0
-        self.at: int | None = None
-        self.after = False
-        self.error: type[BaseException] = errors.BackendError
+        super().__init__(inner)
+        self.arm(None, after=False, error=errors.BackendError)
 
-    def arm(self, at: int, *, after: bool, error: type[BaseException]) -> None:
+    def arm(self, at: int | None, *, after: bool, error: type[BaseException]) -> None:
         self.asked, self.at, self.after, self.error = 0, at, after, error
 
-    def fetch(self, reads: Any) -> Any:
-        return self._ask(lambda: self.inner.fetch(reads))
-
-    def commit(self, change: Any) -> None:
-        self._ask(lambda: self.inner.commit(change))
-
-    def identity(self) -> str:
-        return str(self.inner.identity())
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def _ask(self, request: Callable[[], Any]) -> Any:
+    def meet(self, asked: Any, request: Callable[[], Any]) -> Any:
         self.asked += 1
         if self.asked - 1 != self.at:
             return request()
@@ -527,27 +513,21 @@ def test_sealing_goes_on_after_an_operation_was_closed(stores):
     assert fresh(scene.saver).check().ok
 
 
-class Gate(Backend):
+class Gate(Passing):
     """A blocking backend whose commits wait until they are let through."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.arrived = threading.Event()
-        self.open = threading.Event()
-        self.open.set()
-        self.done = threading.Event()
+    has_identity = False
 
-    def fetch(self, reads: Any) -> Any:
-        return self.inner.fetch(reads)
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.arrived, self.open, self.done = (threading.Event() for _ in range(3))
+        self.open.set()
 
     def commit(self, change: Any) -> None:
         self.arrived.set()
         assert self.open.wait(20)
-        self.inner.commit(change)
+        super().commit(change)
         self.done.set()
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @pytest.mark.parametrize("conflicts", ["fork", "raise"])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from kit.engine import config, exactly
+from kit.engine import Passing, config, exactly
 from kit.postgres import empty_schema, url
 from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
@@ -50,32 +50,24 @@ class Before:
             self.do()
 
 
-class Watched(Backend):
+class Watched(Passing):
     """A backend whose requests are announced, one at a time."""
 
-    has_identity = True
+    scrub = Backend.scrub
 
     def __init__(self, inner: Any, before: Before) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.before = before
 
-    def fetch(self, reads: Any) -> Any:
+    def meet(self, asked: Any, request: Callable[[], Any]) -> Any:
         with self.before.lock:
             self.before.request()
-            return self.inner.fetch(reads)
+            return request()
 
     def commit(self, change: Any) -> None:
         with self.before.lock:
-            self.before.request()
-            self.inner.commit(change)
+            super().commit(change)
             self.before.put += [row.id for row in getattr(change, "checkpoints", ())]
-
-    def identity(self) -> str:
-        name: str = self.inner.identity()
-        return name
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 # -- the run -----------------------------------------------------------------------------

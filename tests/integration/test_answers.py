@@ -5,7 +5,6 @@ LangGraph's InMemorySaver behaves the same with the same writes.
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import threading
 from collections.abc import Callable, Iterator
@@ -474,13 +473,3 @@ def test_many_subgraph_steps_since_the_head(ours: Any) -> None:
     assert sorted(open_questions(ours)) == ["x", "y"]
     answer(ours, "x", "y")
     assert graph.invoke(None, CONFIG)["said"].count(1) == 151
-
-
-async def test_async(ours: Any) -> None:
-    graph = built(ours, a=asks("x"))
-    await graph.ainvoke({"said": []}, CONFIG)
-    (one,) = await ours.threads.ainterrupts("one")
-    await ours.threads.aanswer("one", {one.id: None}, one.checkpoint_id)
-    (done,) = await ours.threads.ainterrupts("one")
-    assert done.answered
-    assert await asyncio.wait_for(graph.ainvoke(None, CONFIG), 20) == {"said": [("x", None)]}

@@ -9,7 +9,7 @@ import pytest
 from kit.places import THREAD, at
 from kit.rows import aput, place
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, Send, interrupt
+from langgraph.types import Send, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
@@ -61,40 +61,6 @@ async def test_a_line_has_one_tip(look: Any) -> None:
     assert found.forks == ()
 
 
-async def test_updates_of_an_old_checkpoint_part_the_thread(look: Any) -> None:
-    made = graph(look.saver)
-    await made.ainvoke({"log": ["turn"]}, at())
-    old = (await made.aget_state(at())).config
-    left = await made.aupdate_state(old, {"log": ["left"]})
-    right = await made.aupdate_state(old, {"log": ["right"]})
-    await made.ainvoke(None, left)
-    found = await look("branches", THREAD)
-    assert told(found) == await as_listed(look.saver)
-    assert found.forks == (id_of(old),)
-    assert id_of(right) in found.tips
-    assert id_of(left) in found.checkpoints[id_of(old)].children
-    assert len(found.tips) == len(found.checkpoints[id_of(old)].children)
-    assert found.head == (await look.saver.aget_tuple(at())).checkpoint["id"]
-
-
-async def test_where_an_interrupt_waits(look: Any) -> None:
-    made = graph(look.saver, asks=True)
-    await made.ainvoke({"log": ["turn"]}, at())
-
-    async def waiting() -> list[str]:
-        found = await look("branches", THREAD)
-        return [one.id for one in found.checkpoints.values() if one.waiting]
-
-    asked = (await made.aget_state(at())).config
-    assert await waiting() == [id_of(asked)]
-    await made.ainvoke(Command(resume="this"), at())
-    assert await waiting() == []
-    branch = await made.aupdate_state(asked, {"log": ["again"]}, as_node="a")
-    assert await waiting() == []
-    await made.ainvoke(None, branch)
-    assert await waiting() == [(await look("branches", THREAD)).head]
-
-
 async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
     """As `next` of the graph's states, but without reading values."""
     builder = StateGraph(State).add_node("a", lambda s: {"log": ["a"]}).add_edge(START, "a")
@@ -135,21 +101,6 @@ async def test_pruned_and_hidden_ancestors(look: Any) -> None:
     assert [one.hidden for one in found.checkpoints.values()][1:] == [0, 0, 0, 0]
 
 
-async def test_hidden_ones_between_two_that_are_there(look: Any) -> None:
-    made = delta_spec.graph(look.saver)
-    for turn in range(3):
-        config = {**at(), "metadata": {"run_id": f"run {turn}"}}
-        await made.ainvoke({"log": [f"turn {turn}"]}, config, durability="sync")
-    before = list((await look("branches", THREAD)).checkpoints)
-    await look.saver.adelete_for_runs(["run 1"])
-    found = await look("branches", THREAD)
-    assert list(found.checkpoints) == before[:4] + before[8:]
-    below = found.checkpoints[before[8]]
-    assert (below.visible_parent, below.parent, below.hidden) == (before[3], before[7], 4)
-    assert found.checkpoints[before[3]].children == (before[8],)
-    assert sum(one.hidden for one in found.checkpoints.values()) == 4
-
-
 async def test_a_parent_that_is_not_there_is_said_to_be_absent(look: Any) -> None:
     await graph(look.saver).ainvoke({"log": ["turn"]}, at())
     head = (await look("branches", THREAD)).head
@@ -159,17 +110,6 @@ async def test_a_parent_that_is_not_there_is_said_to_be_absent(look: Any) -> Non
     assert left.parent is not None
     assert left.is_cut
     assert (left.visible_parent, left.hidden) == (None, 0)
-
-
-async def test_a_checkpoint_that_is_its_own_ancestor(look: Any) -> None:
-    config = await aput(look.saver, place(), {"v": 1})
-    other = await aput(look.saver, config, {"v": 2})
-    found = (await look.saver.aget_tuple(config)).checkpoint
-    await look.saver.aput(other, found, {}, {})
-    tree = await look("branches", THREAD)
-    assert tree.roots == (id_of(config),)
-    assert tree.tips == (id_of(other),)
-    assert tree.checkpoints[id_of(config)].parent == id_of(other)
 
 
 async def test_subgraphs_have_trees_of_their_own(look: Any) -> None:

@@ -10,11 +10,11 @@ import pytest
 from kit.engine import counted_saver
 from kit.places import THREAD, at
 from kit.rows import aput, checkpoint, metadata, place
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import Command, Overwrite, interrupt
+from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
@@ -92,17 +92,6 @@ async def test_what_a_turn_changed(look: Any) -> None:
     assert diff.channels["__start__"].is_internal
 
 
-async def test_backwards_what_was_added_is_removed(look: Any) -> None:
-    made = graph(look.saver)
-    first, second = await say(made, 1), await say(made, 2)
-    there = await look("diff", THREAD, first, second)
-    back = await look("diff", THREAD, second, first)
-    swapped = {"added": "removed", "changed": "changed"}
-    for name, changes in told(there).items():
-        expected = sorted((swapped[kind], repr(b), repr(a)) for kind, _, _, a, b in changes)
-        assert sorted((k, repr(a), repr(b)) for k, _, _, a, b in told(back)[name]) == expected
-
-
 async def test_the_head_is_meant_where_no_checkpoint_is_named(look: Any) -> None:
     made = graph(look.saver)
     first, second = await say(made, 1), await say(made, 2)
@@ -123,49 +112,6 @@ async def test_the_first_checkpoint_has_nothing_yet(look: Any) -> None:
     stored = diff.channels["messages"].changes[0].after
     assert asked == stored[0]
     assert asked is not stored[0]
-
-
-async def test_edited_removed_and_overwritten_messages(look: Any) -> None:
-    made = graph(look.saver)
-    before = await say(made, 1)
-    edit = AIMessage("edited", id="ai1")
-    config = await made.aupdate_state(at(), {"messages": [RemoveMessage("h1"), edit]})
-    diff = await look("diff", THREAD, before, id_of(config))
-    assert told(diff)["messages"] == [
-        ("removed", (0,), (0,), HumanMessage("question 1", id="h1"), None),
-        ("changed", (1, "content"), (0, "content"), "answer to question 1", "edited"),
-    ]
-    new = HumanMessage("new", id="new")
-    last = await made.aupdate_state(config, {"facts": Overwrite({}), "messages": [new]})
-    diff = await look("diff", THREAD, id_of(config), id_of(last))
-    assert told(diff) == {
-        "messages": [("added", (1,), (1,), None, new)],
-        "facts": [("removed", ("n1",), ("n1",), [1], None)],
-    }
-
-
-async def test_two_branches(look: Any) -> None:
-    made = graph(look.saver)
-    await say(made, 1)
-    old = (await made.aget_state(at())).config
-    left = await made.aupdate_state(old, {"note": "left"})
-    right = await made.aupdate_state(old, {"note": "right", "facts": {"r": True}})
-    diff = await look("diff", THREAD, id_of(left), id_of(right))
-    assert told(diff) == {
-        "note": [("changed", (), (), "left", "right")],
-        "facts": [("added", ("r",), ("r",), None, True)],
-    }
-    assert diff.channels["messages"].kind == "unchanged"
-
-
-async def test_an_interrupted_run(look: Any) -> None:
-    made = graph(look.saver, asks=True)
-    asked = await say(made, 1)
-    await made.ainvoke(Command(resume="this one"), at())
-    diff = await look("diff", THREAD, asked, None)
-    (change,) = diff.channels["messages"].changes
-    assert change.after.content == "this one"
-    assert diff.channels["note"].kind == "added"
 
 
 async def test_subgraphs(look: Any) -> None:

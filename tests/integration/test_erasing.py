@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kit.engine import Chain, Passing, everything, fresh
 from kit.places import at
-from kit.runs import Gate, Run
 
 from threadkeep import SqliteSaver
 from threadkeep._core.codec.frame import Compression
@@ -22,14 +21,13 @@ from threadkeep.errors import (
     ConflictError,
     CorruptionError,
     InvalidArgumentError,
-    ThreadDeletedError,
     ThreadNotFoundError,
     UnfinishedErasureError,
 )
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.erasure import EraseReport
 
-from .test_retention import _chat, _talk
+from .test_retention import _chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,25 +100,6 @@ async def test_what_has_no_meaning_is_refused(ours: Any) -> None:
     with pytest.raises(ThreadNotFoundError):
         await ours.threads.aerase("absent", dry_run=True)
     assert everything(ours) == before
-
-
-def test_a_run_under_way_does_not_bring_it_back(saver: Any) -> None:
-    gate = Gate()
-
-    def waits(state: Any) -> dict[str, Any]:
-        if state["said"][-1] == "wait":
-            gate.pass_through()
-        return {"said": ["done"]}
-
-    graph = _talk(saver, inner=waits)
-    graph.invoke({"said": ["first"]}, at())
-    run = Run(graph.invoke, {"said": ["wait"]}, at())
-    gate.wait_until_reached()
-    saver.threads.erase("thread")
-    gate.open()
-    assert isinstance(run.finish(), ThreadDeletedError)
-    assert not _holds(saver, "thread")
-    assert graph.invoke({"said": ["anew"]}, at())["said"] == ["anew", "done"]
 
 
 def test_progress_is_told(saver: Any) -> None:

@@ -1,20 +1,17 @@
 """Runs that meet on one thread: forks that keep apart, or one that is refused.
 
-Two savers on one file stand for two processes; the last test has really two.
+Two savers on one file stand for two processes.
 """
 
 from __future__ import annotations
 
-import json
 import operator
 import random
-import subprocess
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from kit.backends import SHARED, open_backend, url_of
-from kit.forked import python
+from kit.backends import SHARED, open_backend
 from kit.places import THREAD, at
 from kit.rows import place, put
 from kit.runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
@@ -271,18 +268,6 @@ def test_the_losers_leftovers_are_nowhere(pair: Any, schema: str) -> None:
     assert slow.check().ok
 
 
-def test_the_loser_can_simply_be_run_again(pair: Any) -> None:
-    slow, fast = pair(conflicts="raise")
-    invoke(story(slow), "base")
-    _, gate, run = held_at(slow, Plain, "put", "sync")
-    invoke(story(fast), "fast")
-    gate.open()
-    assert isinstance(run.finish(), ConflictError)
-    result = invoke(story(slow), "slow")
-    assert result[-3:] == told("slow")
-    assert "fast-second" in result
-
-
 def test_a_run_may_wait_for_the_user_and_be_resumed_by_anyone(pair: Any) -> None:
     one, two = pair(conflicts="raise")
 
@@ -368,34 +353,6 @@ def test_subgraphs_with_a_memory_may_run_in_parallel(pair: Any) -> None:
 # -- deletion while a run is under way -----------------------------------------------
 
 
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_a_run_whose_thread_is_deleted_is_refused_and_brings_nothing_back(
-    pair: Any, schema: str, step: str, durability: str
-) -> None:
-    slow, fast = pair()
-    invoke(story(slow, SCHEMAS[schema]), "base")
-    graph, gate, run = held_at(slow, SCHEMAS[schema], step, durability)
-    fast.delete_thread(THREAD)
-    gate.open()
-    assert isinstance(run.finish(), ThreadDeletedError)
-    assert list(slow.list(None)) == list(fast.list(None)) == []
-    assert log_of(graph) in (None, [])
-    assert invoke(story(fast, SCHEMAS[schema]), "anew") == told("anew")
-    assert log_of(graph) == told("anew")
-
-
-def test_pruning_everything_is_a_deletion_too(pair: Any) -> None:
-    slow, fast = pair(conflicts="raise")
-    invoke(story(slow), "base")
-    _, gate, run = held_at(slow, Plain, "second", "sync")
-    fast.prune([THREAD], strategy="delete")
-    gate.open()
-    assert isinstance(run.finish(), ThreadDeletedError)
-    assert list(fast.list(None)) == []
-
-
 def test_late_writes_and_checkpoints_of_a_deleted_thread_are_refused(pair: Any) -> None:
     one, two = pair()
     first = put(one, place(), {"log": ["x"]})
@@ -420,79 +377,21 @@ def test_a_copy_onto_a_deleted_thread_lives(pair: Any) -> None:
     assert invoke(graph, "more", config=at("copy")) == told("base", "more")
 
 
-# -- really two processes ------------------------------------------------------------
-
-RUN_IN_A_PROCESS = """
-import json, sys
-from threadkeep import open_saver
-from threadkeep.errors import ConflictError
-from kit.places import at
-from kit.runs import Plain, Gate, story
-
-class Asking(Gate):
-    def pass_through(self):
-        print("reached", flush=True)
-        sys.stdin.readline()
-
-url, who = sys.argv[1:]
-print("ready", flush=True)
-sys.stdin.readline()
-with open_saver(url, conflicts="raise") as saver:
-    graph = story(saver, Plain, {f"{who}-first": Asking()})
-    try:
-        result = graph.invoke({"log": [who]}, at(), durability="sync")["log"]
-    except ConflictError as error:
-        result = type(error).__name__
-    print(json.dumps(result), flush=True)
-"""
-
-
-def process(url: str, who: str) -> subprocess.Popen[str]:
-    """A process that is ready to run: a line makes it begin, another makes it continue."""
-    return subprocess.Popen(
-        [*python(), "-c", RUN_IN_A_PROCESS, url, who],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-
-
-def expect(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == f"{line}\n"
-
-
-def begin(process: subprocess.Popen[str]) -> None:
-    """Let the run begin, until it waits in its first node."""
-    assert process.stdin is not None
-    process.stdin.write("begin\n")
-    process.stdin.flush()
-    expect(process, "reached")
-
-
-def finish_process(process: subprocess.Popen[str]) -> Any:
-    answer, _ = process.communicate("go on\n", timeout=60)
-    assert process.returncode == 0
-    return json.loads(answer)
+# -- on each store ---------------------------------------------------------------------
 
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("store", [*SHARED, "mysql"])
 def test_of_two_processes_the_second_is_refused(store: str, tmp_path: Path) -> None:
-    with open_backend(store, tmp_path, conflicts="raise") as saver:
-        _race(saver, url_of(store, tmp_path))
-
-
-def _race(saver: Any, url: str) -> None:
-    invoke(story(saver), "base")
-    slow, fast = (process(url, who) for who in ("slow", "fast"))
-    for each in (slow, fast):
-        expect(each, "ready")
-    begin(slow)
-    begin(fast)
-    won = finish_process(fast)
-    assert finish_process(slow) == "ConflictError"
-    assert won[-3:] == told("fast")
-    assert log_of(story(saver)) == won
-    assert saver.check().ok
+    with (
+        open_backend(store, tmp_path, conflicts="raise") as slow,
+        open_backend(store, tmp_path, conflicts="raise") as fast,
+    ):
+        invoke(story(slow), "base")
+        graph, gate, run = held_at(slow, Plain, "first", "sync")
+        won = invoke(story(fast), "fast")
+        gate.open()
+        assert isinstance(run.finish(), ConflictError)
+        assert won[-3:] == told("fast")
+        assert log_of(graph) == won
+        assert slow.check().ok

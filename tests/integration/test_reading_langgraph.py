@@ -22,6 +22,7 @@ import psycopg
 import pytest
 from kit import postgres_server
 from kit.engine import shown
+from kit.forked import python
 from kit.places import at
 from kit.runs import Plain, story
 from langgraph.checkpoint.base import empty_checkpoint
@@ -349,10 +350,16 @@ async def test_encrypted_values_need_the_key(tmp_path):
 # -- a file and a server of others ---------------------------------------------------------
 
 
-def test_a_file_stays_as_it_is_while_a_program_writes(tmp_path):
-    path = tmp_path / "a.db"
-    with SqliteSaver.from_conn_string(str(path)) as saver:
+@pytest.fixture
+def path(tmp_path):
+    """A file of LangGraph's with the thread `t`."""
+    file = tmp_path / "a.db"
+    with SqliteSaver.from_conn_string(str(file)) as saver:
         story(saver, Plain).invoke({"log": ["a"]}, at("t"))
+    return file
+
+
+def test_a_file_stays_as_it_is_while_a_program_writes(path):
     before = hashlib.sha256(path.read_bytes()).digest()
     with LangGraphReader(str(path)) as reader:
         assert len([*reader.list(at("t"))]) == 4
@@ -365,7 +372,7 @@ def test_a_file_stays_as_it_is_while_a_program_writes(tmp_path):
             "with SqliteSaver.from_conn_string(sys.argv[1]) as saver:\n"
             "    story(saver, Plain).invoke({'log': ['b']}, at('new'))\n"
         )
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+        subprocess.run([*python(), "-c", code, str(path)], check=True)
         assert [one.id for one in reader.threads.search()] == ["new", "t"]
     with sqlite3.connect(path) as db:
         names = {
@@ -375,11 +382,8 @@ def test_a_file_stays_as_it_is_while_a_program_writes(tmp_path):
     assert names == {"checkpoints", "writes"}
 
 
-def test_a_writer_is_not_locked_out(tmp_path):
+def test_a_writer_is_not_locked_out(path):
     """Reads leave no transaction open, also after an error."""
-    path = tmp_path / "a.db"
-    with SqliteSaver.from_conn_string(str(path)) as saver:
-        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
     db = sqlite3.connect(path)
     db.execute("PRAGMA journal_mode = DELETE")  # (where a reader that stays locks writers out)
     with LangGraphReader(str(path)) as reader:
@@ -393,15 +397,12 @@ def test_a_writer_is_not_locked_out(tmp_path):
     db.close()
 
 
-def test_a_folder_that_nobody_may_write_to(tmp_path, monkeypatch):
+def test_a_folder_that_nobody_may_write_to(path, monkeypatch):
     """SQLite then reads the file without a WAL, until a program makes one."""
-    path = tmp_path / "a.db"
-    with SqliteSaver.from_conn_string(str(path)) as saver:
-        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
     monkeypatch.setattr(os, "access", lambda *_: False)
     with LangGraphReader(str(path)) as reader:
         assert [one.id for one in reader.threads.search()] == ["t"]
-        assert [one.name for one in tmp_path.iterdir()] == ["a.db"]
+        assert [one.name for one in path.parent.iterdir()] == ["a.db"]
         with SqliteSaver.from_conn_string(str(path)) as saver:
             story(saver, Plain).invoke({"log": ["b"]}, at("new"))
             assert [one.id for one in reader.threads.search()] == ["new", "t"]
@@ -418,10 +419,8 @@ def test_a_file_that_was_replaced_is_opened_again(tmp_path):
         assert [one.id for one in reader.threads.search()] == ["new"]
 
 
-def test_a_file_may_come_back(tmp_path):
-    path, away = tmp_path / "a.db", tmp_path / "b.db"
-    with SqliteSaver.from_conn_string(str(path)) as saver:
-        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
+def test_a_file_may_come_back(path):
+    away = path.with_name("b.db")
     with LangGraphReader(str(path)) as reader:
         path.rename(away)
         with pytest.raises(OpenError, match="no file"):
@@ -430,10 +429,7 @@ def test_a_file_may_come_back(tmp_path):
         assert [one.id for one in reader.threads.search()] == ["t"]
 
 
-def test_a_store_that_rests_fills_no_memory(tmp_path):
-    path = tmp_path / "a.db"
-    with SqliteSaver.from_conn_string(str(path)) as saver:
-        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
+def test_a_store_that_rests_fills_no_memory(path):
     with LangGraphReader(str(path)) as reader:
         for number in range(200):
             assert reader.threads.get(f"t{number}") is None
@@ -441,10 +437,7 @@ def test_a_store_that_rests_fills_no_memory(tmp_path):
         assert len(reader._source._pages) <= 64
 
 
-def test_a_question_has_an_end(tmp_path, monkeypatch):
-    path = tmp_path / "a.db"
-    with SqliteSaver.from_conn_string(str(path)) as saver:
-        story(saver, Plain).invoke({"log": ["a"]}, at("t"))
+def test_a_question_has_an_end(path, monkeypatch):
     with LangGraphReader(str(path)) as reader:
         endless = (
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"

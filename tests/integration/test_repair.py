@@ -180,21 +180,6 @@ def test_a_damaged_write(place: Place) -> None:
     assert [row.task_id for row in taken.whole.writes] == ["task 1"]
 
 
-async def test_awaited(place: Place) -> None:
-    manifest(place)
-    heard: list[Any] = []
-    threads = place.again().threads
-    planned = await threads.arepair(dry_run=True)
-    assert not (await place.saver.acheck()).ok
-    done = await threads.arepair(
-        file=place.folder / "out.tkq", progress=lambda *told: heard.append(told)
-    )
-    assert done.repaired == planned.repaired
-    assert heard[-1] == ("threads repaired", 2, 2)
-    assert (await place.saver.acheck()).ok
-    await place.saver.aclose()
-
-
 @pytest.mark.parametrize("schema", [Plain, Delta])
 def test_what_is_rebuilt_through_it_goes_too(place: Place, schema: Any) -> None:
     saver = place.saver

@@ -100,14 +100,3 @@ async def test_a_cancelled_run_that_saves_late_does_not_replace_newer_state(save
     assert (await run.aget_state(at())).values == {"text": "newer"}
     history = [state.values async for state in run.aget_state_history(at())]
     assert {"text": "cancelled"} in history  # it did save
-
-
-async def test_an_older_checkpoint_that_arrives_late_is_not_the_newest(saver: Any) -> None:
-    old, new = ({**empty_checkpoint(), "id": str(uuid6(clock_seq=n))} for n in range(2))
-    place = at(checkpoint_ns="")
-    head = await saver.aput(place, new, {"source": "loop", "step": 1}, {})
-    await saver.aput_writes(head, [("answer", "kept")], "task")
-    await saver.aput(place, old, {"source": "loop", "step": 0}, {})
-    newest = await saver.aget_tuple(at())
-    assert newest.checkpoint["id"] == new["id"]
-    assert newest.pending_writes == [("task", "answer", "kept")]

@@ -123,13 +123,6 @@ def test_the_ends_of_turns_and_runs_stay(saver: Any) -> None:
     ]
 
 
-def test_old_ones_go(saver: Any) -> None:
-    graph = _chat(saver)
-    assert _gc(saver, Retention(max_age=3600)).threads == ()
-    _gc(saver, Retention(max_age=timedelta(microseconds=1)))
-    assert len(_ids(graph)) == 1
-
-
 def test_a_thread_is_made_to_fit(saver: Any) -> None:
     graph = _chat(saver, turns=12)
     before, whole = _ids(graph), bytes_held(saver, "thread")
@@ -156,18 +149,6 @@ def test_an_interrupt_is_waited_for(saver: Any) -> None:
     assert saver.get_tuple(waiting) is None
 
 
-def test_an_interrupt_that_was_passed_by_is_not_waited_for(saver: Any) -> None:
-    graph = _talk(saver)
-    for _ in range(4):
-        graph.invoke({"said": ["well?"]}, at())
-    _gc(saver, Retention(keep="turn_ends"))
-    assert len(_ids(graph)) == 4
-    tips = saver.threads.branches("thread").checkpoints.values()
-    assert len([one for one in tips if one.waiting]) == 1
-    _gc(saver, Retention(keep="turn_ends", keep_last=2))
-    assert len(_ids(graph)) == 2
-
-
 def test_subgraphs_go_with_their_task(saver: Any) -> None:
     graph = _chat(saver, inner=_talk(None))
     graph.invoke({"said": ["well?"]}, at())
@@ -181,16 +162,6 @@ def test_subgraphs_go_with_their_task(saver: Any) -> None:
     assert len(spaces()) == 2
     graph.invoke(Command(resume="this"), at())
     assert graph.get_state(at()).values["said"][-1] == "this"
-
-
-def test_a_subgraph_that_remembers_keeps_its_head(saver: Any) -> None:
-    graph = _chat(saver, inner=_talk(True))
-    _gc(saver, Retention(keep_last=1))
-    found = list(saver.list(at()))
-    assert sorted(t.config["configurable"]["checkpoint_ns"] for t in found) == ["", "answer"]
-    before = graph.get_state(at()).values
-    graph.invoke({"said": ["more"]}, at())
-    assert len(graph.get_state(at()).values["said"]) > len(before["said"])
 
 
 @pytest.mark.parametrize("limits", [{"keep_last": 1}, {"keep": "turn_ends"}, {"max_bytes": 1500}])

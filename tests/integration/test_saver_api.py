@@ -27,14 +27,6 @@ from threadkeep.errors import (
 # -- versions ------------------------------------------------------------------------
 
 
-def test_a_new_channels_first_version_is_followed_by_greater_ones(saver: Any) -> None:
-    versions = [saver.get_next_version(None, None)]
-    for _ in range(12):
-        versions.append(saver.get_next_version(versions[-1], None))
-    assert versions == sorted(versions)
-    assert len(set(versions)) == len(versions)
-
-
 VERSIONS = (1, 2.5, "3", "00000000000000000000000000000004.0.5250943226263843")
 
 
@@ -440,12 +432,3 @@ def test_thread_ids_of_any_kind(saver: Any, thread: Any) -> None:
     saver.delete_thread(thread)
     assert saver.get_tuple(at(thread)) is None
     assert len(list(saver.list(None))) == 1
-
-
-def test_errors_say_where_and_what_to_do(saver: Any) -> None:
-    with pytest.raises(ThreadkeepError) as raised:
-        saver.put_writes(place("some thread"), [("value", 1)], "task")
-    text = str(raised.value)
-    assert "some thread" in text
-    assert "\n" in text
-    assert json.dumps(text)

@@ -14,7 +14,6 @@ from kit.rows import checkpoint, metadata
 
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.cold_references import archive_of, with_archive
-from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.store_keys import StoreKeys
@@ -100,22 +99,6 @@ def test_objects_show_nothing_and_come_back(tmp_path: Path, how: str) -> None:
             assert shown(saver) == before
     assert not found["sealed"]
     assert found["plain"]  # (the search finds them where they are)
-
-
-@HOWS
-async def test_awaiting_callers(how: str, tmp_path: Path) -> None:
-    backend = SealedBackend(MemoryBackend(), StoreKeys(RING))
-    async with Saver(backend, cold=(tmp_path / "cold").as_uri()) as saver:
-        fill(saver)
-        before = shown(saver)
-        if how == "archive":
-            await saver.threads.aarchive("t")
-        else:
-            await saver.threads.aoffload("t", over=OVER)
-        assert not marked_files(tmp_path / "cold", MARKS)
-        await saver.aclear_cache()
-        found = [one async for one in saver.alist({"configurable": {"thread_id": "t"}})]
-        assert [(one.config, one.checkpoint, one.metadata) for one in found] == before
 
 
 @HOWS

@@ -73,17 +73,6 @@ def test_a_shredded_thread_is_gone_and_others_stay(saver: Any) -> None:
     assert saver.check().ok
 
 
-async def test_awaited(saver: Any) -> None:
-    await saver.aput(*put_arguments("t"))
-    assert len((await saver.ashred("t")).keys) == 1
-    assert await saver.aget_tuple(at("t")) is None
-
-
-def put_arguments(thread: str) -> Any:
-    point = empty_checkpoint()
-    return at(thread), point, {"source": "loop", "step": 1, "parents": {}}, {}
-
-
 def test_forks_share_the_key_of_their_origin(saver: Any) -> None:
     put(saver, "t")
     saver.threads.fork("t", new_thread_id="fork")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -204,24 +203,6 @@ def test_a_tenant_sees_its_own_threads_alone(pair: tuple[Any, Any]) -> None:
     with pytest.raises(ThreadExistsError) as refused:
         one.copy_thread("u", "t")
     assert refused.value.thread == "t"
-
-
-async def test_awaited(saver: Any) -> None:
-    one, other = saver.for_tenant("one"), saver.for_tenant("other")
-    for each, word in ((one, "mine"), (other, "yours")):
-        chain = Chain(each)
-        for number in range(3):
-            chain.at = await each.aput(*chain.arguments(said=[f"{word} {number}"]))
-            await each.aput_writes(chain.at, [("said", word)], "task")
-    await asyncio.gather(one.adelete_thread("none"), one.aprune(["t"]), other.acheck())
-    assert [found.checkpoint["channel_values"]["said"] async for found in one.alist(None)] == [
-        ["mine 2"]
-    ]
-    assert len([found async for found in other.alist(None)]) == 3
-    assert (await other.aget_tuple(config())).pending_writes == [("task", "said", "yours")]
-    assert [t.id for t in await one.threads.asearch()] == ["t"]
-    await one.aclose()
-    assert (await other.aget_tuple(config())) is not None
 
 
 # -- the operator ------------------------------------------------------------------------

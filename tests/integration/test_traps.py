@@ -10,7 +10,6 @@ import asyncio
 import inspect
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +18,10 @@ from typing import Any
 import pytest
 from kit.backends import open_backend
 from kit.places import THREAD, at
-from kit.rows import aput, checkpoint, metadata, place, put, value_at
+from kit.rows import checkpoint, metadata, place, put, value_at
 from kit.runs import Gate, HeldBack, Plain, Run, story, told
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.checkpoint.base import WRITES_IDX_MAP
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import ERROR
 from langgraph.graph import START, MessagesState, StateGraph
 
 from threadkeep.errors import ClosedError, UnserializableError
@@ -106,24 +103,6 @@ def test_writes_may_come_before_their_checkpoint(saver: Any) -> None:
     assert saver.get_tuple(place()).pending_writes == [("task", "value", 2)]
 
 
-def old_id(number: int) -> str:
-    """An id as LangGraph would have made it two hours ago (RFC 9562, section 5.6)."""
-    ticks = (time.time_ns() - 7200 * 10**9) // 100 + 0x01B21DD213814000
-    return f"{ticks >> 28:08x}-{(ticks >> 12) & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-8000-{number:012}"
-
-
-def test_writes_whose_checkpoint_never_came_are_swept_when_they_are_old(saver: Any) -> None:
-    young, old = checkpoint({"value": 1}), {**checkpoint({"value": 2}), "id": old_id(1)}
-    put(saver, place(), {"value": 0})
-    for made in (young, old):
-        saver.put_writes(place(checkpoint=made["id"]), [("value", "orphan")], "task")
-    saver.prune([THREAD])
-    for made in (young, old):
-        saver.put(place(), made, metadata(), made["channel_versions"])
-    found = [saver.get_tuple(place(checkpoint=made["id"])) for made in (young, old)]
-    assert [len(t.pending_writes) for t in found] == [1, 0]
-
-
 def test_children_may_come_before_their_parents(saver: Any) -> None:
     parent = checkpoint({"value": ["a"], "same": "s" * 2000})
     child = checkpoint({"value": ["a", "b"], "same": "s" * 2000}, value=2)
@@ -187,42 +166,6 @@ def test_writes_may_be_a_deque_that_is_emptied_afterwards(saver: Any) -> None:
     saver.put_writes(config, writes, "task")
     writes.clear()
     assert saver.get_tuple(config).pending_writes == [("task", "value", 1), ("task", "other", [2])]
-
-
-BATCHES: dict[str, list[list[tuple[str, Any]]]] = {
-    "ordinary writes keep the first": [[("a", 1), ("b", 1)], [("a", 2), ("b", 2), ("c", 2)]],
-    "special writes keep the last": [[(INTERRUPT, 1)], [(INTERRUPT, 2)], [(RESUME, [3])]],
-    "one batch repeats a special one": [[(INTERRUPT, 1), (INTERRUPT, 2), (RESUME, 1)]],
-    "ordinary and special mixed": [[("a", 1), (RESUME, [1])], [("a", 2), (RESUME, [1, 2])]],
-    "one batch repeats a channel": [[("a", 1), ("a", 2)], [("b", 3), ("a", 4), ("a", 5)]],
-    "an error, then success": [[(ERROR, "bad")], [("a", 1)]],
-}
-
-
-@pytest.mark.parametrize("kind", BATCHES)
-def test_repeated_writes_count_as_on_langgraphs_saver(saver: Any, kind: str) -> None:
-    found = []
-    for store in (saver, InMemorySaver()):
-        config = put(store, place(), {"value": 0})
-        for batch in BATCHES[kind]:
-            store.put_writes(config, batch, "task", "path")
-        found.append(store.get_tuple(config).pending_writes)
-    assert found[0] == found[1]
-
-
-def test_pending_writes_come_by_path_task_and_index(saver: Any) -> None:
-    config = put(saver, place(), {"value": 0})
-    rows = [(path, f"task {n}{path}") for n in range(3) for path in ("b", "", "a")]
-    random.Random(3).shuffle(rows)
-    for path, task in rows:
-        saver.put_writes(config, [("value", path), (ERROR, "e"), ("more", 1)], task, path)
-    wanted = [
-        (task, channel)
-        for path, task in sorted(rows)
-        for channel in sorted(("value", ERROR, "more"), key=lambda c: WRITES_IDX_MAP.get(c, 0))
-    ]
-    assert [w[:2] for w in saver.get_tuple(config).pending_writes] == wanted
-    assert len(WRITES_IDX_MAP) == 4
 
 
 class UnstorableError(Exception):
@@ -309,23 +252,6 @@ def test_clones_with_an_allowlist_share_everything(saver: Any) -> None:
         clone.get_tuple(place())
 
 
-async def test_a_cancelled_put_is_either_stored_or_not(tmp_path: Any) -> None:
-    with open_backend("sqlite", tmp_path) as saver, open_backend("sqlite", tmp_path) as other:
-        config = place()
-        for number in range(12):
-            values = {"value": [*range(number), "v" * 100]}
-            put_it = asyncio.ensure_future(aput(saver, config, values, value=number + 1))
-            for _ in range(number % 4):
-                await asyncio.sleep(0)
-            put_it.cancel()
-            await asyncio.wait([put_it])
-            config = await aput(saver, config, {"value": [number]}, value=number + 100)
-            assert await saver.aget_tuple(config) is not None
-        mine = [found async for found in saver.alist(place())]
-        assert [t.checkpoint for t in other.list(place())] == [t.checkpoint for t in mine]
-        assert saver.check().ok
-
-
 def test_what_the_human_says_is_stored_once(tmp_path: Any) -> None:
     """LangGraph stores it in `__start__`, in the first task's write and in `messages`."""
     text = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789 ", k=400_000))
@@ -336,25 +262,3 @@ def test_what_the_human_says_is_stored_once(tmp_path: Any) -> None:
         graph.invoke({"messages": [HumanMessage(content=text, id="long")]}, at())
         assert saver.stats().bytes_on_disk - before < 1.5 * len(text)
         assert contents(saver)[-2] == text
-
-
-def test_two_savers_that_take_turns_see_each_others_states(another: Any) -> None:
-    """The saver's memory of the thread is old each time: that may cost time, but never mislead."""
-    graphs = [story(another()) for _ in range(3)]
-    names = [f"turn {n}" for n in range(9)]
-    for number, name in enumerate(names):
-        graph = graphs[number % 3]
-        assert graph.invoke({"log": [name]}, at())["log"] == told(*names[: number + 1])
-    for graph in graphs:
-        assert graph.get_state(at()).values["log"] == told(*names)
-
-
-def test_many_savers_fork_from_one_checkpoint(another: Any) -> None:
-    """Each is a new process, which knows nothing but what it reads."""
-    base = [f"{n} {'x' * 50}" for n in range(5)]
-    root = put(another(), place(), {"value": base}, value=1)
-    for number in range(4):
-        mine = [*base, f"fork {number} {'y' * 50}"]
-        config = put(another(), root, {"value": mine}, value=2)
-        assert value_at(another(), config) == mine
-    assert another().check().ok

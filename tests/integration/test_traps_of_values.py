@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from kit.places import at
-from kit.rows import checkpoint, metadata, place, put, value_at
-from kit.runs import Gate, Plain
+from kit.rows import place, put, value_at
+from kit.runs import Plain
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from threadkeep import register
-from threadkeep._run import driver
 
 
 def same(one: Any, other: Any) -> bool:
@@ -145,34 +142,6 @@ def test_one_container_changed_between_puts_leaves_history_whole(saver: Any, kin
         assert same(found.pending_writes[0][2], want)
 
 
-NEAR = {
-    "1 True 1.0": [1, True, 1.0, 1],
-    "in a list": [[1, 2], [True, 2], [1.0, 2], [1, 2]],
-    "deep": [{"a": {"b": [1]}}, {"a": {"b": [True]}}, {"a": {"b": [1.0]}}],
-    "0 -0.0": [0.0, -0.0, 0],
-    "text and bytes": ["a", b"a", bytearray(b"a")],
-    "list and tuple": [[1, 2], (1, 2), [1, 2]],
-    "set and frozenset": [{1}, frozenset({1})],
-    "key order": [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
-    "key order, deep": [[{"a": 1, "b": 2}], [{"b": 2, "a": 1}]],
-    "key renamed": [{"a": 1, "b": 2}, {"a": 1, "c": 2}],
-    "key of another type": [{1: "x"}, {True: "x"}, {1.0: "x"}, {"1": "x"}],
-    "dict and ordered dict": [{"a": 1}, OrderedDict(a=1)],
-    "None and nothing": [None, [], {}, "", 0, False],
-}
-
-
-@pytest.mark.parametrize("kind", NEAR)
-def test_values_that_are_merely_equal_are_told_apart(saver: Any, kind: str) -> None:
-    config = place()
-    for version, value in enumerate(NEAR[kind], 1):
-        config = put(saver, config, {"value": value, "list": [value]}, value=version, list=version)
-        found = saver.get_tuple(config).checkpoint["channel_values"]
-        assert same(found["value"], value)
-        assert same(found["list"], [value])
-        assert repr(found) == repr({"value": value, "list": [value]})
-
-
 def test_a_value_changed_in_place_and_returned_again_is_noticed(saver: Any) -> None:
     def stamp(state: Any) -> Any:
         for message in state["messages"][:-1]:
@@ -214,37 +183,3 @@ def test_a_change_in_place_that_is_not_returned_is_not_kept(saver: Any) -> None:
     wanted = {"log": [{"n": 0}, {"n": 1}, {"n": 2}]}
     assert play(InMemorySaver()) == wanted
     assert play(saver) == wanted
-
-
-async def test_aput_keeps_values_as_they_were_when_it_began(
-    another: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LangGraph continues, and changes its channels' containers, during a put."""
-    saver, gate = another(), Gate()
-    values: dict[str, Any] = {"set": {0}, "list": [0], "dict": {"a": 0}, "deque": deque([0])}
-    made = checkpoint(values)
-    wanted = copy.deepcopy(values)
-    with ThreadPoolExecutor(1) as busy:
-        monkeypatch.setattr(driver._workers, "pool", busy)
-        busy.submit(gate.pass_through)
-        under_way = asyncio.ensure_future(
-            saver.aput(place(), made, metadata(), made["channel_versions"])
-        )
-        await asyncio.sleep(0)
-        values["set"].add(1)
-        values["list"].append(1)
-        values["dict"]["b"] = 1
-        values["deque"].append(1)
-        gate.open()
-        await under_way
-        found = await saver.aget_tuple(place())
-    assert found.checkpoint["channel_values"] == wanted
-
-
-def test_containers_of_a_history_are_each_its_own(saver: Any) -> None:
-    head = put(saver, place(), {"set": {"a" * 80}, "deque": deque(["b" * 80]), "list": ["c" * 80]})
-    put(saver, head, {"set": {"a" * 80}, "deque": deque(["b" * 80]), "list": ["c" * 80]})
-    newest, older = list(saver.list(place()))
-    for value in newest.checkpoint["channel_values"].values():
-        value.clear()
-    assert all(older.checkpoint["channel_values"].values())

@@ -137,21 +137,20 @@ def put_operation(saver: Saver, *given: Any) -> Operation[Any]:
     return arguments.stored(call)
 
 
-class Dying(Backend):
+class Dying(Passing):
     """A backend that fails after this many commits."""
 
-    def __init__(self, inner: Any, commits: int) -> None:
-        self.inner = inner
-        self.left = commits
+    has_identity, scrub = False, Backend.scrub
 
-    def fetch(self, reads: Any) -> Any:
-        return self.inner.fetch(reads)
+    def __init__(self, inner: Any, commits: int) -> None:
+        super().__init__(inner)
+        self.left = commits
 
     def commit(self, change: Any) -> None:
         self.left -= 1
         if self.left < 0:
             raise BackendError("killed")
-        self.inner.commit(change)
+        super().commit(change)
 
     def close(self) -> None:
         """Keep the inner backend open."""

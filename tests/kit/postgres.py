@@ -64,13 +64,14 @@ class _Schemas:
             make(name, self.layout)
             return name
         name = self.by_folder.pop(next(iter(self.by_folder)))
-        _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in (*TABLES, "cache")))
-        index = ", ".join(f"{name}.threadkeep_memory_{each}" for each in ("records", "messages"))
-        _server().execute(f"DROP TABLE IF EXISTS {index}")
-        _server().execute(f"DROP FUNCTION IF EXISTS {name}.threadkeep_memory_remove CASCADE")
-        _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in STORE_TABLES))
-        _server().execute(f"DROP FUNCTION IF EXISTS {name}.store_drop_vectors CASCADE")
-        _server().execute(f"DROP TABLE IF EXISTS {name}.store_item_vectors")
+        memory = ", ".join(f"{name}.threadkeep_memory_{each}" for each in ("records", "messages"))
+        steps = [f"DELETE FROM {name}.{table}" for table in (*TABLES, "cache", *STORE_TABLES)]
+        steps += [
+            f"DROP FUNCTION IF EXISTS {name}.{function} CASCADE"
+            for function in ("threadkeep_memory_remove", "store_drop_vectors")
+        ]
+        steps += [f"DROP TABLE IF EXISTS {memory}, {name}.store_item_vectors"]
+        _server().execute("; ".join(steps))
         return name
 
 

@@ -8,10 +8,8 @@ the program that deletes may be behind or ahead.
 from __future__ import annotations
 
 import copy
-import json
 import operator
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,9 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from kit.backends import BACKENDS, SHARED, open_backend, url_of
+from kit.backends import BACKENDS, open_backend
 from kit.engine import config, everything
-from kit.forked import python
 from kit.selection import SEED, some
 from kit.stepwise import Requests
 from langchain_core.messages import AIMessage, HumanMessage
@@ -359,26 +356,6 @@ async def test_a_thread_deleted_by_a_node_stays_deleted(
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("name", BACKENDS)
-async def test_awaited_deletion_by_a_node_is_final(name: str, durability: str, scenes: Any) -> None:
-    scene = scenes(name, "plain")
-    scene.begin()
-
-    async def second(state: State) -> State:
-        await scene.one.adelete_thread("t")
-        return {"log": [f"second after {state['log'][-1]}"]}
-
-    builder = StateGraph(State).add_node("first", scene.work.first).add_node("second", second)
-    builder.add_edge(START, "first").add_edge("first", "second")
-    graph = builder.compile(checkpointer=scene.one)
-    with pytest.raises(ThreadDeletedError):
-        await graph.ainvoke(scene.said("more"), AT, durability=durability)
-    scene.check_nothing_is_left()
-    await scene.check_a_run_begins_anew(durability)
-
-
-@pytest.mark.drawn(3)
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("name", BACKENDS)
 async def test_a_fork_goes_on_when_its_origin_is_deleted(
     name: str, durability: str, scenes: Any
 ) -> None:
@@ -414,71 +391,3 @@ def test_checkpoints_of_a_session_begin_anew(name: str, ahead: int, scenes: Any)
 
 
 # -- two processes -----------------------------------------------------------------------
-
-WORKER = """
-import json, operator, sys
-from typing import Annotated, TypedDict
-from langgraph.graph import START, StateGraph
-from threadkeep import errors, open_saver
-
-State = TypedDict("State", {"log": Annotated[list, operator.add]})
-builder, last = StateGraph(State), START
-def say(*told):
-    print(json.dumps(told), flush=True)
-def work(state):
-    say("node")
-    return {"log": ["worked"]}
-sub = StateGraph(State).add_node("work", work).add_edge(START, "work").compile()
-for name in "abcdef":
-    builder.add_node(name, sub if name in "be" else work).add_edge(last, name)
-    last = name
-with open_saver(sys.argv[1]) as saver:
-    graph = builder.compile(checkpointer=saver)
-    for line in sys.stdin:
-        thread, durability = line.split()
-        at = {"configurable": {"thread_id": thread}}
-        graph.invoke({"log": ["SECRET"]}, at)
-        say("begun")
-        for number in range(3):
-            try:
-                graph.invoke({"log": [f"NEW {number}"]}, at, durability=durability)
-            except errors.ThreadDeletedError:
-                say("deleted")
-        say("ended")
-"""
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("name", SHARED)
-def test_a_thread_that_another_process_deletes_stays_deleted(name: str, tmp_path: Path) -> None:
-    chance = random.Random(f"{SEED} {name}")
-    with (
-        open_backend(name, tmp_path) as saver,
-        subprocess.Popen(
-            [*python(), "-c", WORKER, url_of(name, tmp_path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as worker,
-    ):
-        saver.setup()
-        assert worker.stdin
-        assert worker.stdout
-        for number in range(some(4, 30)):
-            thread = f"t{number}"
-            print(thread, DURABILITIES[number % 2], file=worker.stdin, flush=True)
-            heard = iter(lambda: json.loads(worker.stdout.readline())[0], "ended")
-            while next(heard) != "begun":
-                pass
-            for _ in range(chance.randrange(1, 16)):
-                next(heard)
-            saver.delete_thread(thread)
-            assert [*heard].count("deleted") <= 1
-            found = [one.checkpoint["channel_values"] for one in saver.list(config(thread))]
-            for ns in {one.config["configurable"]["checkpoint_ns"] for one in saver.list(None)}:
-                found += [
-                    one.checkpoint["channel_values"] for one in saver.list(config(thread, ns))
-                ]
-            assert "SECRET" not in f"{found}"
-            assert saver.check().ok
-        worker.stdin.close()

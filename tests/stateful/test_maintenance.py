@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.engine import checkpoint, config, exactly
+from kit.engine import Passing, checkpoint, config, exactly
 from kit.selection import FULL, drawn
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
@@ -94,29 +94,25 @@ class Witness:
             assert self.pinned in ids
 
 
-class Watched(Backend):
+class Watched(Passing):
     """A backend whose requests wait for permission, one at a time, and are checked."""
 
-    has_identity = True
+    scrub = Backend.scrub
 
     def __init__(self, inner: Any, leave: Callable[[], None], witness: Witness) -> None:
-        self.inner, self.leave, self.witness = inner, leave, witness
+        super().__init__(inner)
+        self.leave, self.witness = leave, witness
         self.lock = threading.RLock()
 
-    def fetch(self, reads: Any) -> Any:
+    def meet(self, asked: Any, request: Callable[[], Any]) -> Any:
         with self.lock:
             self.leave()
-            return self.inner.fetch(reads)
+            return request()
 
     def commit(self, change: Any) -> None:
         with self.lock:
-            self.leave()
-            self.inner.commit(change)
+            super().commit(change)
             self.witness.look()
-
-    def identity(self) -> str:
-        name: str = self.inner.identity()
-        return name
 
     def close(self) -> None:
         """The inner one continues."""
