@@ -149,26 +149,30 @@ def _words(words: str | None) -> str | None:
 # Rows of existing items are locked in the order of their keys, so that two calls cannot deadlock. A
 # refused put fails by dividing by zero, or by inserting a key that is there.
 _REFUSED = ("22012", "23505")
-_CHECK = """
-WITH locked AS MATERIALIZED (
+_CHECKED = """locked AS MATERIALIZED (
     SELECT i.path, i.key, i.version
     FROM unnest(%s::text[], %s::text[]) p (path, key) JOIN {schema}.store_items i USING (path, key)
-    ORDER BY i.path, i.key FOR UPDATE OF i)
-SELECT 1 / (count(*) = 0)::integer FROM unnest(%s::text[], %s::text[], %s::bigint[])
-    p (path, key, expected) LEFT JOIN locked USING (path, key)
-WHERE coalesce(version, 0) <> expected
+    ORDER BY i.path, i.key FOR UPDATE OF i
+), checked AS MATERIALIZED (
+    SELECT 1 / (count(*) = 0)::integer AS passed
+    FROM unnest(%s::text[], %s::text[], %s::bigint[]) p (path, key, expected)
+    LEFT JOIN locked USING (path, key) WHERE coalesce(version, 0) <> expected)
 """
+_PASSED = "(SELECT passed FROM checked) = 1"
+_KINDS = (
+    *("text", "text", "text", "bytea", "bigint", "bigint", "bigint", "bigint", "text", "text"),
+)
+_ONE = f"(SELECT {', '.join([f'%s::{kind}' for kind in _KINDS])})"  # (in half of the time)
+_MANY = f"unnest({', '.join([f'%s::{kind}[]' for kind in _KINDS])})"
 _INSERT = """
 INSERT INTO {schema}.store_items AS i (
     path, key, version, created_at, updated_at, ttl, expires_at, pending, value, body, words)
 SELECT path, key, version, created, updated, ttl, expires, pending, json::jsonb,
     coalesce(body, convert_to(json, 'UTF8')), words::tsvector
 FROM (
-    SELECT *, nextval($name${schema}.store_counter$name$) AS version
-    FROM unnest(%s::text[], %s::text[], %s::text[], %s::bytea[], %s::bigint[], %s::bigint[],
-        %s::bigint[], %s::bigint[], %s::text[], %s::text[])
+    SELECT *, nextval($name${schema}.store_counter$name$) AS version FROM {rows}
         p (path, key, json, body, created, updated, ttl, expires, pending, words)) p
-ORDER BY path, key
+WHERE {test} ORDER BY path, key
 """
 # Versions of an item grow: if another put with a newer one came first, this takes another number.
 _OR_REPLACE = """
@@ -181,27 +185,29 @@ ON CONFLICT (path, key) DO UPDATE SET
 """
 _DELETE = """
 DELETE FROM {schema}.store_items i USING unnest(%s::text[], %s::text[]) p (path, key)
-WHERE (i.path, i.key) = (p.path, p.key)
-"""
-# (a retry after a lost answer may keep a version again)
-_KEEP = """
-INSERT INTO {schema}.store_item_versions
-SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[],
-    %s::boolean[], %s::bytea[]) ON CONFLICT DO NOTHING
-"""
-_DROP_OLDEST = """
-DELETE FROM {schema}.store_item_versions v
-USING unnest(%s::text[], %s::text[], %s::bigint[]) p (path, key, most)
-WHERE v.path = p.path AND v.key = p.key AND v.version <= (
-    SELECT o.version FROM {schema}.store_item_versions o
-    WHERE o.path = p.path AND o.key = p.key ORDER BY o.version DESC OFFSET p.most LIMIT 1)
+WHERE (i.path, i.key) = (p.path, p.key) AND {test}
 """
 _ADD_VECTORS = """
 INSERT INTO {schema}.store_item_vectors (path, key, field, vector)
 SELECT path, key, field, floats[(place - 1) * dims + 1 : place * dims]
 FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY v (path, key, field, place)
-    CROSS JOIN (SELECT %s::real[], %s::bigint) f (floats, dims)
+    CROSS JOIN (SELECT %s::real[], %s::bigint) f (floats, dims) JOIN done USING (path, key)
 """
+# (a retry after a lost answer may keep a version again)
+_KEPT = """kept (path, key, version, updated, replaced, deleted, patch, most) AS (
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[],
+        %s::boolean[], %s::bytea[], %s::bigint[])
+), dropped AS (
+    DELETE FROM {schema}.store_item_versions v USING kept k
+    WHERE v.path = k.path AND v.key = k.key AND v.version <= (
+        SELECT o.version FROM {schema}.store_item_versions o
+        WHERE o.path = k.path AND o.key = k.key AND o.version < k.version
+        ORDER BY o.version DESC OFFSET k.most - 1 LIMIT 1)
+), added AS (
+    INSERT INTO {schema}.store_item_versions
+    SELECT path, key, version, updated, replaced, deleted, patch FROM kept ON CONFLICT DO NOTHING)
+"""
+_EARLIER_KINDS = ("bigint", "bigint", "bigint", "boolean", "bytea", "bigint")
 
 
 def _put(change: records.PutItems) -> list[Statement]:
@@ -211,33 +217,32 @@ def _put(change: records.PutItems) -> list[Statement]:
             "The values of one put take more than 1 GB, which is what PostgreSQL takes.",
             hint="Put them one by one, and keep larger values outside the store.",
         )
-    present = [put for put in puts if put.value is not None]
-    new = [put for put in present if put.expects == 0]
-    others = [put for put in present if put.expects != 0]
     gone = [put for put in puts if put.value is None]
-    statements = []
+    new = [put for put in puts if put.value is not None and put.expects == 0]
+    others = [put for put in puts if put.value is not None and put.expects != 0]
+    statements: list[Statement] = []
+    ctes, test = [], "true"
+    given: tuple[Any, ...] = ()
     if len(puts) > max(1, len(others)) or any(put.expects is not None for put in puts):
         expected = array("bigint", [put.expects for put in puts])
-        statements.append(Statement(_CHECK, (*_keys(puts), *_keys(puts), expected)))
-    if new:
-        statements.append(Statement(_INSERT, _rows(new, now)))
-    if others:
-        statements.append(Statement(_INSERT + _OR_REPLACE, (*_rows(others, now), Number(now))))
-    if gone:
-        statements.append(Statement(_DELETE, _keys(gone)))
-    earlier = [(put, put.earlier) for put in puts if put.earlier is not None]
+        ctes, test, given = [_CHECKED], _PASSED, (*_keys(puts), *_keys(puts), expected)
+    earlier = [(put, *put.earlier.row, put.earlier.keep) for put in puts if put.earlier is not None]
     if earlier:
-        keys = _keys([put for put, _ in earlier])
-        columns = zip(*[one.row for _, one in earlier], strict=True)
-        most = array("bigint", [one.keep for _, one in earlier])
-        statements.append(Statement(_KEEP, (*keys, *map(array, _EARLIER_KINDS, columns))))
-        statements.append(Statement(_DROP_OLDEST, (*keys, most)))
-    if any(put.vectors for put in present):
-        statements.append(Statement(_ADD_VECTORS, _vector_values(present)))
+        kept, *columns = zip(*earlier, strict=True)
+        ctes.append(_KEPT)
+        given += (*_keys(kept), *map(array, _EARLIER_KINDS, columns))
+    for text, some in ((_INSERT, new), (_INSERT + _OR_REPLACE, others), (_DELETE, gone)):
+        if not some:
+            continue
+        rows, values = (_MANY, _keys(some)) if some is gone else _rows(some, now)
+        given += (*values, *((Number(now),) if some is others else ()))
+        sql = text.replace("{rows}", rows).replace("{test}", test)
+        if any(put.vectors for put in some):
+            ctes.append(f"done AS ({sql} RETURNING i.path, i.key)")
+            sql, given = _ADD_VECTORS, given + _vector_values(some)
+        statements.append(Statement(f"WITH {', '.join(ctes)} {sql}" if ctes else sql, given))
+        ctes, test, given = [], "true", ()
     return statements
-
-
-_EARLIER_KINDS = ("bigint", "bigint", "bigint", "boolean", "bytea")
 
 
 def _keys(items: Sequence[Any]) -> tuple[Array, Array]:
@@ -245,27 +250,24 @@ def _keys(items: Sequence[Any]) -> tuple[Array, Array]:
     return paths, array("text", [pack_text(one.key) for one in items])
 
 
-def _rows(puts: Sequence[records.ItemPut], now: int) -> tuple[Array, ...]:
-    """Return the columns of new rows."""
-    columns = zip(
-        *[
+def _rows(puts: Sequence[records.ItemPut], now: int) -> tuple[str, tuple[Any, ...]]:
+    """Return new rows as SQL, and its values."""
+    rows = []
+    for put in puts:
+        is_json = isinstance(put.value, str)
+        expires = None if put.ttl is None else now + put.ttl
+        created, updated, expires = put.times or (now, now, expires)
+        rows.append(
             (
-                put.value if isinstance(put.value, str) else None,
-                None if isinstance(put.value, str) else put.value,
-                *(put.times or (now, now, None if put.ttl is None else now + put.ttl))[:2],
-                put.ttl,
-                put.times[2] if put.times else None if put.ttl is None else now + put.ttl,
-                pack_optional(put.pending),
+                *(path_of(put.namespace), pack_text(put.key)),
+                *((put.value, None) if is_json else (None, put.value)),
+                *(created, updated, put.ttl, expires, pack_optional(put.pending)),
                 _words(put.words),
             )
-            for put in puts
-        ],
-        strict=True,
-    )
-    return *_keys(puts), *map(array, _KINDS, columns)
-
-
-_KINDS = ("text", "bytea", "bigint", "bigint", "bigint", "bigint", "text", "text")
+        )
+    if len(rows) == 1:
+        return _ONE, tuple([Number(one) if isinstance(one, int) else one for one in rows[0]])
+    return _MANY, tuple(map(array, _KINDS, zip(*rows, strict=True)))
 
 
 def _vector_values(items: Sequence[records.ItemPut | records.EmbedItem]) -> tuple[Any, ...]:
@@ -292,8 +294,8 @@ WITH chosen AS MATERIALIZED (
     WHERE i.pending IS NOT NULL ORDER BY i.path, i.key FOR NO KEY UPDATE OF i
 ), done AS (
     UPDATE {{schema}}.store_items i SET pending = NULL FROM chosen
-    WHERE i.path = chosen.path AND i.key = chosen.key)
-{_ADD_VECTORS} JOIN chosen USING (path, key)
+    WHERE i.path = chosen.path AND i.key = chosen.key RETURNING i.path, i.key)
+{_ADD_VECTORS}
 """
 _REPLACE = """
 UPDATE {schema}.store_item_versions v SET patch = p.patch
@@ -382,11 +384,14 @@ _VECTOR_TABLE = """
     LANGUAGE plpgsql AS $$
     BEGIN
         DELETE FROM {schema}.store_item_vectors WHERE path = OLD.path AND key = OLD.key;
-        RETURN NULL;
+        IF TG_OP = 'DELETE' THEN
+            RETURN OLD;
+        END IF;
+        RETURN NEW;
     END
     $$;
     DROP TRIGGER IF EXISTS store_items_replaced ON {schema}.store_items;
-    CREATE TRIGGER store_items_replaced AFTER DELETE OR UPDATE OF version ON {schema}.store_items
+    CREATE TRIGGER store_items_replaced BEFORE DELETE OR UPDATE OF version ON {schema}.store_items
         FOR EACH ROW EXECUTE FUNCTION {schema}.store_drop_vectors();
 """
 # The searching role may have another search_path, so operators are qualified. The planner inlines
