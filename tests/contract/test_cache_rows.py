@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 import threadkeep
 from threadkeep import cache as caches
 from threadkeep._core.engine.snapshots import own_copy
-from threadkeep._stores.caches import Claim
+from threadkeep._stores.caches import GetEntries, LeaseEntries, ReadUses, RemoveEntries, SetEntries
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.cache import NodeCache
 from threadkeep.cache import cache as module
@@ -212,8 +212,13 @@ def test_and_beyond_max_bytes(store, clock):
 
 def test_a_full_cache_is_trimmed_once_in_a_while(monkeypatch):
     with open_cache("memory://", max_entries=320) as cache:
-        trims = []
-        monkeypatch.setattr(cache._store.backend, "trim", lambda trim: trims.append(trim) or 0)
+        trims, fetch = [], cache._store.backend.fetch
+
+        def noted(reads):
+            trims.extend(one for one in reads if isinstance(one, ReadUses))
+            return fetch(reads)
+
+        monkeypatch.setattr(cache._store.backend, "fetch", noted)
         for n in range(90):
             cache.set({(NS, str(n)): (n, None)})
         assert len(trims) == 18
@@ -387,14 +392,25 @@ def test_a_lease_ends_after_its_time(name, tmp_path):
         assert 0.05 < monotonic() - begin < 5
 
 
-@pytest.mark.parametrize("name", ["postgres", "redis"])
-def test_a_claim_whose_answer_was_lost_is_made_again(name, tmp_path):
-    with open_cache(url_of(name, tmp_path), lease=60) as cache:
-        now = time_ns() // 1000
-        claim = Claim((b"a" * 24, b"b" * 24), b"owner 01", now, now + 60_000_000)
-        backend = cache._store.blocking
-        assert set(backend.claim(claim)) == set(backend.claim(claim)) == set(claim.ids)
-        assert backend.claim(claim._replace(owner=b"owner 02")) == []
+def test_a_lease_is_of_the_first_one_that_asks(store):
+    """Also if its change is repeated, as after a lost answer."""
+    a, b, value = b"a" * 24, b"b" * 24, b"c" * 24
+    with open_cache(store) as cache:
+        cache.setup()
+        rows, now = cache._store.blocking, time_ns() // 1000
+        rows.commit(SetEntries(((value, b"value", None),), now))
+        lease = LeaseEntries((a, b, value), b"owner 01", now, now + 60_000_000)
+        for change in (lease, lease, lease._replace(owner=b"owner 02")):
+            rows.commit(change)
+            (found,) = rows.fetch([GetEntries((a, b, value), now)])
+            assert {id_: owner for id_, (_, owner) in found.items() if owner} == dict.fromkeys(
+                (a, b), b"owner 01"
+            )
+            assert found[value][0] is not None
+        rows.commit(RemoveEntries((a,), b"owner 02"))
+        rows.commit(RemoveEntries((b,), b"owner 01"))
+        (found,) = rows.fetch([GetEntries((a, b), now)])
+        assert set(found) == {a}
 
 
 def test_nobody_waits_who_has_leases_by_the_same_call(pair):

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep._core.engine import operation
 from threadkeep._stores.base import AsyncBackend, Backend
-from threadkeep._stores.sync_bridge import BlockingFace, finish
+from threadkeep._stores.sync_bridge import BlockingFace
 
 KEY_BYTES = 16
 """The length of an id's digest of namespace and key."""
 
 PAGE = 1000
-"""Entries of each kind (expired, or least recently used) that one `TrimEntries` removes at most."""
+"""Entries of each kind (expired, or least recently used) that one trim removes at most."""
 
 Entry: TypeAlias = tuple[bytes, bytes, int | None]
 """An id, the value to store, and the time at which it expires."""
@@ -37,6 +37,24 @@ class GetEntries(NamedTuple):
     ids: tuple[bytes, ...]
     now: int
     tenant: str = ""
+
+
+class ReadUses(NamedTuple):
+    """Read what a trim may remove. Reply: `Uses`."""
+
+    now: int
+
+
+class Uses(NamedTuple):
+    """The number of entries and their bytes, or about as many, and some entries with their sizes.
+
+    `expired` and `oldest`, the least recently used ones, are at most a `PAGE` of each.
+    """
+
+    entries: int
+    size: int
+    expired: list[tuple[bytes, int]]
+    oldest: list[tuple[bytes, int]]
 
 
 class SetEntries(NamedTuple):
@@ -67,27 +85,8 @@ class ClearEntries(NamedTuple):
     spaces: tuple[bytes, ...] | None
 
 
-class TrimEntries(NamedTuple):
-    """Remove expired entries, and the least recently used ones beyond the limits. See `PAGE`.
-
-    Not a change: `CacheBackend.trim` answers it.
-    """
-
-    now: int
-    max_entries: int
-    max_bytes: int
-
-
-CacheChange: TypeAlias = SetEntries | UseEntries | RemoveEntries | ClearEntries
-
-
-_commit: Any = operation.Commit
-CacheCommit: Callable[[CacheChange], operation.Commit] = _commit
-"""The request that carries out a change."""
-
-
-class Claim(NamedTuple):
-    """Lease the ids that have neither a value nor a lease."""
+class LeaseEntries(NamedTuple):
+    """Lease the ids that have neither a value nor a lease, each by itself."""
 
     ids: tuple[bytes, ...]
     owner: bytes
@@ -95,8 +94,16 @@ class Claim(NamedTuple):
     until: int
 
 
+CacheChange: TypeAlias = SetEntries | LeaseEntries | UseEntries | RemoveEntries | ClearEntries
+
+
+_commit: Any = operation.Commit
+CacheCommit: Callable[[CacheChange], operation.Commit] = _commit
+"""The request that carries out a change."""
+
+
 class CacheBackend(Backend):
-    """A backend whose `fetch` answers `GetEntries`, and whose changes are `CacheChange`.
+    """A backend whose `fetch` answers `GetEntries` and `ReadUses`; its changes are `CacheChange`.
 
     The connections are those of another backend, which closes them.
     """
@@ -107,14 +114,6 @@ class CacheBackend(Backend):
 
     def close(self) -> None:
         """Do nothing."""
-
-    def claim(self, claim: Claim) -> list[bytes]:
-        """Lease entries, each atomically; return the ids that were leased."""
-        raise NotImplementedError
-
-    def trim(self, trim: TrimEntries) -> int:
-        """Remove entries; return how many were removed that had not expired."""
-        raise NotImplementedError
 
 
 class AsyncCacheBackend(AsyncBackend):
@@ -131,23 +130,11 @@ class AsyncCacheBackend(AsyncBackend):
     async def close(self) -> None:
         """Do nothing."""
 
-    async def claim(self, claim: Claim) -> list[bytes]:
-        raise NotImplementedError
-
-    async def trim(self, trim: TrimEntries) -> int:
-        raise NotImplementedError
-
 
 class BlockingCache(BlockingFace[AsyncCacheBackend]):
     """An `AsyncCacheBackend` over connections that never suspend."""
 
     commits_groups = False  # (a server takes the commits of several threads at once)
-
-    def claim(self, claim: Claim) -> list[bytes]:
-        return finish(self.face.claim(claim))
-
-    def trim(self, trim: TrimEntries) -> int:
-        return finish(self.face.trim(trim))
 
 
 def of_tenant(tenant: str) -> bytes:

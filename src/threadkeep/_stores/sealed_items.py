@@ -19,11 +19,9 @@ from threadkeep._stores.caches import (
     AsyncCacheBackend,
     BlockingCache,
     CacheChange,
-    CacheRow,
-    Claim,
     GetEntries,
+    ReadUses,
     SetEntries,
-    TrimEntries,
 )
 from threadkeep._stores.items import AsyncItemBackend, BlockingItems, merged, records
 from threadkeep._stores.items.records import (
@@ -241,10 +239,8 @@ class SealedEntries(AsyncCacheBackend):
         replies = await result(self.below.fetch(reads))
         return [await self._opened(*pair) for pair in zip(reads, replies, strict=True)]
 
-    async def _opened(
-        self, read: GetEntries, reply: dict[bytes, CacheRow]
-    ) -> dict[bytes, tuple[Any, Any]]:
-        if not any(value is not None for value, _ in reply.values()):
+    async def _opened(self, read: GetEntries | ReadUses, reply: Any) -> Any:
+        if isinstance(read, ReadUses) or not any(value is not None for value, _ in reply.values()):
             return reply
         of = self._sealers(await self.keys.of(read.tenant), reply)
         return {
@@ -275,12 +271,6 @@ class SealedEntries(AsyncCacheBackend):
 
     async def migrate(self) -> None:
         await result(self.below.migrate())
-
-    async def claim(self, claim: Claim) -> list[bytes]:
-        return list(await result(self.below.claim(claim)))
-
-    async def trim(self, trim: TrimEntries) -> int:
-        return int(await result(self.below.trim(trim)))
 
     def blocking(self, asynchronous: AsyncCacheBackend | None) -> BlockingCache:
         return _BlockingCache(self, asynchronous)

@@ -29,7 +29,7 @@ from threadkeep._core.codec import (
     pack,
     unpack,
 )
-from threadkeep._core.engine.operation import Call, Fetch, Operation
+from threadkeep._core.engine.operation import Fetch, Operation
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, duration, is_count, micros
 from threadkeep._run.driver import Closing, in_store, on, sync_and_async, sync_or_async
@@ -41,9 +41,9 @@ from threadkeep._stores.caches import (
     ClearEntries,
     Entry,
     GetEntries,
+    ReadUses,
     RemoveEntries,
     SetEntries,
-    TrimEntries,
     UseEntries,
     of_tenant,
 )
@@ -334,9 +334,22 @@ class NodeCache(BaseCache[Any], Closing):
     def _trim(self, times: int, now: int) -> Operation[None]:
         self._shared.untrimmed = 0.0
         yield from self._write_uses(now)
-        trim = TrimEntries(now, self._max_entries, self._max_bytes)
         for _ in range(times):
-            self._shared.evictions += yield Call("trim", (trim,))
+            reads: Any = (ReadUses(now),)
+            (uses,) = yield Fetch(reads)
+            expired = dict(uses.expired)
+            entries = uses.entries - len(expired)
+            size = uses.size - sum(expired.values())
+            surplus = []
+            for id_, length in uses.oldest:
+                if entries <= self._max_entries and size <= self._max_bytes:
+                    break
+                if id_ not in expired:
+                    surplus.append(id_)
+                    entries, size = entries - 1, size - length
+            if expired or surplus:
+                yield CacheCommit(RemoveEntries((*expired, *surplus)))
+            self._shared.evictions += len(surplus)
 
     def _delete(self, keys: Sequence[FullKey]) -> Operation[None]:
         """Remove values, and end leases."""

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from langgraph.cache.base import FullKey
 
-from threadkeep._core.engine.operation import Call, External, Operation
+from threadkeep._core.engine.operation import External, Fetch, Operation
 from threadkeep._core.engine.snapshots import own_copy
-from threadkeep._stores.caches import CacheCommit, Claim, RemoveEntries
+from threadkeep._stores.caches import CacheCommit, GetEntries, LeaseEntries, RemoveEntries
 from threadkeep._stores.process_forks import ResetInChild
 
 _MOST = 1000
@@ -151,8 +151,10 @@ class Leases(ResetInChild):
         if not free:
             return True
         owner, now = _RANDOM.randbytes(8), time.time_ns() // 1000
-        claim = Claim(tuple(free), owner, now, now + self._lifetime)
-        claimed: list[bytes] = yield Call("claim", (claim,))
+        yield CacheCommit(LeaseEntries(tuple(free), owner, now, now + self._lifetime))
+        reads: Any = (GetEntries(tuple(free), now),)
+        (rows,) = yield Fetch(reads)  # (who is first, is the owner)
+        claimed = [id_ for id_ in free if rows.get(id_) == (None, owner)]
         if len(claimed) < len(free) and not partly:
             yield CacheCommit(RemoveEntries(tuple(claimed), owner))
             return False

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Any
 
 from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.caches import (
+    PAGE,
     CacheBackend,
     CacheChange,
     CacheRow,
-    Claim,
     ClearEntries,
     GetEntries,
+    LeaseEntries,
+    ReadUses,
     RemoveEntries,
     SetEntries,
-    TrimEntries,
     UseEntries,
+    Uses,
 )
 from threadkeep._stores.process_forks import ResetInChild
 
@@ -38,7 +41,16 @@ class MemoryEntries(CacheBackend, ResetInChild):
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """See `CacheBackend`. Each read is a use."""
         with self._lock:
-            return [self._get(read) for read in reads]
+            return [self._reply(read) for read in reads]
+
+    def _reply(self, read: GetEntries | ReadUses) -> dict[bytes, CacheRow] | Uses:
+        if isinstance(read, ReadUses):
+            rows = ((id_, len(row[0] or b""), end) for id_, (row, end) in self._entries.items())
+            expired = ((id_, size) for id_, size, end in rows if end and end <= read.now)
+            oldest = islice(self._entries.items(), PAGE)
+            sizes = [(id_, len(row[0] or b"")) for id_, (row, _) in oldest]
+            return Uses(len(self._entries), self._size, list(islice(expired, PAGE)), sizes)
+        return self._get(read)
 
     def _get(self, read: GetEntries) -> dict[bytes, CacheRow]:
         entries, found = self._entries, {}
@@ -59,6 +71,11 @@ class MemoryEntries(CacheBackend, ResetInChild):
             case SetEntries():
                 for id_, value, expires_at in change.entries:
                     self._put(id_, (value, None), expires_at)
+            case LeaseEntries(ids, owner, now, until):
+                found = self._get(GetEntries(ids, now))
+                for id_ in ids:
+                    if id_ not in found:
+                        self._put(id_, (None, owner), until)
             case RemoveEntries(ids, owner):
                 entries = self._entries
                 self._remove(
@@ -83,28 +100,9 @@ class MemoryEntries(CacheBackend, ResetInChild):
             if entry is not None:
                 self._size -= len(entry[0][0] or b"")
 
-    def trim(self, trim: TrimEntries) -> int:
-        now, max_entries, max_bytes = trim
-        with self._lock:
-            entries = self._entries
-            self._remove([id_ for id_, (_, end) in entries.items() if end and end <= now])
-            removed = 0
-            while entries and (len(entries) > max_entries or self._size > max_bytes):
-                self._remove([next(iter(entries))])
-                removed += 1
-            return removed
-
     def usage(self, now: int) -> ItemUsage:
         """Count the values. See `Backend.item_usage`."""
         del now
         with self._lock:
             values = len([row for row, _ in self._entries.values() if row[0] is not None])
             return ItemUsage(cache_entries=values, cache_bytes=self._size)
-
-    def claim(self, claim: Claim) -> list[bytes]:
-        with self._lock:
-            found = self._get(GetEntries(claim.ids, claim.now))
-            free = [id_ for id_ in claim.ids if id_ not in found]
-            for id_ in free:
-                self._put(id_, (None, claim.owner), claim.until)
-            return free

@@ -7,11 +7,11 @@ from typing import Any
 
 from threadkeep._stores import caches
 from threadkeep._stores.postgres.connections import PostgresDatabase
-from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE
-from threadkeep._stores.postgres.statement import Statement, array
+from threadkeep._stores.postgres.messages import NEWEST_STATE
+from threadkeep._stores.postgres.statement import Number, Query, Statement, array
 from threadkeep.errors import ThreadkeepError
 
-# An `Array` must be the first parameter: see `connections._execute`. `_SET` and `_CLAIM` lock rows
+# An `Array` must be the first parameter: see `connections._execute`. `_SET` and `_LEASE` lock rows
 # in the order of ids.
 _GET = """
 SELECT id, value, owner FROM {schema}.cache
@@ -37,34 +37,18 @@ _CLEAR = """
 DELETE FROM {schema}.cache c USING unnest(%s::bytea[], %s::bytea[]) o (first, stop)
 WHERE c.id >= o.first AND c.id < o.stop
 """
-# (an earlier try may have made the claim, and lost the answer)
-_CLAIM = """
+_LEASE = """
 INSERT INTO {schema}.cache AS c (id, used, expires, size, owner)
 SELECT o.id, %s, %s, 0, %s::bytea FROM unnest(%s::bytea[]) o (id) ORDER BY o.id
 ON CONFLICT (id) DO UPDATE SET used = excluded.used, expires = excluded.expires, size = 0,
     owner = excluded.owner, value = NULL
-    WHERE c.expires <= excluded.used OR c.owner = excluded.owner
-RETURNING id
+    WHERE c.expires <= excluded.used
 """
-_EXPIRED = """
-DELETE FROM {schema}.cache WHERE id IN (
-    SELECT id FROM {schema}.cache WHERE expires <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
-_OLDEST = """
-WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM {schema}.cache),
-    oldest (id, size, entries, bytes) AS (
-        SELECT id, size, row_number() OVER older, sum(size) OVER older
-        FROM (SELECT id, used, size FROM {schema}.cache ORDER BY used LIMIT %s) o
-        WINDOW older AS (ORDER BY used ROWS UNBOUNDED PRECEDING)),
-    surplus (id) AS (
-        SELECT id FROM oldest, total
-        WHERE oldest.entries <= total.entries - %s OR oldest.bytes - size < total.bytes - %s),
-    gone AS (
-        DELETE FROM {schema}.cache WHERE id IN (
-            SELECT id FROM {schema}.cache JOIN surplus USING (id) FOR UPDATE OF cache SKIP LOCKED)
-        RETURNING 1)
-SELECT count(*) FROM gone
-"""
+_TOTALS = Statement("SELECT count(*), coalesce(sum(size), 0)::bigint FROM {schema}.cache")
+_EXPIRED = "SELECT id, size FROM {schema}.cache WHERE expires <= %s LIMIT %s"
+_OLDEST = Statement(
+    "SELECT id, size FROM {schema}.cache ORDER BY used LIMIT %s", (Number(caches.PAGE),)
+)
 
 
 class PostgresEntries(caches.AsyncCacheBackend):
@@ -76,27 +60,24 @@ class PostgresEntries(caches.AsyncCacheBackend):
         self._database = database
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        statements = [Statement(_GET, (array("bytea", read.ids), read.now)) for read in reads]
-        answers = await self._database.answered(statements, ONE_STATE)
-        return [{id_: (value, owner) for id_, value, owner in rows} for rows in answers]
+        return await self._database.replies([_query(read) for read in reads])
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         await self._database.answered(list(map(_statement, changes)), NEWEST_STATE)
         return [None] * len(changes)
 
-    async def claim(self, claim: caches.Claim) -> list[bytes]:
-        values = (claim.now, claim.until, claim.owner, list(claim.ids))
-        (rows,) = await self._database.answered([Statement(_CLAIM, values)], NEWEST_STATE)
-        return [id_ for (id_,) in rows]
-
-    async def trim(self, trim: caches.TrimEntries) -> int:
-        expired = Statement(_EXPIRED, (trim.now, caches.PAGE))
-        oldest = Statement(_OLDEST, (caches.PAGE, trim.max_entries, trim.max_bytes))
-        _, ((removed,),) = await self._database.answered([expired, oldest], NEWEST_STATE)
-        return int(removed)
-
     async def migrate(self) -> None:
         await self._database.migrate()
+
+
+def _query(read: caches.GetEntries | caches.ReadUses) -> Query:
+    if isinstance(read, caches.GetEntries):
+        get = Statement(_GET, (array("bytea", read.ids), read.now))
+        return Query((get,), lambda answers: {row[0]: row[1:] for row in answers[0]})
+    expired = Statement(_EXPIRED, (Number(read.now), Number(caches.PAGE)))
+    return Query(
+        (_TOTALS, expired, _OLDEST), lambda answers: caches.Uses(*answers[0][0], *answers[1:])
+    )
 
 
 def _statement(change: caches.CacheChange) -> Statement:
@@ -105,6 +86,8 @@ def _statement(change: caches.CacheChange) -> Statement:
             ids, values, ends = zip(*entries, strict=True)
             columns = (array("bytea", ids), array("bigint", ends), array("bytea", values))
             return Statement(_SET, (*columns, now))
+        case caches.LeaseEntries(ids, owner, now, until):
+            return Statement(_LEASE, (now, until, owner, list(ids)))
         case caches.UseEntries(ids, now):
             return Statement(_USE, (now, list(ids)))
         case caches.RemoveEntries(ids, owner):

@@ -37,10 +37,14 @@ class RedisEntries(caches.AsyncCacheBackend):
         return call("cache", (self._prefix,), (name, *words))
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        base = self._base
-        calls = [RedisCommand(("MGET", *[base + id_ for id_ in read.ids])) for read in reads]
+        calls = [
+            self._script("uses", caches.PAGE)
+            if isinstance(read, caches.ReadUses)
+            else RedisCommand(("MGET", *[self._base + id_ for id_ in read.ids]))
+            for read in reads
+        ]
         answers = await self._send(calls)
-        return [_found(read.ids, texts) for read, texts in zip(reads, answers, strict=True)]
+        return [_reply(*pair) for pair in zip(reads, answers, strict=True)]
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         calls: list[RedisCommand] = []
@@ -71,6 +75,9 @@ class RedisEntries(caches.AsyncCacheBackend):
                     entries[at : at + caches.PAGE] for at in range(0, len(entries), caches.PAGE)
                 ]
                 return [self._setting(page, now) for page in pages]
+            case caches.LeaseEntries(ids, owner, now, until):
+                lifetime = _milliseconds(until - now)
+                return [self._script("lease", _milliseconds(now), lifetime, _LEASE + owner, *ids)]
             case caches.UseEntries(ids, now):
                 scores = [word for id_ in ids for word in (_milliseconds(now), id_)]
                 return [RedisCommand(("ZADD", self._base + b"used", "XX", *scores))]
@@ -85,24 +92,17 @@ class RedisEntries(caches.AsyncCacheBackend):
             words += (id_, "" if end is None else _milliseconds(end - now), _VALUE + value)
         return self._script("set", _milliseconds(now), *words)
 
-    async def claim(self, claim: caches.Claim) -> list[bytes]:
-        lifetime = _milliseconds(claim.until - claim.now)
-        first = (_milliseconds(claim.now), lifetime, _LEASE + claim.owner)
-        (claimed,) = await self._send([self._script("claim", *first, *claim.ids)])
-        return list(claimed)
-
-    async def trim(self, trim: caches.TrimEntries) -> int:
-        trimming = self._script("trim", trim.max_entries, trim.max_bytes, caches.PAGE)
-        (removed,) = await self._send([trimming])
-        return int(removed)
-
 
 def _milliseconds(time: int) -> int:
     return max(1, time // 1000)
 
 
-def _found(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, caches.CacheRow]:
-    pairs = [(id_, text) for id_, text in zip(ids, texts, strict=True) if text is not None]
+def _reply(read: caches.GetEntries | caches.ReadUses, answer: Any) -> Any:
+    if isinstance(read, caches.ReadUses):
+        entries, size, expired, oldest = answer
+        sized = list(zip(oldest[::2], oldest[1::2], strict=True))
+        return caches.Uses(entries, size, [(id_, 0) for id_ in expired], sized)
+    pairs = [(id_, text) for id_, text in zip(read.ids, answer, strict=True) if text is not None]
     return {
         id_: (text[1:], None) if text[:1] == _VALUE else (None, text[1:]) for id_, text in pairs
     }

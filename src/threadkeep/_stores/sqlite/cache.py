@@ -11,13 +11,14 @@ from threadkeep._stores.caches import (
     CacheBackend,
     CacheChange,
     CacheRow,
-    Claim,
     ClearEntries,
     GetEntries,
+    LeaseEntries,
+    ReadUses,
     RemoveEntries,
     SetEntries,
-    TrimEntries,
     UseEntries,
+    Uses,
     end_of,
 )
 from threadkeep._stores.sqlite.connections import MadeTables
@@ -29,24 +30,16 @@ _GET = """
 SELECT value, owner FROM tk_cache WHERE id = ? AND (expires IS NULL OR expires > ?)
 """
 _SET = "INSERT OR REPLACE INTO tk_cache (id, used, expires, size, value) VALUES (?, ?, ?, ?, ?)"
-_CLAIM = """
+_LEASE = """
 INSERT INTO tk_cache (id, used, expires, size, owner) VALUES (?1, ?2, ?3, 0, ?4)
 ON CONFLICT (id) DO UPDATE SET used = ?2, expires = ?3, size = 0, owner = ?4, value = NULL
     WHERE expires <= ?2
 """
-_EXPIRED = """
-DELETE FROM tk_cache WHERE rowid IN (SELECT rowid FROM tk_cache WHERE expires <= ? LIMIT ?)
-"""
+_TOTALS = "SELECT count(*), coalesce(sum(size), 0) FROM tk_cache"
+_EXPIRED = "SELECT id, size FROM tk_cache WHERE expires <= ? LIMIT ?"
 _OLDEST = """
-WITH total (entries, bytes) AS (SELECT count(*), sum(size) FROM tk_cache),
-    oldest (id, size, entries, bytes) AS (
-        SELECT rowid, size, row_number() OVER older, sum(size) OVER older
-        FROM (SELECT rowid, used, size FROM tk_cache ORDER BY used LIMIT ?)
-        WINDOW older AS (ORDER BY used ROWS UNBOUNDED PRECEDING))
-DELETE FROM tk_cache WHERE rowid IN (
-    SELECT id FROM oldest, total
-    WHERE oldest.entries <= total.entries - ? OR oldest.bytes - size < total.bytes - ?)
-RETURNING 1
+SELECT c.id, c.size FROM (SELECT rowid AS row FROM tk_cache ORDER BY used LIMIT ?) o
+CROSS JOIN tk_cache c ON c.rowid = o.row
 """
 
 
@@ -66,7 +59,7 @@ class SqliteEntries(MadeTables, CacheBackend):
             db.execute(statement)
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        return self._connections.answered(reads, _get, begin=True)
+        return self._connections.answered(reads, _reply, begin=True)
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
         with self._connections.writing() as db:
@@ -74,22 +67,12 @@ class SqliteEntries(MadeTables, CacheBackend):
                 _carry_out(db, change)
         return [None] * len(changes)
 
-    def claim(self, claim: Claim) -> list[bytes]:
-        with self._connections.writing() as db:
-            return [
-                id_
-                for id_ in claim.ids
-                if db.execute(_CLAIM, (id_, claim.now, claim.until, claim.owner)).rowcount
-            ]
 
-    def trim(self, trim: TrimEntries) -> int:
-        with self._connections.writing() as db:
-            db.execute(_EXPIRED, (trim.now, PAGE))
-            limits = (PAGE, trim.max_entries, trim.max_bytes)
-            return len(db.execute(_OLDEST, limits).fetchall())
-
-
-def _get(db: sqlite3.Connection, read: GetEntries) -> dict[bytes, CacheRow]:
+def _reply(db: sqlite3.Connection, read: GetEntries | ReadUses) -> dict[bytes, CacheRow] | Uses:
+    if isinstance(read, ReadUses):
+        entries, size = db.execute(_TOTALS).fetchone()
+        expired = db.execute(_EXPIRED, (read.now, PAGE)).fetchall()
+        return Uses(entries, size, expired, db.execute(_OLDEST, (PAGE,)).fetchall())
     rows = {id_: db.execute(_GET, (id_, read.now)).fetchone() for id_ in read.ids}
     return {id_: row for id_, row in rows.items() if row is not None}
 
@@ -99,6 +82,8 @@ def _carry_out(db: sqlite3.Connection, change: CacheChange) -> None:
         case SetEntries(entries, now):
             rows = [(id_, now, end, len(value), value) for id_, value, end in entries]
             db.executemany(_SET, rows)
+        case LeaseEntries(ids, owner, now, until):
+            db.executemany(_LEASE, [(id_, now, until, owner) for id_ in ids])
         case UseEntries(ids, now):
             used = [(now, id_) for id_ in ids]
             db.executemany("UPDATE tk_cache SET used = ? WHERE id = ?", used)
