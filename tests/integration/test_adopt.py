@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from kit import backends
 from kit.backends import BACKENDS, open_backend
-from kit.engine import Dying, difference, everything, shown, use_backend
+from kit.engine import Dying, difference, everything, fresh, interrupted, shown, use_backend
 from kit.places import at
 from kit.runs import Delta, Plain, story, told
 from langchain_core.messages import AIMessage, HumanMessage
@@ -400,6 +400,16 @@ def test_deleted_here_and_used_again(tmp_path: Path) -> None:
         story(ours).invoke({"log": ["b"]}, at("t"))
         assert ours.threads.adopt(name, "t").conflicts == {"t": APART}
         assert story(ours).get_state(at("t")).values["log"] == told("b")
+
+
+def test_used_again_while_it_comes_back(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        ours.threads.adopt(name)
+        ours.delete_thread("t")
+        racing = interrupted(ours, lambda: story(ours).invoke({"log": ["b"]}, at("t")))
+        assert racing.threads.adopt(name, "t").conflicts == {"t": APART}
+        assert story(fresh(ours)).get_state(at("t")).values["log"] == told("b")
 
 
 @pytest.mark.drawn(3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kit.backends import BACKENDS, open_backend
-from kit.engine import Chain, Dying, config, everything, fresh, run_on, use_backend
+from kit.engine import Chain, Dying, config, everything, fresh, interrupted, run_on, use_backend
 from kit.places import at
 from kit.runs import Delta, Plain, story, told
 from langgraph.checkpoint.memory import InMemorySaver
@@ -110,6 +110,18 @@ async def test_awaited(saver: Any) -> None:
         back = await other.threads.amirror(saver)
         assert back.unchanged == 1
     await saver.aclose()
+
+
+def test_a_thread_that_is_used_there_while_it_is_deleted_stays() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        grow(saver, "plain", "a")
+        saver.threads.mirror(other)
+        saver.delete_thread("plain")
+        racing = interrupted(other, lambda: grow(other, "plain", "b"))
+        done = saver.threads.mirror(racing, delete=True)
+        assert (done.deleted, [*done.conflicts]) == ([], ["plain"])
+        state = story(fresh(other), Plain).get_state(at("plain"))
+        assert state.values["log"] == told("a", "b")
 
 
 def test_only_what_came_since_is_written(saver: Any) -> None:

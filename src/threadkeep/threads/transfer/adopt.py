@@ -33,6 +33,7 @@ from threadkeep._core.engine.operation import (
     Progress,
     commit,
 )
+from threadkeep._core.engine.registration import retry, rows_fence
 from threadkeep._core.engine.rows import created_at, pack_time
 from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
@@ -204,6 +205,9 @@ class _Adoption:
 
     def existing(self, thread: str, *, revive: bool) -> Operation[ExistingThread]:
         """Read the thread here. With `revive`, a deleted thread may be created again."""
+        return retry(thread, partial(self._existing, thread, revive=revive))
+
+    def _existing(self, thread: str, *, revive: bool) -> Operation[ExistingThread]:
         rows, entry = yield from on(self.store, _read(thread))
         existing = ExistingThread(self.engine, thread, rows)
         existing.is_taken = is_there(entry) and is_taken(
@@ -212,7 +216,8 @@ class _Adoption:
         if revive and existing.deleted_at and not existing.stored:
             existing.deleted_at = 0
             if not self.dry_run:
-                yield from on(self.store, commit(DropThread(thread, 0)))
+                drop = DropThread(thread, 0, rows.generation, (rows_fence((rows,)),))
+                yield from on(self.store, commit(drop))  # (refused if it was begun again)
         return existing
 
     def visit(self, name: str, *, revive: bool) -> Operation[None]:

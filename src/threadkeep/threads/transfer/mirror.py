@@ -17,7 +17,7 @@ from threadkeep._core.codec import Codec, FormerSerde, SerdeCodec
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import DropThread
 from threadkeep._core.engine.operation import Operation, Progress, commit
-from threadkeep._core.engine.registration import retry
+from threadkeep._core.engine.registration import OVERTAKEN, read_snapshot, retry
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.driver import Runner, on
@@ -70,8 +70,8 @@ class MirrorReport:
     unchanged: int = 0
 
 
-class _GoneError(Exception):
-    """The thread was archived or deleted here since its rows were read."""
+class _ChangedError(Exception):
+    """The thread was archived or deleted here, or changed there, since its rows were read."""
 
 
 def mirror(
@@ -122,7 +122,7 @@ class _Mirror:
     def visit(self, name: str) -> Operation[None]:
         step = partial(self._thread, name)
         try:
-            copied = yield from retry(name, step, (_GoneError, ThreadExistsError))
+            copied = yield from retry(name, step, (_ChangedError, ThreadExistsError))
         except CorruptionError as error:
             if self.is_named:
                 raise
@@ -133,12 +133,13 @@ class _Mirror:
 
     def _thread(self, name: str) -> Operation[WholeThread | None]:
         """Compare a thread; return it if it is copied."""
-        own = yield from on(self.here, _read_rows(name, stub=not self.is_named))
+        rows, entry = yield from on(self.here, read_rows(name, stub=not self.is_named))
+        own = whole_of(name, rows, (), entry)
         if is_archived(own.entry):
             self.result.archived.append(name)
             return None
-        other = yield from on(self.there, _read_rows(name))
-        step = _step_for(own, other)
+        other = yield from on(self.there, read_snapshot(name, stub=False))
+        step = _step_for(own, whole_of(name, other.rows, (), other.entry))
         if step == "diverged" and (yield from self._are_equal(own)):
             step = "unchanged"
         step, copied = self._allowed(step), None
@@ -146,7 +147,11 @@ class _Mirror:
             if step in ("added", "extended", "replaced"):
                 copied = yield from self._copy(own, replace=step == "replaced")
             elif step == "deleted":
-                yield from on(self.there, commit(DropThread(name, own.deleted_at)))
+                drop = DropThread(name, own.deleted_at, other.rows.generation, other.fences)
+                try:
+                    yield from on(self.there, commit(drop))
+                except OVERTAKEN as error:
+                    raise _ChangedError from error
         if step in _CONFLICTS:
             self.result.conflicts[name] = _CONFLICTS[step]
         elif step == "unchanged":
@@ -167,7 +172,7 @@ class _Mirror:
         """Read all of a thread here, with digests."""
         whole = yield from digest.read(self.here, own.thread, self.meters["read"])
         if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
-            raise _GoneError
+            raise _ChangedError
         return whole
 
     def _are_equal(self, own: WholeThread) -> Operation[bool]:
@@ -191,12 +196,6 @@ _CONFLICTS = {
     "removed": "It was deleted there.",
     "revived": "It was deleted here, and used there since.",
 }
-
-
-def _read_rows(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
-    """Read a thread without its segments; with `stub` an archived thread stays archived."""
-    rows, entry = yield from read_rows(thread, stub=stub)
-    return whole_of(thread, rows, (), entry)
 
 
 def _step_for(here: WholeThread, there: WholeThread) -> str:
