@@ -38,7 +38,7 @@ from threadkeep.threads.archives.layer import TierLayer
 from threadkeep.threads.transfer import bundles
 from threadkeep.threads.transfer.bundles import (
     BUNDLE,
-    ImportOptions,
+    BundleSource,
     check_may_be_replaced,
     kind_of,
 )
@@ -138,14 +138,14 @@ def restore(
     kind, path = kind_of(file), file_of(store)
     if kind is BUNDLE:
         ring = (keys or {}).get("keys")
-        options = ImportOptions(replace, sealer=None if ring is None else portable(ring))
-        names = driver.run(bundles.verify(file, progress, options.sealer))
+        source = BundleSource(file, None if ring is None else portable(ring))
+        count = len(driver.run(source.verify(progress)))
         opened = _sealed(open_backend(as_url(store)), keys)
         with closing(LayeredBackend(opened).blocking) as backend:
             backend.migrate()
             # (without the cold store: restored threads may name objects there)
             target = LayeredBackend(backend, TierLayer())
-            done = driver.run(bundles.fill(target, file, names, options, progress))
+            done = driver.run(bundles.fill(target, source, count, progress, replace=replace))
         return RestoreReport(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
     if kind is _own_format(store):

@@ -25,10 +25,9 @@ from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.listing import Listing
 from threadkeep._core.engine.listing import page as page_of
 from threadkeep._core.engine.load import Loaded
-from threadkeep._core.engine.model import OWN_NS, Batch, DropThread, ReadThread, ThreadRows
+from threadkeep._core.engine.model import OWN_NS, Batch, DropThread
 from threadkeep._core.engine.operation import (
     CheckpointRef,
-    Fetch,
     Operation,
     Progress,
     commit,
@@ -37,8 +36,6 @@ from threadkeep._core.engine.registration import retry, rows_fence
 from threadkeep._core.engine.rows import created_at, pack_time
 from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
-    ReadEntry,
-    ThreadEntry,
     is_taken,
     is_there,
     taken_label,
@@ -56,7 +53,7 @@ from threadkeep.errors import (
     UnserializableError,
 )
 from threadkeep.threads import forks as forking
-from threadkeep.threads.transfer.existing import ExistingThread
+from threadkeep.threads.transfer.existing import ExistingThread, read_both
 from threadkeep.threads.transfer.meter import QUIET, Meter
 from threadkeep.threads.transfer.opening import open_source
 from threadkeep.threads.transfer.sources import (
@@ -208,7 +205,7 @@ class _Adoption:
         return retry(thread, partial(self._existing, thread, revive=revive))
 
     def _existing(self, thread: str, *, revive: bool) -> Operation[ExistingThread]:
-        rows, entry = yield from on(self.store, _read(thread))
+        rows, entry = yield from on(self.store, read_both(thread))
         existing = ExistingThread(self.engine, thread, rows)
         existing.is_taken = is_there(entry) and is_taken(
             entry.labels, thread, self.source.place, exact=True
@@ -440,11 +437,6 @@ class _Adoption:
             found = differences(self.engine.codec, ours, theirs, saver.serde)
         if found:
             raise _different(ours.thread, ours.ns, ours.id, ", ".join(found))
-
-
-def _read(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
-    rows, entry = yield Fetch([ReadThread(thread), ReadEntry(thread)])
-    return rows, entry
 
 
 def _operation(engine: Engine, call: SaveCall) -> Operation[None]:

@@ -36,7 +36,7 @@ from threadkeep.errors import (
 )
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
-from threadkeep.threads.transfer.meter import QUIET, Meter
+from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.whole_thread import Outcome, WholeThread, put_thread
 
 if TYPE_CHECKING:
@@ -80,24 +80,6 @@ class ImportReport(NamedTuple):
     unchanged: tuple[str, ...]
     checkpoints: int
     replaced: tuple[str, ...] = ()
-
-
-class ImportOptions(NamedTuple):
-    """Options of `fill`.
-
-    Attributes:
-        replace: replace threads of the same ids, one after another.
-        thread: a new id for the bundle's only thread.
-        digests: read each thread back, and compare the digests of its checkpoints.
-        dry_run: change nothing.
-        sealer: opens an encrypted bundle.
-    """
-
-    replace: bool = False
-    thread: str | None = None
-    digests: bool = False
-    dry_run: bool = False
-    sealer: Sealer | None = None
 
 
 # -- kinds of files --------------------------------------------------------------------
@@ -256,7 +238,7 @@ def _write(
         for step in (bundle.end, output.end, opened.close):
             yield from external(step)
         if check:
-            yield from verify(part, progress, sealer, digests=True)
+            yield from BundleSource(part, sealer).verify(progress, digests=True)
         return skipped
 
     with file_errors(file):
@@ -264,6 +246,47 @@ def _write(
 
 
 # -- import ----------------------------------------------------------------------------
+
+
+class BundleSource(NamedTuple):
+    """A bundle file, as a source of threads.
+
+    Attributes:
+        file: the file.
+        sealer: opens an encrypted bundle.
+        thread: a new id for the bundle's only thread.
+    """
+
+    file: Path
+    sealer: Sealer | None
+    thread: str | None = None
+
+    def each(self, handle: Callable[[WholeThread], Operation[None]]) -> Operation[None]:
+        """Handle each thread, read in worker threads."""
+        with closing(self._threads()) as threads:
+            while (whole := (yield from external(partial(next, threads, None)))) is not None:
+                yield from handle(whole)
+
+    def _threads(self) -> Generator[WholeThread, None, None]:
+        new = self.thread
+        with file_errors(self.file), self.file.open("rb") as opened:
+            for whole in read_bundle(opened_file(opened, FileKind.BUNDLE, self.sealer)):
+                # (a thread with a new id was never deleted)
+                yield whole if new is None else replaced(whole, thread=new, deleted_at=0)
+
+    def verify(self, progress: Progress | None, *, digests: bool = False) -> Operation[list[str]]:
+        """Verify the bundle, optionally the digests of checkpoints too; return its thread ids."""
+        names, meter = list[str](), Meter(progress, "verified")
+
+        def look(whole: WholeThread) -> Operation[None]:
+            meter.begin(whole.thread, len(whole.checkpoints), bytes_of(whole.segments))
+            if digests:
+                yield from external(partial(_check, whole, meter))
+            names.append(whole.thread)
+            meter.end()
+
+        yield from self.each(look)
+        return names
 
 
 def import_bundle(
@@ -278,75 +301,64 @@ def import_bundle(
     path = Path(file)
     new = None if thread is None else validation.text("thread_id", thread)
     yield from external(partial(check_is_bundle, path))
-    sealer = yield from file_sealer(store)
-    names = yield from verify(path, progress, sealer, digests=True)
+    source = BundleSource(path, (yield from file_sealer(store)))
+    names = yield from source.verify(progress, digests=True)
     if new is not None and len(names) != 1:
         raise InvalidArgumentError(
             f"{path} holds {len(names)} threads: they cannot all get the id {new!r}.",
             hint="Leave the new id out, or export that thread alone.",
         )
-    options = ImportOptions(replace, new, digests=True, dry_run=dry_run, sealer=sealer)
-    return (yield from fill(store, path, names, options, progress))
-
-
-def verify(
-    file: Path, progress: Progress | None, sealer: Sealer | None, *, digests: bool = False
-) -> Operation[list[str]]:
-    """Verify a bundle, optionally the digests of checkpoints too; return its thread ids."""
-    names, meter = list[str](), Meter(progress, "verified")
-
-    def look(whole: WholeThread) -> Operation[None]:
-        meter.begin(whole.thread, len(whole.checkpoints), bytes_of(whole.segments))
-        if digests:
-            yield from external(partial(_checked, whole, meter))
-        names.append(whole.thread)
-        meter.end()
-
-    yield from _each(file, ImportOptions(sealer=sealer), look)
-    return names
+    source, flags = source._replace(thread=new), {"replace": replace, "dry_run": dry_run}
+    return (yield from fill(store, source, len(names), progress, **flags, verify=True))
 
 
 def fill(
     store: LayeredBackend,
-    file: Path,
-    names: Sequence[str],
-    options: ImportOptions,
+    source: BundleSource,
+    count: int,
     progress: Progress | None,
+    *,
+    replace: bool,
+    dry_run: bool = False,
+    verify: bool = False,
 ) -> Operation[ImportReport]:
-    """Put all threads of a verified bundle into a store; other threads do not change."""
+    """Put all threads of a verified bundle into a store; other threads do not change.
+
+    With `verify`, each thread is read back, and the digests of its checkpoints are compared.
+    """
     done: dict[str, Outcome] = {}
     checkpoints: dict[str, int] = {}
-    meter = Meter(progress, "compared" if options.dry_run else "written", len(names))
-    back = Meter(progress, "compared", len(names))
+    meter = Meter(progress, "compared" if dry_run else "written", count)
+    back = Meter(progress, "compared", count)
 
     def check(whole: WholeThread) -> Operation[None]:
         yield from on(store, put_thread(whole, 0, dry_run=True))
 
     def handle(whole: WholeThread) -> Operation[None]:
         meter.begin(whole.thread)
-        if options.digests:
-            whole = yield from external(partial(_checked, whole, QUIET))
-        now, (replace, dry_run) = time.time_ns() // 1000, (options.replace, options.dry_run)
+        now = time.time_ns() // 1000
         put = put_thread(whole, now, replace=replace, dry_run=dry_run, meter=meter)
         done[whole.thread] = yield from on(store, put)
-        if options.digests and not options.dry_run:
+        if verify and not dry_run:
+            if whole.digests is None:
+                whole = yield from external(partial(digest.digested, whole))
             yield from digest.verify_copy(store, whole, back)
         if whole.is_listed:
             checkpoints[whole.thread] = len(whole.checkpoints)
         meter.end()
 
-    if not (options.replace or options.dry_run):
-        yield from _each(file, options, check)
+    if not (replace or dry_run):
+        yield from source.each(check)
     try:
-        yield from _each(file, options, handle)
+        yield from source.each(handle)
     except ThreadkeepError as exc:
-        if not options.dry_run:
-            exc.add_note(_so_far(done, len(names)))
+        if not dry_run:
+            exc.add_note(_so_far(done, count))
         raise
     unchanged = tuple([name for name in checkpoints if done[name] == "unchanged"])
     added = tuple([name for name in checkpoints if done[name] != "unchanged"])
-    replaced = tuple([name for name in added if done[name] == "replaced"])
-    return ImportReport(added, unchanged, sum(checkpoints.values()), replaced)
+    others = tuple([name for name in added if done[name] == "replaced"])
+    return ImportReport(added, unchanged, sum(checkpoints.values()), others)
 
 
 def _so_far(done: Iterable[str], total: int) -> str:
@@ -358,7 +370,7 @@ def _so_far(done: Iterable[str], total: int) -> str:
     )
 
 
-def _checked(whole: WholeThread, meter: Meter) -> WholeThread:
+def _check(whole: WholeThread, meter: Meter) -> None:
     """Compute the digests of a bundle's thread, and compare them with the bundle's."""
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
@@ -366,22 +378,4 @@ def _checked(whole: WholeThread, meter: Meter) -> WholeThread:
             hint="Restore the backup: threadkeep restore STORE FILE. To copy threads, export them.",
             thread=whole.thread,
         )
-    return digest.digested(whole, meter)
-
-
-def _each(
-    file: Path, options: ImportOptions, handle: Callable[[WholeThread], Operation[None]]
-) -> Operation[None]:
-    """Handle each thread of a bundle, read in worker threads."""
-    with closing(_threads(file, options.thread, options.sealer)) as threads:
-        while (whole := (yield from external(partial(next, threads, None)))) is not None:
-            yield from handle(whole)
-
-
-def _threads(
-    file: Path, thread: str | None, sealer: Sealer | None
-) -> Generator[WholeThread, None, None]:
-    with file_errors(file), file.open("rb") as opened:
-        for whole in read_bundle(opened_file(opened, FileKind.BUNDLE, sealer)):
-            # (a thread with a new id was never deleted)
-            yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)
+    digest.digested(whole, meter)

@@ -9,14 +9,21 @@ from threadkeep._core.engine.context import Engine, Keyframes, read_elements, re
 from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import CheckpointKey
-from threadkeep._core.engine.model import HIDDEN, OWN_NS, ThreadRows
-from threadkeep._core.engine.operation import CheckpointRef, Operation
+from threadkeep._core.engine.model import HIDDEN, OWN_NS, ReadThread, ThreadRows
+from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.refs import Manifest, Ref
 from threadkeep._core.engine.rows import created_at, unpack_metadata, unpack_time, unpack_writes
+from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import ThreadExistsError
 from threadkeep.threads.retention.choose import GRACE
 from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite, in_order
+
+
+def read_both(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
+    """Read a thread's rows, and its entry even if it is damaged."""
+    rows, entry = yield Fetch([ReadThread(thread), ReadEntry(thread)])
+    return rows, entry
 
 
 class ExistingThread:

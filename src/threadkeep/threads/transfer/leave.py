@@ -33,20 +33,18 @@ from threadkeep._core.engine.model import (
     HIDDEN,
     LAYERS_NS,
     Child,
-    ReadThread,
     StoredCheckpoint,
     ThreadRows,
 )
 from threadkeep._core.engine.operation import (
     CheckpointRef,
-    Fetch,
     Operation,
     Progress,
     fetch_checkpoint,
 )
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import Write, counting, unpack_writes
-from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry, is_there
+from threadkeep._core.engine.thread_entry import ThreadEntry, is_there
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
@@ -58,7 +56,7 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.threads.transfer import whole_thread
-from threadkeep.threads.transfer.existing import ExistingThread
+from threadkeep.threads.transfer.existing import ExistingThread, read_both
 from threadkeep.threads.transfer.meter import QUIET, Meter
 from threadkeep.threads.transfer.opening import Destination, Present, open_destination
 from threadkeep.threads.transfer.sources import (
@@ -157,11 +155,6 @@ def bring(
     yield from run.bring(place)
 
 
-def _read(name: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
-    rows, entry = yield Fetch((ReadThread(name), ReadEntry(name)))
-    return rows, entry
-
-
 class _Copy(NamedTuple):
     """A thread here and there, and its checkpoints to write, by key."""
 
@@ -208,7 +201,7 @@ class _Leaving:
             self.result.skipped[name] = error.message
 
     def _attempt(self, name: str) -> Operation[None]:
-        rows, entry = yield from on(self.store, _read(name))
+        rows, entry = yield from on(self.store, read_both(name))
         try:
             yield from self._thread(name, rows, entry)
         except CorruptionError as error:
@@ -242,7 +235,7 @@ class _Leaving:
             yield from self._verify(copy)
 
     def bring(self, place: CheckpointRef) -> Operation[None]:
-        rows, _ = yield from on(self.store, _read(place.thread))
+        rows, _ = yield from on(self.store, read_both(place.thread))
         ours = {(one.row.ns, one.row.id): one for one in rows.checkpoints}
         theirs = yield from external(partial(self.there.present, place.thread))
         copy = yield from external(partial(self._planned, place.thread, ours, theirs))
@@ -437,18 +430,11 @@ def _is_newer(copy: _Copy, existing: ExistingThread) -> bool:
     newest = max([id for _, id in existing.shared(theirs.parents)], default="")
     extra = [key for key in theirs.parents.keys() - ours.keys() if is_left(key[0])]
     is_ahead = any(id > newest for _, id in extra) or any(
-        theirs.writes.get(key, set()) - _every_write(ours[key])
-        for key in _tips(theirs) & ours.keys()
+        theirs.writes.get(key, set()) - existing.writes(*key) for key in _tips(theirs) & ours.keys()
     )
     if is_ahead and (copy.lacking or any(id > newest for _, id in copy.missing)):
         raise _DivergedError("The thread here and the thread there have diverged.")
     return is_ahead
-
-
-def _every_write(stored: StoredCheckpoint) -> set[tuple[str, int]]:
-    """Return task and index of all writes of a checkpoint, those of other runs included."""
-    writes = [write for row in stored.writes for write in unpack_writes(row)]
-    return {(one.task_id, one.idx) for one in writes}
 
 
 # -- parts that LangGraph's tables do not hold --------------------------------------------
