@@ -22,7 +22,7 @@ from threadkeep._core.engine.cold_references import ArchiveRecord, archive_of, i
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import Batch, DropThread, RowsFence, ThreadRows
 from threadkeep._core.engine.operation import Operation, commit, fetch_checkpoint
-from threadkeep._core.engine.registration import OVERTAKEN, retry
+from threadkeep._core.engine.registration import OVERTAKEN, read_snapshot, retry
 from threadkeep._core.engine.thread_entry import (
     WITH_CHECKPOINTS,
     EntryFence,
@@ -46,8 +46,7 @@ from threadkeep.threads.transfer import digest
 from threadkeep.threads.transfer.bundle_format import ARCHIVE, BundleWriter, read_threads
 from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
-    fence_of,
-    read_state,
+    read_thread,
     registered,
 )
 
@@ -78,26 +77,23 @@ def archive(
     def attempt() -> Operation[ThreadEntry]:
         seal = yield from seal_of(cold, thread)
         announced = yield from announce(store, cold, engine, thread)
-        state = yield from on(store, read_state(thread))
-        entry, rows = state.entry, state.rows
+        snapshot = yield from on(store, read_snapshot(thread))
+        entry, rows = snapshot.entry, snapshot.rows
         if is_archived(entry):
             raise StateError("Another process has archived this thread.", thread=thread)
-        if entry is None or not state.whole.checkpoints:
+        if entry is None or not rows.checkpoints:
             raise ThreadNotFoundError(thread=thread)
         if not is_due(entry, rows):
             raise StateError("The thread is in use again.", thread=thread)
-        fence = yield from on(store, fence_of(state))
-        data, new = yield from external(partial(pack, state.whole, announced, entry.state, seal))
+        whole = yield from on(store, read_thread(thread))
+        data, new = yield from external(partial(pack, whole, announced, entry.state, seal))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
         waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
         archived = with_archive(entry, record)._replace(
             state=ThreadStatus.ARCHIVED, waits_at=waits_at
         )
-        fences = fence, EntryFence(entry.revision)
-        link = Link(Proof.of(rows))
-        change = DropThread(
-            thread, state.whole.deleted_at, rows.generation, fences, archived, link=link
-        )
+        change = DropThread(thread, rows.deleted_at, rows.generation, snapshot.fences, archived)
+        change = change._replace(link=Link(Proof.of(rows)))
         yield from exchange(store, cold, new.key, data, change)
         engine.working_set.forget(thread)
         found = yield from on(store, registration.read(thread))

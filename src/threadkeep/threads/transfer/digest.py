@@ -66,7 +66,7 @@ def of_checkpoints(whole: WholeThread, meter: Meter = QUIET) -> Digests:
 
 
 def read(store: Runner, thread: str, meter: Meter, *, stub: bool = True) -> Operation[WholeThread]:
-    """Read one state of a thread, with digests; `stub` as in `whole_thread.read_state`."""
+    """Read one state of a thread, with digests; `stub` as in `whole_thread.read_thread`."""
     whole = yield from on(store, read_thread(thread, stub=stub, meter=meter))
     return (yield from external(partial(digested, whole, meter)))
 

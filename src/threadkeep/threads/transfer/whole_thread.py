@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from threadkeep._core import validation
 from threadkeep._core.codec.frame import Compression, unpack
@@ -43,7 +43,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import Fetch, Operation, commit, fetch, fetch_checkpoint
 from threadkeep._core.engine.refs import covering, span_of
-from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry, rows_fence
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.thread_entry import (
     ReadEntry,
     ThreadEntry,
@@ -114,14 +114,6 @@ class WholeThread:
         return has_entry or bool(self.checkpoints)
 
 
-class StoredThread(NamedTuple):
-    """A whole thread, with its rows and entry as the store has them."""
-
-    whole: WholeThread
-    rows: ThreadRows
-    entry: ThreadEntry | None
-
-
 # -- reading -------------------------------------------------------------------------
 
 
@@ -148,13 +140,6 @@ def chosen(threads: str | Iterable[str] | None) -> Operation[Sequence[str]]:
 def read_thread(
     thread: str, *, stub: bool = True, stubs: bool = False, meter: Meter = QUIET
 ) -> Operation[WholeThread]:
-    """Read one state of a thread; see `read_state`."""
-    return (yield from read_state(thread, stub=stub, stubs=stubs, meter=meter)).whole
-
-
-def read_state(
-    thread: str, *, stub: bool = True, stubs: bool = False, meter: Meter = QUIET
-) -> Operation[StoredThread]:
     """Read one state of a thread while others write, seal and prune it.
 
     `stub` leaves an archived thread in the cold store (it has no rows then), `stubs` offloaded
@@ -164,7 +149,7 @@ def read_state(
         ConflictError: segments were removed at every attempt.
     """
 
-    def attempt() -> Operation[StoredThread]:
+    def attempt() -> Operation[WholeThread]:
         rows, entry = yield from read_rows(thread, stub=stub)
         used = _used(rows)
         infos = [s for s in rows.segments if used is None or touches(used, span_of(s))]
@@ -177,7 +162,7 @@ def read_state(
                 raise StaleThreadError(thread=thread)
         if used is not None:  # a shared segment also holds elements of other threads
             segments = [part for one in segments for part in _parts_in_use(one, used)]
-        return StoredThread(whole_of(thread, rows, segments, entry, stubs=stubs), rows, entry)
+        return whole_of(thread, rows, segments, entry, stubs=stubs)
 
     return retry(thread, attempt)
 
@@ -185,7 +170,7 @@ def read_state(
 def read_rows(
     thread: str, *, stub: bool = True
 ) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
-    """Read a thread's rows without its segments, and its entry; `stub` as in `read_state`."""
+    """Read a thread's rows without its segments, and its entry; `stub` as in `read_thread`."""
     rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
     return rows, thread_entry.sound(entry)
 
@@ -251,14 +236,6 @@ def whole_of(
     return WholeThread(thread, rows.deleted_at, tuple(segments), checkpoints, writes, entry=entry)
 
 
-def fence_of(state: StoredThread) -> Operation[RowsFence]:
-    """Make a fence that fails if a row is added to the thread or its family."""
-    others: tuple[ThreadRows, ...] = ()
-    if state.rows.family:
-        others = (yield from read_snapshot(state.whole.thread)).others
-    return rows_fence((state.rows, *others))
-
-
 # -- parts ---------------------------------------------------------------------------
 
 
@@ -311,9 +288,9 @@ def put_thread(
 
     def attempt() -> Operation[Outcome]:
         there = yield from read_snapshot(whole.thread)
-        numbered = whole_of(whole.thread, there.rows)
-        is_lost = is_archived(there.entry) or not rows_of(numbered) <= rows_of(whole)
-        if numbered.checkpoints and not (is_lost or marks):  # (a mirror compares only rows)
+        known = whole_of(whole.thread, there.rows)
+        is_lost = is_archived(there.entry) or not rows_of(known) <= rows_of(whole)
+        if known.checkpoints and not (is_lost or marks):  # (a mirror compares only rows)
             is_lost = not (yield from _is_sound(whole, there.rows))
         if is_lost and not replace:
             raise ThreadExistsError(
@@ -321,14 +298,14 @@ def put_thread(
                 hint="It is not changed. To replace it: replace=True, or --replace.",
                 thread=whole.thread,
             )
-        outcome: Outcome = "extended" if numbered.checkpoints else "added"
+        outcome: Outcome = "extended" if known.checkpoints else "added"
         has_marks = not marks or marks_of(whole.entry) <= marks_of(there.entry)
         if is_lost:
             outcome = "replaced"
-        elif has_marks and _is_complete(whole, numbered, there):
+        elif has_marks and _is_complete(whole, known, there):
             outcome = "unchanged"
         if not (dry_run or outcome == "unchanged"):
-            yield from _put(whole, numbered, there, outcome, now, meter)
+            yield from _put(whole, known, there, outcome, now, meter)
         return outcome
 
     return retry(whole.thread, attempt)
@@ -355,34 +332,34 @@ def _elements(segments: Iterable[Segment]) -> Iterator[tuple[tuple[int, int], by
                 yield (segment.log, segment.start + n), data
 
 
-def _is_complete(whole: WholeThread, numbered: WholeThread, there: ThreadSnapshot) -> bool:
+def _is_complete(whole: WholeThread, known: WholeThread, there: ThreadSnapshot) -> bool:
     """True if the store has all rows and positions, an entry and the tombstone."""
     return (  # (the tombstone of a thread with checkpoints does not matter)
         (bool(whole.checkpoints) or there.rows.deleted_at == whole.deleted_at)
         and is_there(there.entry) >= is_there(whole.entry)
-        and rows_of(numbered) == rows_of(whole)
+        and rows_of(known) == rows_of(whole)
         and not _uncovered(whole.segments, there.rows.segments)
     )
 
 
 def _put(
     whole: WholeThread,
-    numbered: WholeThread,
+    known: WholeThread,
     there: ThreadSnapshot,
     outcome: Outcome,
     now: int,
     meter: Meter,
 ) -> Operation[None]:
     """Put a thread part by part, or in one change if rows or segments have to be removed."""
-    if outcome == "replaced" or not _fits(whole, numbered, there.rows):
+    if outcome == "replaced" or not _fits(whole, known, there.rows):
         drop = DropThread(whole.thread, whole.deleted_at, there.rows.generation, there.fences)
         yield from commit(drop._replace(rows=registered(whole, now)))
         return
-    missing = {*whole.checkpoints}.difference(numbered.checkpoints)
+    missing = {*whole.checkpoints}.difference(known.checkpoints)
     segments: list[Segment] = _uncovered(whole.segments, there.rows.segments)
     meter.begin(whole.thread, len(missing), bytes_of(segments))
     last = Batch(whole.thread, now)
-    for batch in _batches(whole, rows_of(numbered), there, now):
+    for batch in _batches(whole, rows_of(known), there, now):
         ready = batch
         if batch.checkpoints or batch.writes:
             ready, last = last, batch
@@ -393,12 +370,12 @@ def _put(
     meter.add(len(last.checkpoints))
 
 
-def _fits(whole: WholeThread, numbered: WholeThread, rows: ThreadRows) -> bool:
+def _fits(whole: WholeThread, known: WholeThread, rows: ThreadRows) -> bool:
     """True if the stored thread can be extended: positions stay, and missing writes come last."""
-    if not rows_of(numbered):
+    if not rows_of(known):
         return not rows.segments and rows.deleted_at == whole.deleted_at
-    last = {(row.ns, row.checkpoint_id): row.seq for row in numbered.writes}
-    missing = {*whole.writes}.difference(numbered.writes)
+    last = {(row.ns, row.checkpoint_id): row.seq for row in known.writes}
+    missing = {*whole.writes}.difference(known.writes)
     follow = all(row.seq > last.get((row.ns, row.checkpoint_id), 0) for row in missing)
     return follow and all(
         segment.start <= one.start and one.stop <= segment.stop
@@ -453,9 +430,8 @@ def registered(whole: WholeThread, now: int) -> Batch:
         entry = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
     touch = thread_summary.of_rows(*stored_of(whole), bytes_of(whole.segments))
     batch = Batch(whole.thread, now, bump_generation=True, entry=entry, touch=touch)
-    segments, checkpoints, writes = whole.segments, whole.checkpoints, whole.writes
-    put = batch._replace(segments=segments, checkpoints=checkpoints, writes=writes)
-    return put._replace(numbered=True)
+    batch = batch._replace(checkpoints=whole.checkpoints, writes=whole.writes, numbered=True)
+    return batch._replace(segments=whole.segments)
 
 
 def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
