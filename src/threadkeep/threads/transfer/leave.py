@@ -111,10 +111,6 @@ class LeaveReport:
     not_held: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
-class _ChangedError(Exception):
-    """The thread was pruned since its rows were read."""
-
-
 class _NotStoredError(Exception):
     """LangGraph's saver does not store this checkpoint."""
 
@@ -192,7 +188,7 @@ class _Leaving:
     def visit(self, name: str) -> Operation[None]:
         """Copy a thread, or report why not."""
         try:
-            yield from retry(name, partial(self._attempt, name), _ChangedError)
+            yield from retry(name, partial(self._attempt, name), whole_thread.ChangedError)
         except _DivergedError as error:
             self.result.conflicts[name] = str(error)
         except _NotStoredError as error:
@@ -207,7 +203,7 @@ class _Leaving:
         except CorruptionError as error:
             now = yield from on(self.store, fetch_checkpoint(name, "", None))
             if now.generation != rows.generation:
-                raise _ChangedError from error
+                raise whole_thread.ChangedError from error
             raise
 
     def _thread(self, name: str, rows: ThreadRows, entry: ThreadEntry | None) -> Operation[None]:

@@ -31,6 +31,7 @@ from threadkeep.errors import (
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.whole_thread import (
+    ChangedError,
     WholeThread,
     marks_of,
     put_thread,
@@ -68,10 +69,6 @@ class MirrorReport:
     archived: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     unchanged: int = 0
-
-
-class _ChangedError(Exception):
-    """The thread was archived or deleted here, or changed there, since its rows were read."""
 
 
 def mirror(
@@ -122,7 +119,7 @@ class _Mirror:
     def visit(self, name: str) -> Operation[None]:
         step = partial(self._thread, name)
         try:
-            copied = yield from retry(name, step, (_ChangedError, ThreadExistsError))
+            copied = yield from retry(name, step, (ChangedError, ThreadExistsError))
         except CorruptionError as error:
             if self.is_named:
                 raise
@@ -151,7 +148,7 @@ class _Mirror:
                 try:
                     yield from on(self.there, commit(drop))
                 except OVERTAKEN as error:
-                    raise _ChangedError from error
+                    raise ChangedError from error
         if step in _CONFLICTS:
             self.result.conflicts[name] = _CONFLICTS[step]
         elif step == "unchanged":
@@ -172,7 +169,7 @@ class _Mirror:
         """Read all of a thread here, with digests."""
         whole = yield from digest.read(self.here, own.thread, self.meters["read"])
         if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
-            raise _ChangedError
+            raise ChangedError
         return whole
 
     def _are_equal(self, own: WholeThread) -> Operation[bool]:

@@ -72,6 +72,10 @@ Outcome: TypeAlias = Literal["unchanged", "added", "extended", "replaced"]
 _PAGE = 256
 
 
+class ChangedError(Exception):
+    """A thread has changed since its rows were read."""
+
+
 @dataclass(frozen=True, slots=True)
 class WholeThread:
     """One state of a thread, complete in itself.
