@@ -54,7 +54,7 @@ def test_redis(url):
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "POSTGRESQL", "Postgres"])
-@pytest.mark.parametrize("query", ["", "?schema=s", "?partition_by=month&sslmode=disable"])
+@pytest.mark.parametrize("query", ["", "?schema=s", "?max_size=2&sslmode=disable"])
 def test_postgres(scheme, query):
     backend = open_backend(f"{scheme}://user@localhost/database{query}")
     assert isinstance(backend, PostgresBackend)  # nothing is connected to before it is needed

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from kit.contract import AsyncOwning, Variant, awaited, owning
-from kit.postgres import empty_schema, hashed, monthly, url, url_for
+from kit.postgres import empty_schema, hashed, url, url_for
 from kit.postgres_databases import wait_for_a_lock
 from kit.tips import link
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -38,16 +38,6 @@ class TestPostgresWithTimeout(Variant):
 
     def new_backend(self, folder):
         return PostgresBackend(url_for(folder), max_size=8, statement_timeout=20)
-
-
-class TestMonthlyPartitions(Variant):
-    """Checkpoints by month, as `partition_by` makes them; the contract's lie in several."""
-
-    def new_backend(self, folder):
-        return PostgresBackend(url_for(folder, monthly), max_size=8)
-
-    def reopen(self, folder):
-        return self.new_backend(folder)
 
 
 class TestHashPartitions(Variant):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from kit.engine import Chain, everything
-from kit.postgres import hashed, make, monthly, plain, url
+from kit.postgres import hashed, make, plain, url
 
 from threadkeep import grant_role, open_saver, revoke_role
 from threadkeep._stores.postgres.maintenance import Dumps
@@ -177,8 +177,8 @@ def kinds():
 
 
 @pytest.mark.drawn(2)
-@pytest.mark.parametrize("there", [monthly, plain, hashed, None])
-@pytest.mark.parametrize("saved", [monthly, plain, hashed])
+@pytest.mark.parametrize("there", [plain, hashed, None])
+@pytest.mark.parametrize("saved", [plain, hashed])
 def test_partitions_are_restored_over_any_others(programs, tmp_path, saved, there):
     store = filled(saved)
     Dumps(store, programs).back_up(tmp_path / "backup")
@@ -193,32 +193,32 @@ def test_partitions_are_restored_over_any_others(programs, tmp_path, saved, ther
     assert contents(store) == want
     assert kinds() == tables
     assert all(is_valid for *_, is_valid in tables)
-    with open_saver(store, partition_by=None if saved is hashed else "month") as saver:
+    with open_saver(store) as saver:
         saver.setup()
         assert saver.check().ok
 
 
 def test_all_that_a_url_may_say_is_understood(programs, tmp_path):
     """Also in the scheme's other case, as other programs take it."""
-    store = filled(monthly).replace("postgresql://", "PostgreSQL://") + "&partition_by=month"
+    store = filled(hashed).replace("postgresql://", "PostgreSQL://") + "&min_size=0"
     want = contents(store)
     Dumps(store, programs).back_up(tmp_path / "backup")
     Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=True)
     assert contents(store) == want
-    with pytest.raises(InvalidArgumentError, match="partition_by in the URL: 'week'"):
-        Dumps(f"{url()}?schema={SCHEMA}&partition_by=week", programs)
+    with pytest.raises(InvalidArgumentError, match="min_size in the URL: 'few'"):
+        Dumps(f"{url()}?schema={SCHEMA}&min_size=few", programs)
 
 
 @pytest.mark.parametrize(
     "in_the_way",
     [
         "CREATE VIEW {}.theirs AS SELECT thread_id FROM {}.checkpoints",
-        """ALTER TABLE {}.checkpoints DETACH PARTITION {}.of_tests_0;
-        ALTER TABLE {}.of_tests_0 RENAME TO kept""",
+        """ALTER TABLE {}.checkpoints DETACH PARTITION {}.checkpoints_0;
+        ALTER TABLE {}.checkpoints_0 RENAME TO kept""",
     ],
 )
 def test_a_restore_over_partitions_that_fails_has_changed_nothing(programs, tmp_path, in_the_way):
-    store = filled(monthly)
+    store = filled(hashed)
     Dumps(store, programs).back_up(tmp_path / "backup")
     execute(in_the_way.replace("{}", SCHEMA))
     with open_saver(store) as saver:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from kit.postgres import empty_schema, hashed, monthly, plain, url
+from kit.postgres import empty_schema, hashed, plain, url
 from kit.postgres_proxy import proxy
 from kit.tips import link
 
@@ -123,7 +123,7 @@ def pair():
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("layout", [plain, monthly, hashed])
+@pytest.mark.parametrize("layout", [plain, hashed])
 def test_a_group_does_what_its_batches_do_one_by_one(layout, pair):
     draw, refusals = random.Random(layout.__name__), []
     grouped, single, are_same = pair(layout)

@@ -2,13 +2,12 @@
 
 import json
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from struct import iter_unpack
 
 import psycopg
 import pytest
 from kit.contract import owning
-from kit.postgres import empty_schema, granted, hashed, monthly, plain, url, url_of_role
+from kit.postgres import empty_schema, granted, hashed, plain, url, url_of_role
 
 from threadkeep._core.engine.model import (
     Batch,
@@ -35,7 +34,6 @@ from threadkeep._stores.committing import plain_move
 from threadkeep._stores.items.records import GetItems
 from threadkeep._stores.postgres import item_queries, moves, reads
 from threadkeep._stores.postgres.backend import PostgresBackend
-from threadkeep._stores.postgres.migrations import ahead
 from threadkeep._stores.postgres.statement import Array, register_types
 from threadkeep._stores.records import new_tip
 from threadkeep._stores.tenant import Names, for_tenant
@@ -90,7 +88,7 @@ FROM generate_series(1, 2999) n, checkpoints WHERE thread_id = %(original)s AND 
 """
 
 
-@pytest.fixture(scope="module", params=[plain, monthly, hashed])
+@pytest.fixture(scope="module", params=[plain, hashed])
 def db(request):
     """A connection to a store of some thousand rows, which the server knows about."""
     schema = empty_schema(request.param)
@@ -126,7 +124,7 @@ def fill(backend, schema, original="0009"):
     with connected(url(), schema) as connection:
         long = original.replace("0009", "long")
         connection.execute(LONG, {"original": original, "long": long})
-        starts = [month.start for month in ahead(datetime.now(UTC), 3)]
+        starts = ["1f0a", "1f0b", "1f0c", "1f0d"]
         connection.execute(MULTIPLY, {"more": MORE, "starts": starts, "original": original})
         connection.execute("; ".join(f"ANALYZE {schema}.{table}" for table in TABLES))
 
@@ -345,71 +343,6 @@ def test_a_group_uses_indexes(db):
                 sequential, by_index = map(int.__sub__, rows_read(db), before)
             assert sequential < MOST
             assert 20 <= by_index < MOST
-
-
-# Threads that continue through all months.
-SPREAD = """
-INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, run, seen, flags, metadata,
-    key_log, key_pos, manifest)
-SELECT thread, '', start || to_char(step, '-FM0000'), 0, 0, 0, '{}', 1, 0,
-    decode(repeat('ab', 400), 'hex')
-FROM unnest(%(starts)s::text[]) start, generate_series(1, 500) step,
-    unnest(ARRAY['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k', 'l']) thread
-"""
-
-
-@pytest.fixture(scope="module")
-def months():
-    """A connection to a store of checkpoints in four months; its `starts` tell where they begin."""
-    schema = empty_schema(monthly)
-    with psycopg.connect(url(), autocommit=True, prepare_threshold=None) as connection:
-        connection.execute(f"SET search_path = {schema}")
-        connection.schema_of_test = schema
-        connection.starts = [month.start for month in ahead(datetime.now(UTC), 3)]
-        connection.execute(SPREAD, {"starts": connection.starts})
-        connection.execute(f"ANALYZE {schema}.checkpoints")
-        yield connection
-
-
-def partitions_read(plan):
-    """Return the reads of checkpoints, with their rows: children are not searched."""
-    return {
-        node["Relation Name"]: seen(node)
-        for node in nodes(plan)
-        if node.get("Relation Name", "").startswith(("checkpoints", "of_tests"))
-        and node["Actual Loops"] > 0
-        and "parent_checkpoint_id" not in node.get("Index Cond", "") + node.get("Filter", "")
-    }
-
-
-@pytest.mark.parametrize("mode", ["force_custom_plan", "auto"])
-@pytest.mark.parametrize(
-    ("asked", "rows"),
-    [
-        (ReadCheckpoint("d", ""), 1),
-        (scan(thread="d", ns=""), 20),
-        (scan(thread="d"), 20),
-        (scan(), 20),
-    ],
-)
-def test_months_are_rows_read_and_not_sorted(months, asked, rows, mode):
-    for plan in plans(months, asked, mode):
-        merged = [n for n in nodes(plan) if n["Node Type"] == "Merge Append"]
-        assert merged, shown(plan)
-        sorts = [n for n in nodes(plan) if n["Node Type"] in ("Sort", "Incremental Sort")]
-        assert all(n["Plans"][0]["Actual Rows"] <= rows for n in sorts), shown(plan)
-        read = partitions_read(plan)
-        assert sum(read.values()) <= rows + len(read) + FEW, shown(plan)
-
-
-@pytest.mark.parametrize("mode", ["force_custom_plan", "auto"])
-@pytest.mark.parametrize("month", range(4))
-def test_a_known_id_is_looked_up_in_its_month_only(months, month, mode):
-    key = f"{months.starts[month]}-0001"
-    for plan in plans(months, ReadCheckpoint("d", "", key), mode):
-        (name,) = partitions_read(plan)
-        stored = "SELECT tableoid::regclass::text FROM checkpoints WHERE checkpoint_id = %s"
-        assert {(name,)} == set(months.execute(stored, (key,)).fetchall()), shown(plan)
 
 
 def test_a_sequential_scan_would_be_seen(db):

@@ -96,16 +96,6 @@ async def test_over_connections_that_can_only_be_awaited(own, store, found):
         assert found() == []
 
 
-def test_partitions_are_written_anew_too(own, marker, found):
-    url = f"{own.url()}?schema=monthly&partition_by=month"
-    with open_saver(url, max_size=2, compression=PLAIN) as saver:
-        saver.setup()
-        fill(saver, "x", marker)
-        assert found()
-        assert saver.threads.erase("x", rewrite=True).ok
-        assert found() == []
-
-
 def test_without_it_the_report_says_what_vacuum_leaves(store, found):
     report = store.threads.erase("x")
     assert any("VACUUM FULL" in line for line in report.remains)

@@ -19,7 +19,6 @@ from psycopg.sql import Identifier
 
 from threadkeep import grant_role
 from threadkeep._stores.postgres.backend import PostgresBackend
-from threadkeep.testing.records import uid
 
 TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels")
 STORE_TABLES = ("store_items", "store_item_versions")
@@ -85,18 +84,6 @@ def plain(schema: str) -> None:
 
 def granted(schema: str) -> None:
     """Plain tables that may have policies for roles of earlier tests."""
-
-
-def monthly(schema: str) -> None:
-    """Checkpoints in a partition for each month, and in some more for `records.uid`."""
-    backend = PostgresBackend(url(), schema=schema, max_size=1, partition_by="month")
-    backend.migrate()
-    backend.close()
-    for n, (first, stop) in enumerate([(1, 2), (2, 3), (3, 5), (5, 9), (9, 40)]):
-        _server().execute(
-            f"CREATE TABLE {schema}.of_tests_{n} PARTITION OF {schema}.checkpoints"
-            f" FOR VALUES FROM ('{uid(first)}') TO ('{uid(stop)}')"
-        )
 
 
 def hashed(schema: str) -> None:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import threading
-from datetime import UTC, datetime
 
 import psycopg
 
 from kit.forked import python
 from kit.postgres_server import SECONDS
-from kit.rows import checkpoint, metadata, place, put, value_at
+from kit.rows import place, put, value_at
 from threadkeep import PostgresSaver
-
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-NAMES = ("2026_11", "2026_12", "2027_01", "2027_02", "default")
-MADE = {f"checkpoints_{name}" for name in NAMES}
-"""The partitions that `partition_by="month"` makes at this time."""
 
 ADVISORY = "SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))"
 """Takes the lock that migrations take."""
@@ -34,23 +28,6 @@ def migrate(url):
     command = [*python(), "-m", "threadkeep", "migrate", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     return done.returncode, done.stdout, done.stderr
-
-
-def put_as(saver, key, value, parent=None, thread="thread"):
-    """Put a checkpoint with an id of its own."""
-    made = {**checkpoint({"value": value}, value=1), "id": key}
-    given = place(thread, parent) if parent else place(thread)
-    return saver.put(given, made, metadata(), made["channel_versions"])
-
-
-def set_up(database, **options):
-    with PostgresSaver(database, **{"partition_by": "month", **options}) as saver:
-        saver.setup()
-
-
-def partitions(database, schema="threadkeep"):
-    text = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = "
-    return {name for (name,) in execute(database, text + "%s::regclass", f"{schema}.checkpoints")}
 
 
 def wait_for_a_lock(database, waiting):

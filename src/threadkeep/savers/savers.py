@@ -70,7 +70,7 @@ class PostgresSaver(Saver):
     """A saver on a PostgreSQL database, in place of LangGraph's `PostgresSaver`.
 
     Sync and async methods use separate pools, each opened at its first use. Call `setup()` once
-    before the first use, or run `threadkeep migrate URL`; with `partition_by`, every month.
+    before the first use, or run `threadkeep migrate URL`.
 
     Args:
         conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg, which you

@@ -30,7 +30,7 @@ _MAX_LEVELS = 300  # more than any codec takes
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 # Microseconds between 1582-10-15 (the epoch of UUID version 6) and 1970-01-01.
-UUID6_OFFSET = 0x01B21DD213814000 // 10
+_UUID6_OFFSET = 0x01B21DD213814000 // 10
 _VERSION_AT = 14
 _UUID_LENGTH = 36
 
@@ -214,14 +214,14 @@ def created_at(checkpoint_id: str | None) -> int | None:
         return None
     digits = checkpoint_id[:8] + checkpoint_id[9:13] + checkpoint_id[15:18]
     try:
-        return int(digits, 16) // 10 - UUID6_OFFSET
+        return int(digits, 16) // 10 - _UUID6_OFFSET
     except ValueError:
         return None
 
 
 def id_after(moment: int) -> str:
     """Return an id above those that LangGraph makes until this moment, in microseconds."""
-    ticks = max((moment + UUID6_OFFSET) * 10, 0)
+    ticks = max((moment + _UUID6_OFFSET) * 10, 0)
     return f"{ticks >> 28:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-8000-000000000000"
 
 

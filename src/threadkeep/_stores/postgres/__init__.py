@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from threadkeep._core.validation import is_count, is_time
 from threadkeep._stores.options import Option, optional
@@ -91,18 +91,6 @@ class PostgresOptions(TypedDict, total=False):
             "The name that the server shows for the connections.",
             lambda value: isinstance(value, str),
             "Use a text.",
-        ),
-    ]
-    partition_by: Annotated[
-        Literal["month"] | None,
-        Option(
-            None,
-            '"month": `setup()` keeps checkpoints in a partition for each month. It makes the'
-            " partitions of this month and the next three, and drops past ones that are empty."
-            " None: the table stays as it is.",
-            lambda value: value in (None, "month"),
-            "Use 'month', or None.",
-            optional(str),
         ),
     ]
 

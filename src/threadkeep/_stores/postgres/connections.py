@@ -16,7 +16,6 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import parse_qsl
@@ -402,7 +401,6 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         limit = settings.options["statement_timeout"]
         # (0 would mean no limit)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
-        self._partition_by = settings.options["partition_by"]
         self._names_schema = settings.names_schema
         self.before = (Statement(text),) if text else ()
         """Sent at the beginning of each transaction."""
@@ -466,7 +464,7 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         return rows, warnings
 
     async def migrate(self) -> None:
-        """Migrate the tables to this release's version, and create and drop partitions.
+        """Migrate the tables to this release's version.
 
         Several processes may do so at once. Needs the right to create tables.
         """
@@ -508,11 +506,4 @@ class PostgresDatabase(Retrying[ConnectionSource]):
             for (path,) in (yield Statement(search_path.SET)):
                 search_path.refuse(path)
         yield from migrations.plan(self.schema)
-        if self._partition_by == "month":
-            yield from migrations.plan_partitions(self.schema, now())
         yield from langgraph_tables.warn()
-
-
-def now() -> datetime:
-    """Return the time for which partitions are created ahead."""
-    return datetime.now(UTC)

@@ -3,7 +3,7 @@ r"""SQL statements, their values as PostgreSQL stores and takes them, and errors
 PostgreSQL cannot store a NUL in text: `pack_text` escapes it. In JSON, the escapes are replaced in
 the same way.
 
-Error codes: appendix A of PostgreSQL's manual, and our own TK001 (migrations), TK002 (partitions).
+Error codes: appendix A of PostgreSQL's manual, and our own TK001 (migrations).
 """
 
 from __future__ import annotations
@@ -236,10 +236,6 @@ _MEANINGS: dict[str, Meaning] = {
     "TK001": (
         errors.BackendError,
         "ALTER ROLE ... SET default_transaction_isolation = 'read committed' for this user.",
-    ),
-    "TK002": (
-        errors.BackendError,
-        "Leave partition_by out. Or save their definitions, drop, migrate, and create them again.",
     ),
     "42P07": (
         errors.BackendError,

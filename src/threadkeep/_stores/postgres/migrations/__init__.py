@@ -1,27 +1,21 @@
-"""Migrations of the tables, and partitions of checkpoints by month (`partition_by="month"`).
+"""Migrations of the tables.
 
 A migration is a file of SQL, run once, in order and in one transaction, under an advisory lock. A
 released file never changes.
-
-An id of UUID version 6 (RFC 9562, section 5.6) begins with its time, most significant digit first:
-as text it sorts by time. So partitions are ranges of ids.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Generator, Mapping
 from importlib import resources
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import psycopg
 
-from threadkeep._core.engine.rows import UUID6_OFFSET
 from threadkeep._stores.postgres.statement import Rows, Statement
-from threadkeep.errors import InvalidArgumentError, NewerDatabaseError, NotOursError
+from threadkeep.errors import NewerDatabaseError, NotOursError
 
 Plan: TypeAlias = Generator[Statement, Rows, None]
 """Statements to run one by one; the rows of each are sent in."""
@@ -170,143 +164,3 @@ def locked(schema: str, body: str, declarations: str = "") -> Plan:
 def said(text: str, schema: str) -> Statement:
     """Return the statement with the schema's name as a literal (DO takes no parameters)."""
     return Statement(text.replace("{literal}", "'" + schema.replace("'", "''") + "'"))
-
-
-# -- partitions ------------------------------------------------------------------------
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DIGITS = 15  # of an id's time, the version's digit not counted
-_TICKS = 10  # in a microsecond
-
-
-class Month(NamedTuple):
-    """A calendar month; `number` is 1 to 12."""
-
-    year: int
-    number: int
-
-    @classmethod
-    def of(cls, moment: datetime) -> Month:
-        """Return the month in UTC of an aware datetime."""
-        utc = moment.astimezone(UTC)
-        return cls(utc.year, utc.month)
-
-    @property
-    def next(self) -> Month:
-        """The following month."""
-        return Month(self.year + self.number // 12, self.number % 12 + 1)
-
-    @property
-    def name(self) -> str:
-        """The month in table names: 2026_11."""
-        return f"{self.year:04}_{self.number:02}"
-
-    @property
-    def start(self) -> str:
-        """The smallest prefix of ids of UUID version 6 made from then on."""
-        first = datetime(self.year, self.number, 1, tzinfo=UTC)
-        micros = (first - _EPOCH) // timedelta(microseconds=1)
-        digits = f"{(micros + UUID6_OFFSET) * _TICKS:0{_DIGITS}x}"
-        return f"{digits[:8]}-{digits[8:12]}-6{digits[12:]}"
-
-
-def ahead(now: datetime, count: int) -> Iterator[Month]:
-    """Yield the month of a moment and the `count` months after it."""
-    month = Month.of(now)
-    for _ in range(count + 1):
-        yield month
-        month = month.next
-
-
-def months_of(prefixes: Iterable[str]) -> set[Month]:
-    """Return the months of each prefix's first and last id (a prefix has up to 8 hex digits)."""
-    return {
-        Month.of(_moment(int(prefix.ljust(_DIGITS, digit), 16)))
-        for prefix in prefixes
-        for digit in "0f"
-    }
-
-
-def _moment(ticks: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=ticks // _TICKS - UUID6_OFFSET)
-
-
-_AHEAD = 3  # months
-_PAST = timedelta(days=3653)  # older rows go into the default partition
-_BY_RANGE = "r checkpoint_id"
-_LOCK_TIMEOUT = "500ms"  # to drop a partition: other queries queue behind the lock request
-_PARTITION = re.compile(r"checkpoints_([1-9][0-9]{3})_(0[1-9]|1[0-2]) ")
-
-
-def plan_partitions(schema: str, now: datetime) -> Plan:
-    """Partition `checkpoints` by month, and create the partitions of the next months.
-
-    Empty partitions of past months are dropped, unless others hold locks. A role that does not
-    own a partitioned table leaves it unchanged.
-    """
-    ((key, is_owner, names, described),) = yield said(_TEXTS["look"], schema)
-    if key not in ("", _BY_RANGE):
-        raise InvalidArgumentError(
-            f"The table checkpoints in {schema} is partitioned, but not by checkpoint_id.",
-            hint="Leave partition_by out: the table works without it.",
-        )
-    if key and not is_owner:
-        return
-    months = set(ahead(now, _AHEAD))
-    if not key:
-        found = months_of(prefix for (prefix,) in (yield said(_TEXTS["prefixes"], schema)))
-        months |= {month for month in found if Month.of(now - _PAST) <= month <= max(months)}
-    missing = [month for month in sorted(months) if _table(month) not in names]
-    if missing or "checkpoints_default" not in names:
-        yield from locked(schema, _body(missing), _TEXTS["declarations"])
-    past = sorted(_past(described, now))
-    if past:
-        yield said(_dropping(past), schema)
-
-
-def _table(month: Month) -> str:
-    return f"checkpoints_{month.name}"
-
-
-def _described(month: Month) -> str:
-    """Return the name and bounds of a month's partition as the server writes them."""
-    return f"{_table(month)} FOR VALUES FROM ('{month.start}') TO ('{month.next.start}')"
-
-
-def _past(described: Iterable[str], now: datetime) -> Iterator[str]:
-    """Yield partitions of past months whose definition is ours."""
-    for text in described:
-        found = _PARTITION.match(text)
-        month = Month(int(found[1]), int(found[2])) if found else Month.of(now)
-        if month < Month.of(now) and text == _described(month):
-            yield text
-
-
-def _dropping(described: Sequence[str]) -> str:
-    months = ", ".join(["'" + text.replace("'", "''") + "'" for text in described])
-    return _TEXTS["drop"].replace("{patience}", _LOCK_TIMEOUT).replace("{months}", months)
-
-
-def _body(months: Iterable[Month]) -> str:
-    texts = _TEXTS
-    made = [
-        texts["month"]
-        .replace("{table}", _table(month))
-        .replace("{start}", month.start)
-        .replace("{stop}", month.next.start)
-        for month in months
-    ]
-    rest = texts["rest"].replace("{table}", "checkpoints_default")
-    return "\n".join([texts["is_newest"], texts["part"], *made, rest])
-
-
-def _read_texts() -> dict[str, str]:
-    file = Path(__file__).with_name("partitions.sql")
-    _, *parts = re.split(r"(?m)^-- name: (\w+)\n", file.read_text("utf-8"))
-    texts = {"key": KEY}
-    for name, text in zip(parts[::2], parts[1::2], strict=True):
-        texts[name] = re.sub(r"\{(\w+)\}", lambda found: texts.get(found[1], found[0]), text)
-    return texts
-
-
-_TEXTS = _read_texts()  # (at import: event loops must not open files)
