@@ -1,7 +1,5 @@
 """Fixtures: a working directory, and commands run in this process."""
 
-from __future__ import annotations
-
 import json
 import logging
 from functools import cache

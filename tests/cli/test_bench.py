@@ -1,7 +1,5 @@
 """The benchmark as a process, with tiny sizes: it runs and reports, whatever the figures."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

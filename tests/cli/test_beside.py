@@ -1,7 +1,5 @@
 """Commands on layered memory, streams, sessions, items and caches."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from io import StringIO

@@ -1,7 +1,5 @@
 """Every `threadkeep ...` on a page has a command and options that exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from itertools import takewhile

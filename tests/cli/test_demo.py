@@ -1,7 +1,5 @@
 """The demo as a newcomer runs it: a process, a small folder, a few turns."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """`threadkeep erase`: its report of erased and remaining data, before and after."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """The examples, each run as a program in an empty folder, except for modules to import."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands `fork` and `merge`: output and refusals."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`threadkeep gc` and `threadkeep prune`: their report of removals, before and after."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

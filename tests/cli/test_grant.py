@@ -1,7 +1,5 @@
 """`threadkeep grant`."""
 
-from __future__ import annotations
-
 import json
 
 from kit.cli import threadkeep

@@ -1,7 +1,5 @@
 """Ids of threads and checkpoints may be shortened; names of stores show no secret."""
 
-from __future__ import annotations
-
 import pytest
 from kit.engine import Chain
 

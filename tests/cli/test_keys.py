@@ -1,7 +1,5 @@
 """Commands that write and read files of an encrypted store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

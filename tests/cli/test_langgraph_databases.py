@@ -1,7 +1,5 @@
 """Commands that look at a database of LangGraph's own savers, and change nothing in it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`threadkeep show`, `history`, `state`, `stats` and `delete`: their output about threads."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

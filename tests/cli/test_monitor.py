@@ -1,7 +1,5 @@
 """The command `threadkeep monitor`."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

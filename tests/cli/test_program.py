@@ -1,7 +1,5 @@
 """Features of all commands of `threadkeep`: help, JSON, errors, configuration, signals."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The README as a newcomer uses it: its examples run, and its links exist."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

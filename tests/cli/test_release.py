@@ -1,7 +1,5 @@
 """scripts/release in a repository of its own, and what packages say of theirs."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

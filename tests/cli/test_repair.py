@@ -1,7 +1,5 @@
 """`threadkeep repair` as a process: output, exit codes and the quarantine file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 To write the page: `.venv/bin/python tests/cli/test_screens.py`.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

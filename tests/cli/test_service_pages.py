@@ -1,7 +1,5 @@
 """The pages on web services: their programs serve, move over, and stop in mid-answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`threadkeep stats --watch` and `threadkeep advise`, as processes."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

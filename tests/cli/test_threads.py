@@ -1,7 +1,5 @@
 """Commands on whole threads, their history and versions."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """`threadkeep upgrade`, and looking at threads of programs with migrations."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A graph of two nodes that take notes."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any, TypedDict
 

@@ -3,8 +3,6 @@
 It prints `TIME NUMBER` for each token that its caller has seen.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys

@@ -5,8 +5,6 @@ test raises one at each of these moments of a call in turn, and keeps the except
 does: what its frames hold is not collected.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable

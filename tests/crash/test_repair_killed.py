@@ -1,7 +1,5 @@
 """A process killed during a repair: removed rows are in the file, and a second repair finishes."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

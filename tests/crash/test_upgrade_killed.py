@@ -1,7 +1,5 @@
 """A process killed during an upgrade: all values are still read, and a second upgrade finishes."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

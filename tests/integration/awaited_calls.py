@@ -1,7 +1,5 @@
 """Calls of each public async method of a saver and of `saver.threads`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,18 +1,14 @@
 """Fixtures: a saver on each backend, and several savers on one file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.backends import BACKENDS, SHARED, open_backend
 from kit.selection import stores_left_out
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = os.path.dirname(__file__)  # noqa: PTH120
 

@@ -5,8 +5,6 @@ LangGraph rebuilds a DeltaChannel from `aget_delta_channel_history`, so what thi
 and what pruning, copying and deleting leave of it, decides what a user reads.
 """
 
-from __future__ import annotations
-
 import itertools
 import operator
 import random

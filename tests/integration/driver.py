@@ -5,8 +5,6 @@ one `send`, with no event loop near. Every answer is kept in `log`, in canonical
 and at once, before anybody can change the object.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

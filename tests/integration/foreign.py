@@ -1,13 +1,12 @@
 """LangGraph's own savers, for tests."""
 
-from __future__ import annotations
-
 import atexit
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -18,9 +17,6 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg.conninfo import make_conninfo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOREIGN = ("memory", "sqlite", "aiosqlite", "postgres", "aiopostgres")
 

@@ -4,8 +4,6 @@ Run as a program, with a folder and three URLs for each database. An import in a
 even if a worker thread has imported the module before, for another call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import sys

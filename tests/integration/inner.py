@@ -1,7 +1,5 @@
 """A saver of another library that counts its calls, and fails on chosen ones."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@
 names of `COMMON`.
 """
 
-from __future__ import annotations
-
 import operator
 import sys
 import warnings

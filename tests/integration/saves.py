@@ -1,7 +1,5 @@
 """Saves that a test waits for, holds up, or lets fail."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

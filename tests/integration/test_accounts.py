@@ -1,8 +1,7 @@
 """`threads.delete_account`: everything of a user, in one call that may be repeated."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.engine import Chain
@@ -14,9 +13,6 @@ from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import ConflictError, InvalidArgumentError, UnfinishedErasureError
 from threadkeep.sessions import CheckpointManager
 from threadkeep.store import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 U1 = {"user_id": "u1"}
 KEY = (("node",), "key")

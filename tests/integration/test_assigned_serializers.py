@@ -1,8 +1,7 @@
 """Serializers that programs assign to a saver which is open, as LangGraph's savers allow."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.places import at
@@ -20,9 +19,6 @@ from threadkeep.streaming import StreamingCheckpointSaver
 
 from .inner import put, values
 from .test_serializers import JsonOnly, graph_on, talk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "TOP-SECRET-VALUE" * 3
 WAYS: dict[str, Any] = {

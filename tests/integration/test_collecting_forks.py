@@ -1,7 +1,5 @@
 """Collection in a family of forks on every store: data that others need stays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every column of every table with every type of SQLite: typed errors, and repair."""
 
-from __future__ import annotations
-
 import operator
 import shutil
 import sqlite3

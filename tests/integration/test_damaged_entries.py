@@ -1,7 +1,5 @@
 """Damaged entries of the registry: found, left out of listings, corrected."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -4,10 +4,9 @@ LangGraph's server and its conformance suite look at the class of a saver: what 
 has a fallback there.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -24,9 +23,6 @@ from threadkeep.streaming import StreamingCheckpointSaver
 
 from .foreign import FOREIGN, foreign
 from .inner import Inner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DECORATORS: dict[str, Callable[[Any], Any]] = {
     "observe": observe,

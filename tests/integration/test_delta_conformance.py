@@ -1,17 +1,13 @@
 """The checks of `delta_spec`, each for every backend by both APIs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.backends import BACKENDS
 
 from .delta_spec import ALL_DELTA_TESTS
 from .test_conformance import FACES, opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CASES = [pytest.param(t, id=t.__name__.removeprefix("test_")) for t in ALL_DELTA_TESTS]
 

@@ -1,7 +1,5 @@
 """No awaited call blocks its event loop: each public async method runs under blockbuster."""
 
-from __future__ import annotations
-
 import asyncio
 import traceback
 from collections.abc import Iterator

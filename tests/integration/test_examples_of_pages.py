@@ -3,8 +3,6 @@
 They run as they stand, in an empty folder, except for these tables.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import inspect

@@ -1,7 +1,5 @@
 """With `conflicts="fork"`, runs that do not descend from another run's head are reported."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from itertools import zip_longest

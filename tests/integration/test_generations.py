@@ -1,7 +1,5 @@
 """Workers of two releases of a program, as processes on one SQLite file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

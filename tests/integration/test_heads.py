@@ -1,7 +1,5 @@
 """Recorded heads show that older rows were put back."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Modules that are imported late: not by a program that saves and reads, never in an event loop."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

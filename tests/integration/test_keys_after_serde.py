@@ -1,8 +1,7 @@
 """From LangGraph's `EncryptedSerializer` to `keys=`, with the same key."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.backends import SHARED, open_backend
@@ -12,9 +11,6 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from threadkeep import KeyRing, MemorySaver, SqliteSaver, SqliteStore
 from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, TamperedDataError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RING = KeyRing([b"0123456789abcdef"])
 SERDE = EncryptedSerializer(RING.langgraph_cipher())

@@ -3,8 +3,6 @@
 A saver that remembers nothing reads every save that was acknowledged after the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

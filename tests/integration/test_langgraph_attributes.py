@@ -1,7 +1,5 @@
 """Attributes that programs read from LangGraph's savers and stores, on ours."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

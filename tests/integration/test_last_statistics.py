@@ -1,28 +1,24 @@
 """`saver.stats(max_age=...)` on every store: the last statistics, which the store holds."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import stat
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kit.engine import Chain
 
 from threadkeep import MemorySaver, Retention, Saver, SqliteSaver, observe, stats
 from threadkeep._core.engine.model import FindThreads, ReadThread
+from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.rows import with_body
 from threadkeep._core.engine.thread_sizes import ThreadStats
 from threadkeep.errors import InvalidArgumentError, ReadOnlyError
 from threadkeep.threads import last_statistics, statistics
-
-if TYPE_CHECKING:
-    from threadkeep._core.engine.operation import Operation
-    from threadkeep.threads.statistics_report import Stats
+from threadkeep.threads.statistics_report import Stats
 
 HOUR = timedelta(hours=1)
 

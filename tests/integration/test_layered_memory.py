@@ -1,7 +1,5 @@
 """Layered memory through graphs: what a model is shown, and that nothing is lost."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import closing

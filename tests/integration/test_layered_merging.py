@@ -1,7 +1,5 @@
 """Merges of layered conversations: archived messages stay with the messages after them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

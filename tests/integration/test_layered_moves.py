@@ -1,7 +1,5 @@
 """Layered conversations whose threads are moved: they stay what a plain list of messages is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The life of a thread that a save belongs to, where no object of its own names the run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import langgraph.runtime

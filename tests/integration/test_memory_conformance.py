@@ -1,7 +1,5 @@
 """A saver with layers shows graphs what the saver inside shows, as long as nothing leaves."""
 
-from __future__ import annotations
-
 import pytest
 from langgraph.checkpoint.conformance.capabilities import Capability
 

@@ -1,7 +1,5 @@
 """Agents of LangChain whose models see the view of layered memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

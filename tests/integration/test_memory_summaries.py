@@ -1,7 +1,5 @@
 """Summaries of layered memory: when they are made, by whom, and what happens where one fails."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Metrics of several processes behind one port, with PROMETHEUS_MULTIPROC_DIR."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A monitor in front of savers: canaries leave nothing, and alerts arrive."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

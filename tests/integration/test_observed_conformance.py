@@ -1,7 +1,5 @@
 """Observed savers show graphs what the saver inside shows."""
 
-from __future__ import annotations
-
 import pytest
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver

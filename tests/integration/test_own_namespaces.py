@@ -1,7 +1,5 @@
 """Data beside a thread's checkpoints, in threadkeep's own namespaces."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Savers, stores and caches with `padding=`: lengths in the store, and all else as without it."""
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3

@@ -1,13 +1,12 @@
 """Savers where programs fork, and where event loops and worker threads wait for each other."""
 
-from __future__ import annotations
-
 import asyncio
 import operator
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from kit.places import at
@@ -21,9 +20,6 @@ from threadkeep._stores.base import AsyncBackend
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.savers.saver import Saver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECONDS = 20
 

@@ -3,14 +3,14 @@
 The attacker may choose filters, namespaces and values, or has written rows into a store.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import ormsgpack
 import pytest
@@ -33,10 +33,6 @@ from threadkeep.errors import CorruptionError, InvalidArgumentError, UnknownType
 from threadkeep.store import open_store
 
 from .foreign import emptied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CALLS: list[Any] = []
 

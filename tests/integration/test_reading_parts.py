@@ -1,7 +1,5 @@
 """`get_tuple` with `channels`, and lazy lists: on every store, and on savers in front of others."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

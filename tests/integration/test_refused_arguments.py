@@ -3,8 +3,6 @@
 And values whose own code fails while they are stored.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass
 from typing import Any

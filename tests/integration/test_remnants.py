@@ -4,8 +4,6 @@ Everything is looked through: the database, its log files, the cold store, expor
 frames are opened.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

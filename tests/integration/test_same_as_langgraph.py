@@ -7,8 +7,6 @@ that must not show do not show either, nor does it show that the calls of one ru
 several savers on one file.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,10 @@
 """Graphs on a serializer that the user brings: all that the engine does with its bytes."""
 
-from __future__ import annotations
-
 import json
 import operator
 import pickle
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from kit.backends import BACKENDS, open_backend
@@ -18,9 +17,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph, add_messages
 
 from threadkeep import MemorySaver
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class State(TypedDict):

@@ -1,7 +1,5 @@
 """Checkpoints of sessions: over every saver of ours, over LangGraph's, and over stores."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -289,7 +287,7 @@ class Plain:
         return {"number": self.number}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Plain:
+    def from_dict(cls, values: dict[str, Any]):
         return cls(values["number"])
 
 

@@ -1,7 +1,5 @@
 """Automatic saves: by steps, events and changes; decorated loops; many sessions at once."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import sys

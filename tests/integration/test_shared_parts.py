@@ -3,8 +3,6 @@
 LangGraph's savers store it once for each place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict

@@ -1,14 +1,13 @@
 """`saver.stats()` on every store: its parts add up, and equal the registry's sizes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import operator
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import psycopg
 import pytest
@@ -24,6 +23,7 @@ from typing_extensions import TypedDict
 from threadkeep import KeyRing, MemorySaver, monitor, open_saver
 from threadkeep._core.engine import log_sizes, thread_sizes
 from threadkeep._core.engine.model import Batch
+from threadkeep._core.engine.thread_sizes import ThreadStats
 from threadkeep._stores.sqlite import threads as counts
 from threadkeep._stores.sqlite.opening import create
 from threadkeep.errors import CorruptionError, InvalidArgumentError, ThreadNotFoundError
@@ -33,11 +33,6 @@ from threadkeep.threads.transfer import whole_thread
 
 from .driver import play
 from .scenarios import SCENARIOS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from threadkeep._core.engine.thread_sizes import ThreadStats
 
 LONG = "all work and no play " * 20
 PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")

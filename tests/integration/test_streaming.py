@@ -1,7 +1,5 @@
 """Streams: their saves, their remains after the end, and the order of waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

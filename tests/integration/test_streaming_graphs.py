@@ -1,7 +1,5 @@
 """Streams of graphs: the caller sees LangGraph's own, and what came is saved."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import operator

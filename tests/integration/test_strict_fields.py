@@ -1,7 +1,5 @@
 """`validate="strict"`: parents that exist, graphs that run as before, and the notes of `check`."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Threads are named by their ids, or by configs that have one; what names none is refused."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Values edited without a graph, beside `graph.update_state` with one, on every store."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any, TypedDict
 

@@ -1,7 +1,5 @@
 """Forks on every store: a fork equals a copy made when the checkpoint was saved."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict

@@ -1,7 +1,5 @@
 """Forks merged into their origin, channel by channel, on every store."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any, TypedDict
 

@@ -1,7 +1,5 @@
 """The registry on every store: entries made by graphs, searches and changes."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any

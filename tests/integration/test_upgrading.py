@@ -1,7 +1,5 @@
 """`threads.upgrade` rewrites threads in the shapes of the program, and changes nothing else."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any, TypedDict
 

@@ -1,7 +1,5 @@
 """`saver.threads.versions`: the history of one channel, on every backend by both APIs."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 

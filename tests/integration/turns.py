@@ -4,8 +4,6 @@ As if each call of a run came from another process: what a saver remembers of th
 is old whenever its turn comes.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests to an ASGI application without a network."""
 
-from __future__ import annotations
-
 import asyncio
 
 import httpx

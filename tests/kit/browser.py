@@ -1,7 +1,5 @@
 """A page of `threadkeep ui` in a real browser."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

@@ -8,8 +8,6 @@ along one path. Tuples become lists and mappings plain ones, because LangGraph's
 savers give lists and dicts back; the order of a mapping's keys stays.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping

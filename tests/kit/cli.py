@@ -1,7 +1,5 @@
 """The command `threadkeep` as a process."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

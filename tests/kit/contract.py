@@ -15,8 +15,6 @@ configurations that run everything are those whose code really differs:
     the tiering layer            tests/contract/test_layers.py
 """
 
-from __future__ import annotations
-
 from kit.selection import FULL
 from threadkeep.testing import BackendContract, BlockingBackend
 

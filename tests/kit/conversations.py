@@ -1,7 +1,5 @@
 """Conversations for tests of layered memory, and what must hold of their views."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@
 segment of a thread in place, as a failing disk or a hand would, and leaves all others as they are.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from typing import Any

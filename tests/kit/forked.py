@@ -6,8 +6,6 @@ one or two seconds of each process. Not for tests of imports, of variables that 
 reads (but PYTHONPATH), or of hash seeds.
 """
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import subprocess

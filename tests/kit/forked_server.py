@@ -4,8 +4,6 @@ Run as a program with the path of a socket; it ends with its stdin, and every pr
 has forked ends with its client.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import marshal

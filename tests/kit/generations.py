@@ -1,7 +1,5 @@
 """Releases of a program: one module's classes, replaced by those of the next release."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Threads to look at, made by running graphs: conversations, interrupts, forks, errors."""
 
-from __future__ import annotations
-
 import base64
 import operator
 from contextlib import suppress

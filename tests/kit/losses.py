@@ -4,8 +4,6 @@ A saver that remembers nothing is the judge: it reads each save that was acknowl
 with exactly its values, it reads nothing that was not saved, and all living savers see the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any
 

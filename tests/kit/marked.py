@@ -1,15 +1,10 @@
 """Search files for marked bytes, also inside zstd frames."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import zstandard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 

@@ -1,7 +1,5 @@
 """The page over a saver, without a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from threadkeep.savers.showing import as_stored

@@ -1,7 +1,5 @@
 """Configs: which thread, namespace and checkpoint a call is about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 THREAD = "thread"

@@ -1,7 +1,5 @@
 """Databases for tests of migrations: set up, looked into, written to meanwhile."""
 
-from __future__ import annotations
-
 import multiprocessing
 import subprocess
 import threading

@@ -5,8 +5,6 @@ client speaks after the server did, on whichever connection, so that nothing dep
 bytes are cut into packets.
 """
 
-from __future__ import annotations
-
 import selectors
 import socket
 import threading

@@ -4,8 +4,6 @@ Needs what `scripts/services` says of itself. A server listens on 127.0.0.1 and 
 in a folder that is removed with it.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import pwd

@@ -4,8 +4,6 @@
 that have the store open.
 """
 
-from __future__ import annotations
-
 import copy
 import sqlite3
 from collections.abc import Callable

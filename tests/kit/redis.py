@@ -4,8 +4,6 @@
 it is another folder's turn, and at the end.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 from functools import cache

@@ -4,8 +4,6 @@
 has a folder and a free port of its own, and is stopped by its own process id.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import random

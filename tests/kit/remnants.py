@@ -4,8 +4,6 @@ Frames are looked for by how they begin, wherever in a file they lie; of one tha
 (SQLite keeps long values in chains of pages) so much is read as lies together.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Checkpoints put by hand, for suites that talk to a saver and not through a graph."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langgraph.checkpoint.base import Checkpoint, empty_checkpoint

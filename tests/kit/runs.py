@@ -1,7 +1,5 @@
 """Overlapping runs: a run stops inside a node until the test resumes it."""
 
-from __future__ import annotations
-
 import operator
 import threading
 from collections.abc import Sequence

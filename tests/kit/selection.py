@@ -7,8 +7,6 @@ variants of a backend run a part of the contract (`kit.contract`), a case runs o
 examples (`settings_of`). What runs is drawn by the seed: each run draws other cases.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections import defaultdict

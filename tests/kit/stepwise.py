@@ -1,7 +1,5 @@
 """Something that happens right before any one request of a saver to its store."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Changes drawn by chance, of what graphs, seals, deletions, repairs, copies and forks do."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

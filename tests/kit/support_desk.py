@@ -1,7 +1,5 @@
 """A support desk to take pictures of: ten threads, some with forks, questions and errors."""
 
-from __future__ import annotations
-
 import json
 import operator
 from contextlib import suppress

@@ -4,8 +4,6 @@ Suites that only call async methods run the sync API through it. The async `list
 drained inside one call, as a thread that calls the sync API would do.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 

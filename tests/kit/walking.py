@@ -1,7 +1,5 @@
 """A walk along all addresses of the page, without a browser and without a network."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import Counter, deque

@@ -4,8 +4,6 @@ Run as a program, with a folder. It prints its port. At the end each process pri
 store and cache have counted in it, and the first one the metrics of all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

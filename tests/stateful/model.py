@@ -3,8 +3,6 @@
 Values are kept in their exact form (`kit.engine.exactly`) as of the moment of the call.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -3,8 +3,6 @@
 `THREADKEEP_EXAMPLES=2000` plays that many new ones.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -7,8 +7,6 @@ the same as one that does.
 `make test` plays some orders of each pair, `make test-all` all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any

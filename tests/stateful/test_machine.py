@@ -3,8 +3,6 @@
 `THREADKEEP_EXAMPLES=20000` plays about that many new sequences.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import tempfile

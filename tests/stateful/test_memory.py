@@ -1,7 +1,5 @@
 """Layered memory compared with a plain list: a conversation stays whole after any calls."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass

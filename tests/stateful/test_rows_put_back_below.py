@@ -3,8 +3,6 @@
 Saves that need them are refused, whichever of the run's saves meets the loss first.
 """
 
-from __future__ import annotations
-
 import operator
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Many threads of one process, and two savers, on a few conversations at once."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Fixtures: a browser, and pages that it looks at."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from contextlib import ExitStack

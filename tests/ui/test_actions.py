@@ -1,7 +1,5 @@
 """Changes that the page makes with --write, from the browser to the store."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """A checkpoint on the page: changes, values, pending writes."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

@@ -1,7 +1,5 @@
 """Two checkpoints side by side."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlencode
 

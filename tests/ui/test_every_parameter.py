@@ -3,8 +3,6 @@
 The parameters are those that a route asks for while it answers, in its address and in its form.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

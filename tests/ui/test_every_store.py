@@ -1,7 +1,5 @@
 """The page on every store: a walk through its views in the browser."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import contextmanager

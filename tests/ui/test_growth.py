@@ -1,7 +1,5 @@
 """Plots of a thread's growth."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urlencode
 

@@ -1,7 +1,5 @@
 """The inbox: questions, and answers that a run continues with."""
 
-from __future__ import annotations
-
 import json
 import logging
 

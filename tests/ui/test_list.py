@@ -1,7 +1,5 @@
 """The list of threads: searches, orders, pages, and stores without threads."""
 
-from __future__ import annotations
-
 import pytest
 from kit.browser import PHONE, check_accessible, check_fits
 from playwright.sync_api import expect

@@ -3,8 +3,6 @@
 Walks ask for the addresses that the page gives, without a browser.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Each phrase of the templates has a translation."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib import resources

@@ -3,8 +3,6 @@
 With THREADKEEP_SCREENSHOTS set (`make screenshots`), they become the pictures of the docs.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

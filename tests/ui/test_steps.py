@@ -1,7 +1,5 @@
 """The steps of a thread: branches, subgraphs, states, windows, and updates of an open page."""
 
-from __future__ import annotations
-
 import re
 import threading
 

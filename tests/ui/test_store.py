@@ -1,7 +1,5 @@
 """Pages about a store as a whole: statistics and advice, archives, findings, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The conversation of a thread."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """Workflows, hooks and issue forms are valid, and run targets of the Makefile that exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import metadata

@@ -1,7 +1,5 @@
 """The Chinese pages follow the English ones, link among themselves, and are set in Chinese type."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

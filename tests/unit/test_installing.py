@@ -1,7 +1,5 @@
 """No text tells a reader to install threadkeep from a registry before it is published there."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

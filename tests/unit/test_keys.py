@@ -1,7 +1,5 @@
 """Key rings: where they come from, and that nothing shows their keys."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import secrets

@@ -1,7 +1,5 @@
 """A unit test lies where its module lies, and has the name of the module or of the folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Docstrings, comments, messages and docs use plain English."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tokenize

@@ -3,8 +3,6 @@
 After a wanted change: `.venv/bin/python tests/unit/test_public_api.py` writes the file again.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

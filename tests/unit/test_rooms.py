@@ -1,7 +1,5 @@
 """Pure modules import nothing that does I/O, reads a clock or makes threads."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator

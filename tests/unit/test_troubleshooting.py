@@ -1,7 +1,5 @@
 """docs/troubleshooting.md lists every error with its text."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Uses of graphs, as a table: name -> scenario (see `table`)."""
 
-from __future__ import annotations
-
 from . import chat, deltas, fanout, functional, nested, pauses, places, shapes, travel
 from .table import SCENARIOS, Scenario
 

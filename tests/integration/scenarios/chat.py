@@ -1,7 +1,5 @@
 """Conversations: `add_messages` in all its uses, and an agent with tools."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langchain_core.messages import (

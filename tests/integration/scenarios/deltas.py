@@ -1,7 +1,5 @@
 """DeltaChannel: state that LangGraph itself rebuilds from the writes of the ancestors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Many tasks in one step: `Send`, joins, commands, and what happens when tasks fail."""
 
-from __future__ import annotations
-
 import operator
 import threading
 from typing import Annotated, Any

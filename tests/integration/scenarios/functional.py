@@ -1,7 +1,5 @@
 """The functional API: entrypoints, tasks, their memory and their results."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kit.places import at

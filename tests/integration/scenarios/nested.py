@@ -1,7 +1,5 @@
 """Graphs in graphs: stateless, with a memory of their own, interrupted, in parallel."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Runs that stop and continue: static and dynamic interrupts, alone and several at once."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 

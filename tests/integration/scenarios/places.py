@@ -1,7 +1,5 @@
 """Places of data: thread ids, namespaces, metadata, and graphs that change."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """States of every shape: reducers, models, nesting, values that change their type."""
 
-from __future__ import annotations
-
 import operator
 from dataclasses import dataclass, field
 from typing import Annotated, Any

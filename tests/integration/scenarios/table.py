@@ -1,7 +1,5 @@
 """The table itself: the decorator that fills it and the record of one scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any

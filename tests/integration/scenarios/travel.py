@@ -1,7 +1,5 @@
 """Time travel: continuing from an older checkpoint, updates, copies and forks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kit.places import at

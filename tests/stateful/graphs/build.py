@@ -1,7 +1,5 @@
 """Turns a plan into a graph."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

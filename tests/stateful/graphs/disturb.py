@@ -1,7 +1,5 @@
 """Lets other threads run at points in the middle of our code."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -5,8 +5,6 @@ the form of the values that are being saved. A call begins and ends under the sa
 stored value must be among the recorded forms.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping

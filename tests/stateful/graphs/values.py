@@ -1,7 +1,5 @@
 """The state of the graphs, the values in it, and the ways to edit them in place."""
 
-from __future__ import annotations
-
 import operator
 import time
 from collections import OrderedDict, deque

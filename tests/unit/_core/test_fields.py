@@ -1,7 +1,5 @@
 """`validate="strict"` names the field that it refuses, and accepts all that LangGraph writes."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The cipher of LangGraph's `EncryptedSerializer`: LangGraph's own class reads it, and is read."""
 
-from __future__ import annotations
-
 import random
 import sys
 

@@ -1,7 +1,5 @@
 """Sealed files: complete and unchanged, or an error."""
 
-from __future__ import annotations
-
 import random
 from io import BytesIO
 

@@ -1,7 +1,5 @@
 """Sealed bytes open with the right key, at the place they were sealed for, and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakSet

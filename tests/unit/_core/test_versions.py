@@ -1,7 +1,5 @@
 """The next version continues the kind that a thread uses; versions of a kind have an order."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID

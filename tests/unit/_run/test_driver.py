@@ -1,7 +1,5 @@
 """Plans: each step runs in either way, and no part of an ended plan continues."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """A signal for a waiting thread."""
 
-from __future__ import annotations
-
 from threading import Thread
 
 from threadkeep._run.driver import Wake

@@ -1,7 +1,5 @@
 """Writers: changes that wait together are committed together, and each caller hears of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

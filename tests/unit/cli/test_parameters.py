@@ -1,7 +1,5 @@
 """Parsers of times, ages, sizes and metadata on the command line."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """Readable forms of values and trees of checkpoints."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from datetime import date

@@ -1,7 +1,5 @@
 """Times of messages, in each place and form that they come in."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 

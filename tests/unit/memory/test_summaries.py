@@ -1,7 +1,5 @@
 """Summaries: their limits and counts, and the summarizers that make them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """The window of a conversation: what leaves it, what stays, and the reducer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

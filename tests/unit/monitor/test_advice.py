@@ -1,7 +1,5 @@
 """Advice from statistics: the proposals, whose commands and lines of code are valid."""
 
-from __future__ import annotations
-
 import random
 import shlex
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Windows, growth, hysteresis and alerts of a monitor, on a clock of the tests."""
 
-from __future__ import annotations
-
 import threading
 from datetime import UTC, datetime
 from functools import partial

@@ -1,7 +1,5 @@
 """The dashboard and the alert rules name only existing metrics and labels."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

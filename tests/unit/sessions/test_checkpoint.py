@@ -1,7 +1,5 @@
 """Configuration and records of sessions, which need no store."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypedDict

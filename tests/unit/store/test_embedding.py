@@ -1,7 +1,5 @@
 """The embedding model that runs in the process."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from threadkeep.store import LocalEmbeddings

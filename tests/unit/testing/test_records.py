@@ -1,7 +1,5 @@
 """Failures of the backend contract say what the backend did and what it should do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Hidden documents: one change replaces them, and of two only the first that has read the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

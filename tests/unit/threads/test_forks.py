@@ -1,7 +1,5 @@
 """Any set of rows makes a tree, and reading them is cheap."""
 
-from __future__ import annotations
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kit.engine import Chain, Counted, checkpoint, config, counted_saver

@@ -1,7 +1,5 @@
 """Points of a plot of a thread's growth: at most 1,000, with its ends."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Pictures and files in blocks of messages."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages read from the forms in which graphs and sessions store them."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 

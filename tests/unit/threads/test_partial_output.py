@@ -1,7 +1,5 @@
 """Parts of a stream, stored and read back."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 

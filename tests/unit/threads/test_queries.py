@@ -1,7 +1,5 @@
 """Queries for threads."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

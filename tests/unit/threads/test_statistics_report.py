@@ -1,7 +1,5 @@
 """Reports on statistics: hours with their times, and every phrase in Chinese too."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Steps: the nodes that ran, how long, and tasks that wait or failed after it."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from itertools import pairwise
 

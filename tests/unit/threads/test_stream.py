@@ -1,7 +1,5 @@
 """The buffer of a stream, which decides when to save."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_core.messages import AIMessage
 

@@ -1,7 +1,5 @@
 """Looking at a thread while others prune, damage or delete it."""
 
-from __future__ import annotations
-
 import pytest
 from kit.engine import Chain, Counted, Steps
 

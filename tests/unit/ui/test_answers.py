@@ -1,7 +1,5 @@
 """Questions as forms, and answers that forms give."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests that the page refuses: without a session, from other pages, for other hosts."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -1,7 +1,5 @@
 """Messages as the page draws them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

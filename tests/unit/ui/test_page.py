@@ -1,7 +1,5 @@
 """Names and values of a store that try to become markup, on every page that links lead to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Values as trees: limits, paths, and values that are large, deep, circular or hostile."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

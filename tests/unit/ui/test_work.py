@@ -1,7 +1,5 @@
 """Long work: once at a time, kept for a minute, and its errors."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Exceptions come back with type, arguments, attributes, notes and built-in fields."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Objects that are stored already are encoded as references."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import codec_models as m

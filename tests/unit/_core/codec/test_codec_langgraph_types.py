@@ -1,7 +1,5 @@
 """All types of LangGraph's serializer come back exactly, or as LangGraph returns them."""
 
-from __future__ import annotations
-
 import ast
 import datetime as dt
 import inspect

@@ -1,7 +1,5 @@
 """Generated values come back exactly and encode to the same bytes again."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from contextlib import suppress
 from decimal import Decimal

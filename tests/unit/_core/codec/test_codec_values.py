@@ -3,8 +3,6 @@
 More values of each type that LangGraph has are in test_codec_langgraph_types.py.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import pathlib

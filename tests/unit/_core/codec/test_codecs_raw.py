@@ -1,7 +1,5 @@
 """Objects of classes that a process lacks can be shown, but never stored."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

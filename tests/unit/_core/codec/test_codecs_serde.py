@@ -1,7 +1,5 @@
 """A serializer of the program alone decides how values come back."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any

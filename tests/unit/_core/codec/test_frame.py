@@ -1,7 +1,5 @@
 """Frames come back as they were packed; other bytes raise a typed error."""
 
-from __future__ import annotations
-
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor

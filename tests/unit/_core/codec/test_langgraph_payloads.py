@@ -1,7 +1,5 @@
 """LangGraph's own payloads come back as LangGraph returns them, by our rules for loading."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 import json

@@ -1,7 +1,5 @@
 """Frames and messages that are read by the compiled module: the same results as in Python."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from typing import Any

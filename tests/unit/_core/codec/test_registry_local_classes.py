@@ -1,7 +1,5 @@
 """Instances of classes defined inside functions come back in the process that made them."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """Values that an older release of the program stored are read in the shapes of this one."""
 
-from __future__ import annotations
-
 import pytest
 from kit.generations import release, withdraw
 

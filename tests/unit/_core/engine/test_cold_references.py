@@ -1,7 +1,5 @@
 """Stubs in place of segments whose bytes are in the cold store."""
 
-from __future__ import annotations
-
 import hashlib
 
 import ormsgpack

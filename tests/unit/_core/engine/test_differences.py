@@ -1,7 +1,5 @@
 """Differences of two versions of a list or dict: always right, and small if possible."""
 
-from __future__ import annotations
-
 import copy
 import random
 

@@ -1,7 +1,5 @@
 """`same` is True only if both values encode to the same bytes."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 

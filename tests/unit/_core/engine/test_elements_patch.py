@@ -1,7 +1,5 @@
 """Byte patches: every version comes back, and damage is always reported."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """The cost of a call: round trips, encoded values, stored elements."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """The bytes added per step stay flat under any changes, and everything reads back exactly."""
 
-from __future__ import annotations
-
 import random
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Comparisons by identity give the same answers compiled and in Python."""
 
-from __future__ import annotations
-
 import shutil
 import sysconfig
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A thread that another process has continued: only the new part of it is read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The history of DeltaChannels over long, broken and circular paths."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

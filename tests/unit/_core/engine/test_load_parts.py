@@ -1,7 +1,5 @@
 """Reading some channels of a checkpoint: which segments are read, and what others remove."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tails of logs hold each position once, and small segments become large ones unnoticed."""
 
-from __future__ import annotations
-
 import random
 import threading
 

@@ -1,7 +1,5 @@
 """A save that reads nothing stores the same rows as the operation, byte by byte."""
 
-from __future__ import annotations
-
 import copy
 from operator import add
 from typing import Annotated, Any

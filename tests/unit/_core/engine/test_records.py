@@ -1,7 +1,5 @@
 """Records made by the compiled constructor: the same results, and the same errors."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect

@@ -1,7 +1,5 @@
 """References and spans: `cut`, `merged` and `covering`."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import ormsgpack

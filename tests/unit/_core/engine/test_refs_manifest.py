@@ -1,7 +1,5 @@
 """Manifests come back exactly from any keyframe, and damage is reported."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

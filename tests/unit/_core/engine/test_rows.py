@@ -1,7 +1,5 @@
 """Rows: metadata and times come back, which pending writes count, times of ids, checksums."""
 
-from __future__ import annotations
-
 import enum
 import json
 import math

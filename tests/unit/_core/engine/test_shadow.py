@@ -1,7 +1,5 @@
 """A shadow notices every single change in place, at any depth, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import sys

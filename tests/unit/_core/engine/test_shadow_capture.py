@@ -1,7 +1,5 @@
 """Copies of values are exact, share nothing, and are of one instant; compiled and in Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import sys

@@ -5,8 +5,6 @@ repeatedly. So at any instant there is at most one place in the row where on and
 whatever containers the switches are. Two such places never existed together.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque

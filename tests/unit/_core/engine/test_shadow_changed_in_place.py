@@ -1,7 +1,5 @@
 """A value that is changed in place and put again is stored changed."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from typing import Annotated

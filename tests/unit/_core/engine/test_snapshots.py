@@ -1,7 +1,5 @@
 """An id that a load returned is found by its identity for as long as the program holds it."""
 
-from __future__ import annotations
-
 import copy
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Entries of the registry as stores return them: damaged fields are named and get safe values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`stats` compared with the bytes of whole encoded values."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

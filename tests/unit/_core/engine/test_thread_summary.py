@@ -1,7 +1,5 @@
 """The meaning of channels and writes of a step, compared with LangGraph's."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph._internal import _constants

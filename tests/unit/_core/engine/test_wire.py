@@ -1,7 +1,5 @@
 """Differences of manifests and checks of names and versions: the same compiled and in Python."""
 
-from __future__ import annotations
-
 import sys
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """The memory of a process is bounded, and dropped when it may be outdated."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import tracemalloc

@@ -1,7 +1,5 @@
 """Costs of looking up a channel's versions."""
 
-from __future__ import annotations
-
 from kit.engine import Chain, counted_saver
 
 from threadkeep._core.engine.model import Batch

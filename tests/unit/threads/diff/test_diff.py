@@ -1,7 +1,5 @@
 """Differences as JSON data and as text."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A difference applied to the first value gives the second, and is minimal for usual changes."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Pairs rise on both sides and hold the same."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

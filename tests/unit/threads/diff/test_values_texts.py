@@ -1,7 +1,5 @@
 """Edits turn one text into the other, and are few."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Altered rows: every reader refuses them, and `check` finds them."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
 from dataclasses import is_dataclass, replace

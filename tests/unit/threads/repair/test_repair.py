@@ -1,7 +1,5 @@
 """Repair threads with altered rows: sound rows stay, broken ones are removed."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Removal of checkpoints and threads: rows removed, rows kept, space freed."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

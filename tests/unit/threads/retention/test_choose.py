@@ -1,7 +1,5 @@
 """Choice of checkpoints to keep: each limit, and the rules that always hold."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Collection: effects on segments and rows, and its costs."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

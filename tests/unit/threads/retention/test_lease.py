@@ -1,7 +1,5 @@
 """The lease of a job that recurs: who has it, for how long, and when the job is due again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Values as text to edit: only what JSON keeps exactly."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from datetime import UTC, datetime

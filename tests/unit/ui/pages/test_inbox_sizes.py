@@ -1,7 +1,5 @@
 """The inbox: a page of limited size, however many and long the questions are."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Events of changes: one watcher for all pages, few reads, and an end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Lanes of trees: the newest branch is left, and a fork's lanes meet at their parent."""
 
-from __future__ import annotations
-
 import pytest
 
 from threadkeep.ui.pages.steps import LANES, Lanes, draw

@@ -1,7 +1,5 @@
 """The conversation of a thread: the channel that holds it, found in few reads."""
 
-from __future__ import annotations
-
 import pytest
 from kit.asgi import Client
 from kit.places import THREAD

@@ -1,7 +1,5 @@
 """A state of very many channels, as a hostile file may hold: a page shows some of them."""
 
-from __future__ import annotations
-
 from collections.abc import Set as AbstractSet
 
 import pytest

@@ -1,7 +1,5 @@
 """A time axis: in proportion, except for long gaps."""
 
-from __future__ import annotations
-
 import pytest
 
 from threadkeep.ui.pages.timeline import Axis
