@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from threadkeep._core.engine.operation import Operation, Progress, no_progress
+from threadkeep._core.engine.operation import Operation, Progress
 from threadkeep._stores.process_forks import running_loop
 
 _UNITS = ("threads", "checkpoints", "bytes")
@@ -30,7 +30,7 @@ class Meter:
         threads: int = 0,
         counts: Mapping[str, int] = _UNKNOWN,
     ) -> None:
-        self._progress, self._verb, self._loop = progress or no_progress, verb, running_loop()
+        self._progress, self._verb, self._loop = progress, verb, running_loop()
         self._counts, self._known = counts, (threads, sum(counts.values()), 0)
         self._thread: str | None = None
         self._before = self._now = self._all = (0, 0, 0)  # in units; with this thread's
@@ -66,7 +66,7 @@ class Meter:
         before, self._now = self._now, now
         is_last = self._all[0] >= self._known[0]
         for n in (2, 1, 0):
-            if now[n] > before[n]:
+            if self._progress is not None and now[n] > before[n]:
                 total = self._known[n] or (self._all[n] if is_last and n else 0)
                 given = f"{_UNITS[n]} {self._verb}", now[n], total
                 if self._loop is None or self._loop is running_loop():
