@@ -12,7 +12,6 @@ from blockbuster import blockbuster
 from kit.backends import BACKENDS, open_backend, url_of
 from kit.damage import damaging
 from kit.places import at
-from kit.rows import checkpoint, metadata, place
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
@@ -81,16 +80,6 @@ async def test_savers_with_keys(name, tmp_path):
     keys: Any = {"keys": KeyRing.generate(), "key_store": f"sqlite:///{tmp_path / 'keys.db'}"}
     with watched():
         await call_keys(open_backend(name, tmp_path, thread_keys=True, **keys))
-
-
-async def test_a_strict_saver_reads_parents_that_it_does_not_know(name, tmp_path):
-    later = checkpoint({"value": 1})
-    with watched():
-        async with open_backend(name, tmp_path, validate="strict") as saver:
-            below = metadata(parents={"": later["id"]})
-            await saver.aput(place(ns="sub"), checkpoint(), below, {})
-            await saver.aput(place(), later, metadata(), {"value": 1})
-            assert (await saver.acheck()).notes == ()
 
 
 @KEYS

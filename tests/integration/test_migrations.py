@@ -496,7 +496,6 @@ def test_a_channel_s_migration_that_fails_is_named(opened):
     "options",
     [
         {"conflicts": "raise"},
-        {"validate": "strict"},
         {"working_set_bytes": 0},
     ],
     ids=lambda options: next(iter(options)),

@@ -260,7 +260,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "groups": {"group_commit": GroupCommit()},
     "searchable": {"searchable": ["user"]},
     "padding": {"padding": 4096},
-    "validated": {"validate": "strict"},
 }
 MODES: dict[str, tuple[bool, str]] = {
     "keys": (False, ""),

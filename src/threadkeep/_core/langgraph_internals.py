@@ -38,10 +38,6 @@ ERROR_SOURCE = "__error_source_node__"
 """A write that names the node of a task's error.
 (`langgraph._internal._constants.ERROR_SOURCE_NODE`)"""
 
-FORMATS = (1, 2, 3, 4)
-"""The values of `checkpoint["v"]` that LangGraph has written so far.
-(`langgraph.pregel._checkpoint.LATEST_VERSION`, `langgraph.checkpoint.base.LATEST_VERSION`)"""
-
 BRANCH = "branch:to:"
 """Prefix of the channels that start a node, which are empty again one step later.
 (`langgraph.graph.state`)"""

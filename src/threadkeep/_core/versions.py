@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from random import SystemRandom
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from threadkeep.errors import InvalidArgumentError, invalid
@@ -79,24 +78,6 @@ def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
             hint="Compare versions of one channel in one thread: they are of one kind.",
         )
     return 0 if x == y else -1 if x < y else 1
-
-
-def unordered(versions: Iterable[object]) -> InvalidArgumentError | None:
-    """Return the error for the first of these versions that has no order with the others."""
-    some: list[Any] = [*versions]
-    types = set(map(type, some))
-    if types <= {int}:  # (the quick way first)
-        return None
-    if types == {str}:  # (many channels share a version)
-        some = list(dict.fromkeys(some))
-    try:
-        kind = _order(some[0])[0]
-        for version in some:
-            if _order(version)[0] != kind:
-                compare_versions(some[0], version)  # (raises)
-    except InvalidArgumentError as error:
-        return error
-    return None
 
 
 def _order(version: object) -> tuple[str, float, str, str]:

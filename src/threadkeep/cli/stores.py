@@ -170,13 +170,11 @@ def open_existing(
     cold: str | None = None,
     *,
     read_only: bool | Literal["live"] = False,
-    strict: bool = False,
     migrations: Migrations | None = None,
 ) -> Saver:
     """Open an existing store; `read_only` leaves a file unchanged, see `SqliteBackend`."""
     options: dict[str, Any] = {
         "cold": cold or settings().cold,
-        "validate": "strict" if strict else "types",
         "migrations": migrations,
         **keys(),
     }
@@ -271,12 +269,11 @@ class Session(Output):
         """Return the URL of the store; see `url_of`."""
         return url_of(self.store, self.example)
 
-    def open(self, *, read_only: bool | Literal["live"] = False, strict: bool = False) -> Saver:
+    def open(self, *, read_only: bool | Literal["live"] = False) -> Saver:
         """Open the store; use it under `with`. See `open_existing`."""
         saver = open_existing(
             *(self.store_url(), self.cold),
             read_only=read_only,
-            strict=strict,
             migrations=self.migrations,
         )
         saver = self.of_tenant(saver)

@@ -52,17 +52,6 @@ class CommonOptions(SaverKeyOptions, total=False):
             'Use "fork" or "raise".',
         ),
     ]
-    validate: Annotated[
-        Literal["types", "strict"],
-        Option(
-            "types",
-            '"types": `put` checks the types of a checkpoint\'s fields. "strict": also the values'
-            " of `v`, `id`, `ts`, versions, `source`, `step` and `parents`, and `check` notes"
-            " stored ones that it would refuse.",
-            lambda value: value in ("types", "strict"),
-            'Use "types" or "strict".',
-        ),
-    ]
     compression: Annotated[
         Compression | None,
         _record(Compression, "Compression(level=3)", "When and how segments are compressed."),

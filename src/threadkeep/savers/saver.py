@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 
-from threadkeep._core import arguments, fields, validation, versions
+from threadkeep._core import arguments, validation, versions
 from threadkeep._core.codec import Compression, Migrations, check_migrations, codec_of, with_serde
 from threadkeep._core.codec.codecs import PlainCodec
 from threadkeep._core.engine import listing, load, put
@@ -164,7 +164,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             token=RANDOM.getrandbits,
             now=_now,
             forked=self._forked.note,
-            strict=given["validate"] == "strict",
             shapes=ChannelShapes.of(given["migrations"]),
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
@@ -355,15 +354,12 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
 
         Raises:
             InvalidConfigError: the config has no thread_id, or the checkpoint no id.
-            InvalidArgumentError: a name, a version or the time cannot be stored; with
-                `validate="strict"`, also if a field has an invalid value.
+            InvalidArgumentError: a name, a version or the time cannot be stored.
             UnserializableError: a value could not be read back exactly.
             ConflictError: with `conflicts="raise"`, if another run advanced the thread.
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        if self._engine.strict:
-            call = fields.strict(call)
         self._save(call)
         if self._rolling is not None:
             given = (config, checkpoint, metadata, new_versions)
@@ -381,8 +377,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
     ) -> RunnableConfig:
         """Async variant of `put`."""
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        if self._engine.strict:
-            call = fields.strict(call)
         await self._asave(call)
         if self._rolling is not None:
             given = (config, checkpoint, metadata, new_versions)
@@ -448,8 +442,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             ThreadkeepError: as `put`.
         """
         calls = arguments.puts(puts)
-        if self._engine.strict:
-            calls = [fields.strict(call) for call in calls]
         apart = self._engine.apart()  # unstored states stay out of the working set
         lanes: dict[str, list[Operation[None]]] = {}
         for call in calls:

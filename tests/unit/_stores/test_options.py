@@ -184,13 +184,11 @@ def test_a_cache_has_its_own_default(monkeypatch):
 
 def test_variables_of_savers(monkeypatch):
     monkeypatch.setenv("THREADKEEP_CONFLICTS", "raise")
-    monkeypatch.setenv("THREADKEEP_VALIDATE", "strict")
     monkeypatch.setenv("THREADKEEP_COMPRESSION", '{"level": 7}')
     monkeypatch.setenv("THREADKEEP_SCHEMA", "of another database")
     _, own = open_url("memory://", SaverOptions, {"gc_on_put": 3})
     assert own == {
         "conflicts": "raise",
-        "validate": "strict",
         "compression": threadkeep.Compression(level=7),
         "gc_on_put": 3,
     }

@@ -23,7 +23,6 @@ class Put(NamedTuple):
     new: frozenset[str] = frozenset()  # channels with a new value, whatever their version
     complete: bool = False  # missing channels are empty, whatever their version
     run: bool = False  # made by a run of a graph
-    above: Sequence[CheckpointRef] = ()  # checkpoints that must exist
     edits: bool = False  # changes its parent, which must exist
     record: str | None = None  # of layered memory, which must exist
     by: RunEntry | None = None  # the run of the graph

@@ -76,7 +76,6 @@ class Engine(NamedTuple):
     token: Callable[[int], int]  # a random number of so many bits
     now: Callable[[], int]  # microseconds since 1970
     forked: Callable[[str, str, str], None]  # (thread, old head, checkpoint), once per forking run
-    strict: bool = False  # `check` notes the fields that `validate="strict"` refuses
     shapes: ChannelShapes | None = None  # of a program that has changed channels
 
     def shapes_in(self, ns: str) -> ChannelShapes | None:

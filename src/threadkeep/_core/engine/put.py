@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine import lives, model, parents, refs, thread_summary
+from threadkeep._core.engine import lives, model, refs, thread_summary
 from threadkeep._core.engine.calls import Put, PutWrites, SaveCall
 from threadkeep._core.engine.context import (
     KEYFRAME_EVERY,
@@ -78,8 +78,6 @@ def build(engine: Engine, call: SaveCall) -> Built | None:
     if isinstance(call, PutWrites):
         with memory.encoding:
             return _writes_batch(engine, memory, call, proof)
-    if call.above and parents.unknown(memory, call.above):
-        return None
     if call.record and call.record != memory.record:
         return None
     parent = _known_parent(engine, memory, call)
@@ -163,9 +161,6 @@ def _attempt(engine: Engine, call: SaveCall, attempt: int) -> Operation[Built]:
             memory = _proven(engine, call, proof)
         with memory.encoding:
             return _writes_batch(engine, memory, call, proof)
-    if attempt == 0 and (unknown := parents.unknown(memory, call.above)):
-        call = call.with_copies()
-        yield from parents.expect(call.place, unknown)
     parent = _known_parent(engine, memory, call)
     if proof is None or not is_sure or (parent is None and call.parent is not None):
         call = call.with_copies()

@@ -39,19 +39,15 @@ from threadkeep.threads.transfer.bundles import is_in_use
 
 
 @command("threadkeep check threads.db", cold=True)
-def check(
-    session: Session,
-    *,
-    strict: bool = flag("--strict", "Also list fields that `validate=strict` refuses, as notes."),
-) -> int:
+def check(session: Session) -> int:
     """Verify every checksum and reference. Exit code 1: problems found."""
     url = session.store_url()
     before = _stamps(url)
     with session.progress() as progress:
-        report = _check(session, progress, strict=strict)
+        report = _check(session, progress)
         if not report.ok and _stamps(url) != before:
             # Another process wrote meanwhile, so the check may have read two states.
-            report = _check(session, progress, strict=strict)
+            report = _check(session, progress)
     document = {"store": public_name(url), "ok": report.ok, **asdict(report)}
     lines = [f"{finding.kind}: {finding}" for finding in report.findings]
     lines += [f"note: {note}" for note in report.notes]
@@ -66,10 +62,10 @@ def _checked(threads: int) -> str:
     return f"Checked {plural(threads, 'thread')}."
 
 
-def _check(session: Session, progress: Progress, *, strict: bool) -> CheckReport:
+def _check(session: Session, progress: Progress) -> CheckReport:
     """Check a store; a file too damaged to open is one finding."""
     try:
-        with session.open(read_only=True, strict=strict) as saver:
+        with session.open(read_only=True) as saver:
             return saver.check(progress)
     except CorruptionError as exc:
         return CheckReport(0, (Finding(exc.message),))

@@ -62,7 +62,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     WrongKeyError,
 )
-from threadkeep.threads.repair.notes import lost_records, refused_fields, registry_problem
+from threadkeep.threads.repair.notes import lost_records, registry_problem
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors that a store raises for rows that it cannot read."""
@@ -86,11 +86,10 @@ class Kind(StrEnum):
     AWAY = "away"  # a note: in a cold store that is not configured here
     REGISTRY = "registry"  # a note: the thread's entry does not match its rows
     LAYERS = "layers"  # a note: archived messages of layered memory are missing
-    FIELD = "field"  # a note: `validate="strict"` refuses a field of a checkpoint
     BESIDE = "beside"  # a note: LangGraph's tables in the same database have other threads
 
 
-NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS, Kind.FIELD, Kind.BESIDE})
+NOTES = frozenset({Kind.AWAY, Kind.REGISTRY, Kind.LAYERS, Kind.BESIDE})
 """Kinds of findings that are not damage."""
 
 
@@ -118,7 +117,7 @@ class CheckReport:
     Args:
         threads: number of threads checked.
         findings: all damage.
-        notes: findings that are not damage, of the kinds `away`, `registry`, `layers`, `field`
+        notes: findings that are not damage, of the kinds `away`, `registry`, `layers`
             and `beside`.
     """
 
@@ -184,11 +183,7 @@ def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], 
         except UNREADABLE as exc:
             now = [unreadable(thread, exc)]
         else:
-            examined = yield from examine(engine, snapshot)
-            if engine.strict:
-                for key, problem in refused_fields(examined.rows, examined.lineage):
-                    examined.add(Kind.FIELD, problem, key)
-            now = examined.findings
+            now = (yield from examine(engine, snapshot)).findings
         found = now if found is None else [finding for finding in found if finding in now]
         if not found:
             break

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from threadkeep._core import fields
 from threadkeep._core.engine import thread_summary
 from threadkeep._core.engine.cold_references import says_active
 from threadkeep._core.engine.lineage import CheckpointKey, Lineage
-from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS, OWN_NS, CheckpointRow, ThreadRows
-from threadkeep._core.engine.parents import missing
-from threadkeep._core.engine.refs import Manifest
-from threadkeep._core.engine.rows import unpack_time
+from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS, ThreadRows
 from threadkeep._core.engine.thread_entry import ThreadEntry
 
 
@@ -48,24 +44,3 @@ def lost_records(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[Checkpoin
             record = thread_summary.shown(row).get(LAYERS_KEY)
         if record and record not in there:
             yield (ns, id), f"archived messages are missing: record {record} does not exist"
-
-
-def refused_fields(rows: ThreadRows, lineage: Lineage) -> Iterator[tuple[CheckpointKey, str]]:
-    """Find fields that `put` refuses with `validate="strict"`."""
-    there = {(stored.row.ns, stored.row.id) for stored in rows.checkpoints}
-    for key, stored in lineage.stored.items():
-        if not key[0].startswith(OWN_NS):
-            found = _fields(stored.row, lineage.manifest(key)[0])
-            errors = list(fields.problems(found))
-            if not errors and not rows.unreadable:  # (an unreadable row may be a parent's)
-                above = fields.parents(stored.thread, found.metadata)
-                errors = [missing(one) for one in above if (one.ns, one.id) not in there]
-            for error in errors:
-                yield key, error.message
-
-
-def _fields(row: CheckpointRow, manifest: Manifest) -> fields.Fields:
-    entries = manifest.entries.items()
-    versions = {name: entry.version for name, entry in entries if entry.version is not None}
-    metadata = thread_summary.shown(row)
-    return fields.Fields(manifest.v, row.id, unpack_time(row.ts), versions, manifest.seen, metadata)
