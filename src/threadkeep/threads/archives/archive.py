@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from threadkeep._core.engine import registration, thread_summary
 from threadkeep._core.engine.cold_references import ArchiveRecord, archive_of, is_at, with_archive
@@ -74,26 +74,29 @@ def archive(
     Raises StateError if `is_due`, which gets the rows to archive, returns False.
     """
 
-    def attempt() -> Operation[ThreadEntry]:
-        seal = yield from seal_of(cold, thread)
-        announced = yield from announce(store, cold, engine, thread)
-        snapshot = yield from on(store, read_snapshot(thread))
-        entry, rows = snapshot.entry, snapshot.rows
+    def removal() -> Operation[DropThread]:
+        """Build the change that removes the rows, with the entry as it is."""
+        _, entry, rows, _ = snapshot = yield from read_snapshot(thread)
         if is_archived(entry):
             raise StateError("Another process has archived this thread.", thread=thread)
         if entry is None or not rows.checkpoints:
             raise ThreadNotFoundError(thread=thread)
         if not is_due(entry, rows):
             raise StateError("The thread is in use again.", thread=thread)
-        whole = yield from on(store, read_thread(thread))
+        entry = entry._replace(waits_at=thread_summary.waits_at(rows.checkpoints, rows.orphans))
+        change = DropThread(thread, rows.deleted_at, rows.generation, snapshot.fences, entry)
+        return change._replace(link=Link(Proof.of(rows)))
+
+    def attempt() -> Operation[ThreadEntry]:
+        seal = yield from seal_of(cold, thread)
+        announced = yield from announce(store, cold, engine, thread)
+        change = yield from on(store, removal())
+        entry = cast("ThreadEntry", change.entry)
+        whole = yield from on(store, read_thread(thread))  # (as it was, or the change is refused)
         data, new = yield from external(partial(pack, whole, announced, entry.state, seal))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
-        waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
-        archived = with_archive(entry, record)._replace(
-            state=ThreadStatus.ARCHIVED, waits_at=waits_at
-        )
-        change = DropThread(thread, rows.deleted_at, rows.generation, snapshot.fences, archived)
-        change = change._replace(link=Link(Proof.of(rows)))
+        archived = with_archive(entry, record)._replace(state=ThreadStatus.ARCHIVED)
+        change = change._replace(entry=archived)
         yield from exchange(store, cold, new.key, data, change)
         engine.working_set.forget(thread)
         found = yield from on(store, registration.read(thread))
