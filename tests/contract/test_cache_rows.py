@@ -165,6 +165,9 @@ def stored(cache):
     if hasattr(entries, "_connections"):
         with entries._connections.reading() as db:
             return db.execute("SELECT count(*) FROM tk_cache").fetchone()[0]
+    if hasattr(entries, "_server"):
+        rows = entries._server.call(lambda session: session.rows("SELECT id FROM tk_cache"))
+        return len(rows)
     if hasattr(entries.face, "_database"):
         with entries.face._database._source._pool.get().connection() as conn:
             name = entries.face._database.schema

@@ -11,6 +11,7 @@ from struct import pack
 import orjson
 import psycopg
 import pytest
+from kit import mysql as mysql_server
 from kit import postgres
 from kit import redis as redis_server
 from kit.postgres_server import SECONDS
@@ -36,6 +37,7 @@ from threadkeep._stores.items.records import (
     VersionRow,
 )
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.mysql.backend import MysqlBackend
 from threadkeep._stores.postgres import item_queries as postgres_queries
 from threadkeep._stores.postgres.backend import PostgresBackend, opened
 from threadkeep._stores.redis.backend import RedisBackend
@@ -153,7 +155,22 @@ def awaited_redis(options, _, face=plain):
         backend.close()
 
 
-BACKENDS = (memory, sqlite, blocking_postgres, awaited_postgres, blocking_redis, awaited_redis)
+@contextmanager
+def mysql(options, folder, face=plain):
+    backend = face(MysqlBackend(mysql_server.url_for(folder)))
+    yield backend.items(options)
+    backend.close()
+
+
+BACKENDS = (
+    memory,
+    sqlite,
+    mysql,
+    blocking_postgres,
+    awaited_postgres,
+    blocking_redis,
+    awaited_redis,
+)
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda one: one.__name__)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backends import SHARED
 from kit.forked import python
 from kit.selection import drawn
 
@@ -41,7 +42,7 @@ def kill_after(url: str, seconds: float) -> tuple[float, list[tuple[float, str]]
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+@pytest.mark.parametrize("store", SHARED)
 @pytest.mark.parametrize("seconds", drawn([1.0, 1.3, 1.9], 1))
 def test_text_is_there_until_an_interval_before(store: str, seconds: float, tmp_path: Path) -> None:
     url = url_of(store, 0, tmp_path)

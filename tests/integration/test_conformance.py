@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kit.backends import SAVERS, open_backend
+from kit.backends import BACKENDS, open_backend
 from kit.sync_face import FACES
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import validate
@@ -46,7 +46,7 @@ async def opened(backend: str, face: str, folder: Path) -> AsyncIterator[BaseChe
 
 
 @pytest.mark.parametrize("face", WITH_TENANTS)
-@pytest.mark.parametrize("backend", SAVERS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)
 async def test_case(case: Any, backend: str, face: str, tmp_path: Path) -> None:
     async with opened(backend, face, tmp_path) as saver:
@@ -55,7 +55,7 @@ async def test_case(case: Any, backend: str, face: str, tmp_path: Path) -> None:
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("face", WITH_TENANTS)
-@pytest.mark.parametrize("backend", SAVERS)
+@pytest.mark.parametrize("backend", BACKENDS)
 async def test_every_capability_is_detected_and_passes(
     backend: str, face: str, tmp_path: Path
 ) -> None:

@@ -381,7 +381,7 @@ def test_a_copy_onto_a_deleted_thread_lives(pair: Any) -> None:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("store", [*SHARED, "mysql"])
+@pytest.mark.parametrize("store", SHARED)
 def test_of_two_processes_the_second_is_refused(store: str, tmp_path: Path) -> None:
     with (
         open_backend(store, tmp_path, conflicts="raise") as slow,

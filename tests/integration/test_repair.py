@@ -388,6 +388,10 @@ def forget(name: str, folder: Path) -> None:
         harm.execute(f"UPDATE tk_threads SET {nothing} WHERE thread = ?", "a")
         harm.execute("UPDATE tk_threads SET size = 5 WHERE thread = ?", "b")
         return
+    if name == "mysql":
+        harm.head("a", state=None, created_at=None, updated_at=None, size=0)
+        harm.head("b", size=5)
+        return
     schema = harm._names["c"].partition(".")[0]
     nothing = "state = NULL, created_at = NULL, updated_at = NULL, size = 0"
     harm.execute(f"UPDATE {schema}.threads SET {nothing} WHERE thread_id = ?", "a")

@@ -12,11 +12,10 @@ from kit.postgres import url_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-BACKENDS = ("memory", "sqlite", "postgres", "redis")
-SAVERS = (*BACKENDS, "mysql")
+BACKENDS = ("memory", "sqlite", "postgres", "redis", "mysql")
 
 
-SHARED = ("sqlite", "postgres", "redis")
+SHARED = ("sqlite", "postgres", "redis", "mysql")
 """Those that savers of several processes have in common."""
 
 

@@ -11,10 +11,13 @@ from typing import Any
 import psycopg
 import redis
 
+from kit import mysql
 from kit import redis as redis_kit
 from kit.engine import rows_in_memory
 from kit.postgres import url_for
-from threadkeep._core.engine.model import ReadThread
+from threadkeep._core.engine.heads import Head
+from threadkeep._core.engine.model import CheckpointRow, ReadThread, WriteRow
+from threadkeep._stores.records import pack_record, unpack_record
 from threadkeep._stores.redis.rows import keys_of, pack_place, place
 from threadkeep._stores.sqlite.records import pack_id
 
@@ -33,7 +36,7 @@ def rows_of(saver: Any, thread: str) -> Any:
 def damaging(name: str, saver: Any, folder: Path) -> Any:
     if name == "memory":
         return InMemory(saver)
-    return {"sqlite": InSqlite, "postgres": InPostgres, "redis": InRedis}[name](folder)
+    return _KINDS[name](folder)
 
 
 class InMemory:
@@ -187,3 +190,65 @@ class InRedis:
         member = next(m for m in self._client.zrange(keys[4], 0, -1) if m.startswith(field))
         assert self._client.zrem(keys[4], member)
         assert self._client.hdel(keys[5], field)
+
+
+class InMysql:
+    """The record of a row is unpacked, changed and packed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._database = mysql.database_for(folder)
+        threads = f"{self._database}.tk_threads t ON"
+        self._rows = f"{self._database}.tk_{{}} r JOIN {threads} t.number = r.number"
+        self._segments = f"{self._database}.tk_segments r JOIN {threads} r.heap"
+        self._segments += " = COALESCE(t.heap, t.number)"
+
+    def manifest(self, thread: str, id: str) -> None:
+        def change(row: Any) -> Any:
+            return row._replace(manifest=flipped(row.manifest))
+
+        where = f"{_ROW} AND r.id = %s"
+        self._replace(self._rows.format("checkpoints"), where, CheckpointRow, change, thread, id)
+
+    def metadata(self, thread: str, id: str) -> None:
+        of, changed = self._rows.format("checkpoints"), "REPLACE(r.metadata, 'loop', 'lo0p')"
+        mysql.rows(f"UPDATE {of} SET r.metadata = {changed} {_ROW} AND r.id = %s", thread, id)
+
+    def write(self, thread: str, id: str) -> None:
+        def change(row: Any) -> Any:
+            return row._replace(body=flipped(row.body))
+
+        where = f"{_ROW} AND r.checkpoint = %s"
+        self._replace(self._rows.format("writes"), where, WriteRow, change, thread, id)
+
+    def segment(self, thread: str, log: int, start: int) -> None:
+        last = "CHAR(ORD(RIGHT(r.data, 1)) ^ 0x55)"
+        changed = f"r.data = CONCAT(LEFT(r.data, LENGTH(r.data) - 1), {last})"
+        mysql.rows(f"UPDATE {self._segments} SET {changed} {_SEGMENT}", thread, log, start)
+
+    def no_segment(self, thread: str, log: int, start: int) -> None:
+        mysql.rows(f"DELETE r FROM {self._segments} {_SEGMENT}", thread, log, start)
+
+    def head(self, thread: str, **columns: Any) -> None:
+        """Change columns of a thread's own row."""
+        changed = "".join([f", r.{name} = %s" for name in columns])
+        of, where = f"{self._database}.tk_threads r", "WHERE r.thread = %s"
+        values = (*columns.values(), thread)
+        ((record,),) = mysql.rows(f"SELECT r.record FROM {of} {where}", thread)
+        new = pack_record(unpack_record(Head, record)._replace(**columns))
+        mysql.rows(f"UPDATE {of} SET r.record = %s{changed} {where}", new, *values)
+
+    def _replace(self, of: str, where: str, kind: Any, change: Any, *place: str) -> None:
+        """Change the first of some rows."""
+        record = mysql.rows(f"SELECT r.record FROM {of} {where} LIMIT 1", *place)[0][0]
+        new = pack_record(change(unpack_record(kind, record)))
+        mysql.rows(f"UPDATE {of} SET r.record = %s {where} AND r.record = %s", new, *place, record)
+
+
+_ROW = "WHERE t.thread = %s AND r.ns = ''"
+_SEGMENT = "WHERE t.thread = %s AND r.log = %s AND r.start = %s"
+_KINDS: dict[str, Any] = {
+    "sqlite": InSqlite,
+    "postgres": InPostgres,
+    "redis": InRedis,
+    "mysql": InMysql,
+}

@@ -26,19 +26,25 @@ def url() -> str:
     return found
 
 
-@cache
-def _server() -> Any:
+def connected() -> Any:
+    """A connection with the server, without a database."""
     at = urlsplit(url())
     login = {"user": at.username or "root", "password": at.password or ""}
-    connection = pymysql.connect(host=at.hostname, port=at.port or 3306, autocommit=True, **login)
+    return pymysql.connect(host=at.hostname, port=at.port or 3306, **login)
+
+
+@cache
+def _server() -> Any:
+    connection = connected()
+    connection.autocommit(True)
     atexit.register(connection.close)
     return connection
 
 
-def rows(query: str) -> Any:
+def rows(query: str, *values: Any) -> Any:
     """The rows of a query that names its database."""
     with _server().cursor() as cursor:
-        cursor.execute(query)
+        cursor.execute(query, values)
         return cursor.fetchall()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import redis
 
+from kit import mysql
 from kit import redis as redis_kit
 from kit.postgres import TABLES, url, url_for
 
@@ -91,9 +92,27 @@ def _on_redis(folder: Path, _saver: Any) -> PutBack:
     return put_back
 
 
+def _on_mysql(folder: Path, _saver: Any) -> PutBack:
+    database = mysql.database_for(folder)
+    tables = mysql.rows(f"SHOW TABLES IN {database}")
+    kept = {table: mysql.rows(f"SELECT * FROM {database}.{table}") for (table,) in tables}
+
+    def put_back() -> None:
+        with closing(mysql.connected()) as server, server.cursor() as cursor:
+            for table, rows in kept.items():
+                cursor.execute(f"DELETE FROM {database}.{table}")
+                for row in rows:
+                    values = ", ".join(["%s"] * len(row))
+                    cursor.execute(f"INSERT INTO {database}.{table} VALUES ({values})", row)
+            server.commit()
+
+    return put_back
+
+
 _COPIES = {
     "memory": _in_memory,
     "sqlite": _on_sqlite,
     "postgres": _on_postgres,
     "redis": _on_redis,
+    "mysql": _on_mysql,
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kit import mysql
 from kit import redis as redis_kit
 from kit.engine import checkpoint, config, exactly, fresh, run_config, values_of
 from kit.postgres import empty_schema, url
@@ -16,6 +17,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from threadkeep import errors
 from threadkeep._core.engine import logs
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.mysql.backend import MysqlBackend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
@@ -37,7 +39,7 @@ def eager():
     logs.SEAL_COUNT = count
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis", "mysql"])
 def backend(request, tmp_path):
     if request.param == "memory":
         found: Any = MemoryBackend()
@@ -45,6 +47,8 @@ def backend(request, tmp_path):
         found = PostgresBackend(url(), schema=empty_schema(), max_size=4)
     elif request.param == "redis":
         found = RedisBackend(redis_kit.url(), prefix=redis_kit.empty_prefix())
+    elif request.param == "mysql":
+        found = MysqlBackend(mysql.url_for(tmp_path))
     else:
         found = SqliteBackend(tmp_path / "t.db", synchronous="normal")
     yield found

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.database import Database
 from threadkeep._stores.derived import derived
 from threadkeep._stores.mysql import MysqlOptions, moves, reads
@@ -17,12 +18,21 @@ from threadkeep._stores.mysql.server import (
     MysqlRows,
     MysqlServer,
     MysqlSession,
-    Sql,
 )
 from threadkeep._stores.options import described, from_url
 
 if TYPE_CHECKING:
     from threadkeep._core.engine.heads import Head, Move
+    from threadkeep._stores.items.records import SearchOptions
+
+
+_ITEM_USAGE = """
+SELECT COUNT(*), COALESCE(SUM(LENGTH(value)), 0) + (
+        SELECT COALESCE(SUM(LENGTH(patch)), 0) FROM tk_item_versions),
+    COALESCE(SUM(expires <= %s), 0), COUNT(pending), COALESCE(SUM(LENGTH(vectors)), 0),
+    (SELECT COUNT(value) FROM tk_cache), (SELECT COALESCE(SUM(size), 0) FROM tk_cache)
+FROM tk_items
+"""
 
 
 class MysqlBackend(MysqlServer, Database):
@@ -90,8 +100,22 @@ class MysqlBackend(MysqlServer, Database):
 
     def identity(self) -> str:
         """Different in each database of a server. See `Backend.identity`."""
-        name = Sql("SELECT MD5(CONCAT(identity, DATABASE())) FROM tk_store")
-        return str(self.call(lambda session: session.run([name])[0].rows[0][0]))
+        query = "SELECT MD5(CONCAT(identity, DATABASE())) FROM tk_store"
+        return str(self.call(lambda session: session.rows(query)[0][0]))
+
+    def items(self, options: SearchOptions) -> Any:
+        from threadkeep._stores.mysql.items import MysqlItems  # noqa: PLC0415 - only for a store
+
+        return MysqlItems(self, options)
+
+    def cache(self) -> Any:
+        from threadkeep._stores.mysql.cache import MysqlEntries  # noqa: PLC0415 - only for a cache
+
+        return MysqlEntries(self)
+
+    def item_usage(self, now: int) -> ItemUsage:
+        (counts,) = self.call(lambda session: session.rows(_ITEM_USAGE, now))
+        return ItemUsage._make([*map(int, counts), False])
 
     def migrate(self) -> None:
         """Make the tables. See `Backend.migrate`."""

@@ -115,7 +115,7 @@ def _scan(read: model.ScanCheckpoints) -> Lookup:
     if read.after:
         after = "(c.id < %s OR (c.id = %s AND (h.thread, c.ns) > (%s, %s)))"
         terms.append((after, (read.after[0], *read.after)))
-    where, values = _all(terms)
+    where, values = terms_of(terms)
     page = f"{_OF_THREAD} WHERE {where} ORDER BY c.id DESC, h.thread, c.ns LIMIT %s"
     return Lookup(_stored(page, (*values, read.limit)), _checkpoints)
 
@@ -150,16 +150,16 @@ def _family(read: rule_reads.ReadFamily) -> Lookup:
 
 
 def _ends(read: rule_reads.ReadEnds) -> Lookup:
-    values = (read.head.heap or read.head.number, *(read.logs or (0,)))
+    values = (read.head.heap or read.head.number, *read.logs)
     sql = f"""SELECT log, MAX(stop) FROM tk_segments WHERE heap = %s
-        AND log IN ({marks(values[1:])}) GROUP BY log"""
+        AND log IN ({marks(read.logs)}) GROUP BY log"""
     return _one(sql, values, dict)
 
 
 def _newer(read: rule_reads.ReadNewer) -> Lookup:
     later: list[Term] = [] if read.id is None else [("id > %s", (read.id,))]
     own = (read.head.number, read.ns)
-    where, values = _all([("number = %s AND ns = %s", own), *later])
+    where, values = terms_of([("number = %s AND ns = %s", own), *later])
     sql = f"""SELECT id FROM tk_checkpoints WHERE {where} AND flags & {model.NESTED} = 0
         ORDER BY id LIMIT %s"""
     return _one(sql, (*values, read.limit), _names)
@@ -245,7 +245,7 @@ def _sizes(read: model.ReadSizes) -> Lookup:
 
 def _page(sql: str, terms: list[Term], read: Any, reply: Callable[[MysqlRows], Any]) -> Lookup:
     later: list[Term] = [] if read.after is None else [("h.thread > %s", (read.after,))]
-    where, values = _all([*later, *_begins(read.prefix), *terms])
+    where, values = terms_of([*later, *_begins(read.prefix), *terms])
     return _one(f"{sql} WHERE {where} ORDER BY h.thread LIMIT %s", (*values, read.limit), reply)
 
 
@@ -261,7 +261,7 @@ def _search(read: thread_entry.SearchThreads) -> Lookup:
     if read.after is not None:
         sign = "<" if read.descending else ">"
         terms.append((f"(h.{read.order}, h.thread) {sign} (%s, %s)", read.after))
-    where, values = _all(terms)
+    where, values = terms_of(terms)
     sql = f"WHERE {where} ORDER BY h.{read.order}{direction}, h.thread{direction} LIMIT %s"
     return _entries(sql, (*values, read.limit), list)
 
@@ -281,7 +281,7 @@ def _entries(sql: str, values: tuple[Any, ...], reply: Callable[[list[Any]], Any
 
 
 def _count(read: thread_entry.CountThreads) -> Lookup:
-    where, values = _all([*_conditions(read.query)])
+    where, values = terms_of([*_conditions(read.query)])
     return _one(f"SELECT COUNT(*) FROM tk_threads h WHERE {where}", values, lambda rows: rows[0][0])
 
 
@@ -311,7 +311,7 @@ def _begins(prefix: str) -> Iterator[Term]:
             yield f"h.thread {sign} %s", (limit,)
 
 
-def _all(terms: Sequence[Term]) -> tuple[str, tuple[Any, ...]]:
+def terms_of(terms: Sequence[Term]) -> tuple[str, tuple[Any, ...]]:
     """Return terms as one condition, and their values."""
     where = " AND ".join([f"({term})" for term, _ in terms]) or "TRUE"
     return where, tuple([value for _, values in terms for value in values])

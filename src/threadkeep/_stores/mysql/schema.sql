@@ -49,7 +49,43 @@ CREATE TABLE IF NOT EXISTS tk_segments (
     data LONGBLOB NOT NULL,
     PRIMARY KEY (heap, log, stop)
 ) ENGINE = InnoDB;
+CREATE TABLE IF NOT EXISTS tk_items (
+    path VARBINARY(1024) NOT NULL,   -- the labels of the namespace, each followed by a period
+    name VARBINARY(1024) NOT NULL,
+    version BIGINT NOT NULL,
+    created BIGINT NOT NULL,
+    updated BIGINT NOT NULL,
+    ttl BIGINT,
+    expires BIGINT,
+    pending LONGBLOB,                -- the fields to embed later
+    dims BIGINT,                     -- of the vectors
+    vectors LONGBLOB,
+    words LONGBLOB,
+    is_json BOOLEAN NOT NULL,
+    value LONGBLOB NOT NULL,
+    PRIMARY KEY (path, name), KEY by_expiry (expires)
+) ENGINE = InnoDB;
+CREATE TABLE IF NOT EXISTS tk_item_versions (
+    path VARBINARY(1024) NOT NULL,
+    name VARBINARY(1024) NOT NULL,
+    version BIGINT NOT NULL,
+    updated BIGINT NOT NULL,
+    replaced BIGINT NOT NULL,
+    deleted BOOLEAN NOT NULL,
+    patch LONGBLOB NOT NULL,
+    PRIMARY KEY (path, name, version)
+) ENGINE = InnoDB;
+CREATE TABLE IF NOT EXISTS tk_cache (
+    id VARBINARY(32) NOT NULL PRIMARY KEY,
+    used BIGINT NOT NULL,
+    expires BIGINT,
+    size BIGINT NOT NULL,
+    owner VARBINARY(64),             -- of a lease, which has no value
+    value LONGBLOB,
+    KEY by_use (used, size), KEY by_expiry (expires)
+) ENGINE = InnoDB;
 CREATE TABLE IF NOT EXISTS tk_store (
     version INT NOT NULL PRIMARY KEY,
-    identity VARBINARY(32) NOT NULL  -- random
+    identity VARBINARY(32) NOT NULL, -- random
+    counter BIGINT NOT NULL          -- of the versions of items
 ) ENGINE = InnoDB

@@ -64,9 +64,9 @@ def _literal(value: Any) -> bytes:
 
 
 def marks(values: Sequence[Any]) -> str:
-    """Return the marks of some values; of records, each in parentheses."""
-    one = f"({marks(values[0])})" if isinstance(values[0], tuple) else "%s"
-    return ", ".join([one] * len(values))
+    """Return the marks of some values; of records, each in parentheses; NULL without any."""
+    one = f"({marks(values[0])})" if values and isinstance(values[0], tuple) else "%s"
+    return ", ".join([one] * len(values)) or "NULL"
 
 
 BEGIN, COMMIT = Sql("START TRANSACTION"), Sql("COMMIT")
@@ -174,6 +174,10 @@ class MysqlSession(Connection):  # type: ignore[misc] # (untyped)
             if not cursor.nextset():
                 return found
 
+    def rows(self, sql: str, *values: Any) -> MysqlRows:
+        """Return the rows of a query."""
+        return self.run([Sql(sql, values)])[0].rows
+
 
 class _Pool:
     """The idle connections of a process."""
@@ -261,13 +265,13 @@ class MysqlServer(Retrying[Source]):
         self._pools.close()
 
 
-_FIRST = "INSERT IGNORE INTO tk_store (version, identity) VALUES (%s, %s)"
+_FIRST = "INSERT IGNORE INTO tk_store VALUES (%s, %s, 0)"
 
 
 def _check(session: MysqlSession) -> None:
     """Check the version of the tables; make them if there are none."""
     try:
-        ((((version,),), *_),) = session.run([Sql("SELECT MAX(version) FROM tk_store")])
+        ((version,),) = session.rows("SELECT MAX(version) FROM tk_store")
     except err.Error as error:
         if _code(error) != _NO_TABLE:
             raise
