@@ -17,6 +17,7 @@ from kit import cli as cli_kit
 from kit.cli import SECONDS, answering, threadkeep
 from kit.engine import Chain, everything
 from kit.forked import python
+from kit.graphs import linear
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
@@ -151,9 +152,8 @@ def test_a_subgraphs_checkpoint_by_its_namespace(told):
 
 def test_channels_that_only_the_graph_can_read_are_named(store, told):
     runs = pytest.importorskip("kit.runs", exc_type=ImportError)  # older LangGraphs have none
-    builder = StateGraph(runs.Delta).add_node("n", lambda _: {"log": ["b"]}).add_edge(START, "n")
     with SqliteSaver(store) as saver:
-        graph = builder.compile(checkpointer=saver)
+        graph = linear(saver, runs.Delta, n=lambda _: {"log": ["b"]})
         graph.invoke({"log": ["a"]}, {"configurable": {"thread_id": "deltas"}})
     (line,) = [line for line in told("show", "deltas") if "DeltaChannel" in line]
     assert ": log. " in line

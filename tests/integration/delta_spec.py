@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Annotated, Any
 
+from kit.graphs import linear
 from kit.places import at
 from kit.rows import aput, place
 from langgraph.channels import DeltaChannel
@@ -310,12 +311,7 @@ async def test_pruned_thread_that_waits_for_the_user_can_be_resumed(saver: Any) 
     def wait(state: Any) -> Any:
         return {"log": [interrupt(len(state["log"]))]}
 
-    builder = StateGraph(schema(100))
-    builder.add_node("a", lambda _: {"log": ["a"]})
-    builder.add_node("wait", wait)
-    builder.add_edge(START, "a")
-    builder.add_edge("a", "wait")
-    made = builder.compile(checkpointer=saver)
+    made = linear(saver, schema(100), a=lambda _: {"log": ["a"]}, wait=wait)
     await made.ainvoke({"log": ["in"]}, at())
     await saver.aprune(["thread"])
     assert (await made.aget_state(at())).interrupts[0].value == 2
@@ -325,10 +321,7 @@ async def test_pruned_thread_that_waits_for_the_user_can_be_resumed(saver: Any) 
 
 async def test_pruning_keeps_the_deltas_of_a_subgraph(saver: Any) -> None:
     inner = graph(True)
-    builder = StateGraph(schema(100))
-    builder.add_node("inner", inner)
-    builder.add_edge(START, "inner")
-    made = builder.compile(checkpointer=saver)
+    made = linear(saver, schema(100), inner=inner)
     for turn in range(3):
         await made.ainvoke({"log": [f"turn {turn}"]}, at())
         await saver.aprune(["thread"])

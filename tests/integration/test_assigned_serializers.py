@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.graphs import linear
 from kit.places import at
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import MessagesState
 
 from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.cache import InMemoryCache
@@ -113,11 +114,8 @@ def test_objects_are_not_lent_over_serializers() -> None:
     def look(state: MessagesState) -> Any:
         met.append(state["messages"][0])
 
-    builder = StateGraph(MessagesState)
-    builder.add_node("look", look)
-    builder.add_edge(START, "look")
     saver = MemorySaver()
-    graph = builder.compile(checkpointer=saver)
+    graph = linear(saver, MessagesState, look=look)
     for turn in range(4):
         if turn == 3:
             saver.serde = JsonPlusSerializer()

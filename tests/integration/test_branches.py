@@ -6,6 +6,7 @@ import operator
 from typing import Annotated, Any
 
 import pytest
+from kit.graphs import linear
 from kit.places import THREAD, at
 from kit.rows import aput, place
 from langgraph.graph import START, StateGraph
@@ -25,9 +26,7 @@ def graph(saver: Any, *, asks: bool = False) -> Any:
     def answer(state: Any) -> Any:
         return {"log": [interrupt("which?") if asks else "none"]}
 
-    builder = StateGraph(State).add_node("a", lambda s: {"log": [f"a{len(s['log'])}"]})
-    builder.add_node("b", answer).add_edge(START, "a").add_edge("a", "b")
-    return builder.compile(checkpointer=saver)
+    return linear(saver, State, a=lambda s: {"log": [f"a{len(s['log'])}"]}, b=answer)
 
 
 def id_of(config: Any) -> str:
@@ -113,8 +112,7 @@ async def test_a_parent_that_is_not_there_is_said_to_be_absent(look: Any) -> Non
 
 
 async def test_subgraphs_have_trees_of_their_own(look: Any) -> None:
-    outer = StateGraph(State).add_node("inner", graph(True, asks=True)).add_edge(START, "inner")
-    await outer.compile(checkpointer=look.saver).ainvoke({"log": ["turn"]}, at())
+    await linear(look.saver, State, inner=graph(True, asks=True)).ainvoke({"log": ["turn"]}, at())
     namespaces = {c.config["configurable"]["checkpoint_ns"] for c in look.saver.list(at())}
     assert len(namespaces) == 2
     trees = await look("branches_by_ns", THREAD)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from kit.graphs import linear
 from kit.places import at
-from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
@@ -61,12 +61,7 @@ def graph(saver: Any) -> Any:
     def asks(state: State) -> State:
         return {"text": interrupt("go on?")}
 
-    builder = StateGraph(State)
-    builder.add_node("one", one)
-    builder.add_node("asks", asks)
-    builder.add_edge(START, "one")
-    builder.add_edge("one", "asks")
-    return builder.compile(checkpointer=saver)
+    return linear(saver, State, one=one, asks=asks)
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import pytest
 from kit.engine import counted_saver
+from kit.graphs import linear
 from kit.places import THREAD, at
 from kit.rows import aput, checkpoint, metadata, place
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
@@ -40,13 +40,9 @@ def graph(saver: Any, *, asks: bool = False) -> Any:
         count = len(state["messages"])
         return {"messages": [AIMessage(said, id=f"ai{count}")], "facts": {f"n{count}": [count]}}
 
-    builder = StateGraph(State)
-    builder.add_node("answer", answer)
-    builder.add_node("sum_up", lambda s: {"note": f"{len(s['messages'])} messages"})
-    builder.add_edge(START, "answer")
-    builder.add_edge("answer", "sum_up")
-    builder.add_edge("sum_up", END)
-    return builder.compile(checkpointer=saver)
+    return linear(
+        saver, State, answer=answer, sum_up=lambda s: {"note": f"{len(s['messages'])} messages"}
+    )
 
 
 async def say(made: Any, number: int, config: Any = None) -> str:
@@ -115,10 +111,7 @@ async def test_the_first_checkpoint_has_nothing_yet(look: Any) -> None:
 
 
 async def test_subgraphs(look: Any) -> None:
-    outer = StateGraph(State)
-    outer.add_node("inner", graph(True))
-    outer.add_edge(START, "inner")
-    await outer.compile(checkpointer=look.saver).ainvoke({"messages": ["hello"]}, at())
+    await linear(look.saver, State, inner=graph(True)).ainvoke({"messages": ["hello"]}, at())
     places = [c.config["configurable"] for c in look.saver.list(at())]
     inner = [p for p in places if p["checkpoint_ns"]]
     ns = inner[0]["checkpoint_ns"]

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import pytest
 from kit.backends import SHARED, open_backend
+from kit.graphs import linear
 from kit.places import THREAD, at
 from kit.rows import place, put
 from kit.runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
@@ -272,10 +273,7 @@ def test_a_run_may_wait_for_the_user_and_be_resumed_by_anyone(pair: Any) -> None
     one, two = pair(conflicts="raise")
 
     def compiled(saver: Any) -> Any:
-        builder = StateGraph(Plain)
-        builder.add_node("ask", lambda _: {"log": [interrupt("?")]})
-        builder.add_edge(START, "ask")
-        return builder.compile(checkpointer=saver)
+        return linear(saver, Plain, ask=lambda _: {"log": [interrupt("?")]})
 
     compiled(one).invoke({"log": ["in"]}, at())
     assert compiled(two).invoke(Command(resume="yes"), at())["log"] == ["in", "yes"]
@@ -322,12 +320,7 @@ def test_a_node_may_update_its_own_thread(pair: Any) -> None:
         graphs[0].update_state(at(), {"log": ["by the node"]}, as_node="after")
         return {"log": [f"{len(state['log'])} seen"]}
 
-    builder = StateGraph(Plain)
-    builder.add_node("meddle", meddle)
-    builder.add_node("after", lambda _: {"log": ["after"]})
-    builder.add_edge(START, "meddle")
-    builder.add_edge("meddle", "after")
-    graphs.append(builder.compile(checkpointer=one))
+    graphs.append(linear(one, Plain, meddle=meddle, after=lambda _: {"log": ["after"]}))
     assert invoke(graphs[0], "in") == ["in", "1 seen", "after"]
 
 
@@ -338,11 +331,8 @@ def test_subgraphs_with_a_memory_may_run_in_parallel(pair: Any) -> None:
         mine: Annotated[list[Any], operator.add]
         log: Any
 
-    inner = StateGraph(Inner)
-    inner.add_node("tell", lambda s: {"log": [f"ran {s['mine'][-1]}"]})
-    inner.add_edge(START, "tell")
     builder = StateGraph(Plain)
-    builder.add_node("inner", inner.compile(checkpointer=True))
+    builder.add_node("inner", linear(True, Inner, tell=lambda s: {"log": [f"ran {s['mine'][-1]}"]}))
     builder.add_conditional_edges(START, lambda _: [Send("inner", {"mine": [n]}) for n in range(3)])
     graph = builder.compile(checkpointer=one)
     for turn in range(2):

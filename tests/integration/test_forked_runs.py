@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kit.backends import open_backend
+from kit.graphs import linear
 from kit.places import at
 from kit.rows import checkpoint, metadata, place, put
 from kit.runs import Gate, HeldBack, Plain, Run, story, told
@@ -172,12 +173,7 @@ def test_a_node_may_update_its_own_thread(ours: Any, warnings: Any) -> None:
         graphs[0].update_state(at(), {"log": ["by the node"]}, as_node="after")
         return {"log": ["seen"]}
 
-    builder = StateGraph(Plain)
-    builder.add_node("meddle", meddle)
-    builder.add_node("after", lambda _: {"log": ["after"]})
-    builder.add_edge(START, "meddle")
-    builder.add_edge("meddle", "after")
-    graphs.append(builder.compile(checkpointer=ours))
+    graphs.append(linear(ours, Plain, meddle=meddle, after=lambda _: {"log": ["after"]}))
     for _ in range(2):
         invoke(graphs[0], "in")
     assert (ours.forked_runs, warnings()) == (0, [])

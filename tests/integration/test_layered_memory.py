@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import pytest
 from kit.conversations import Chat, State, call, originals, result, talk, texts
+from kit.graphs import linear
 from kit.places import at
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.graph.message import add_messages as langgraph_add_messages
 from langgraph.types import Command, interrupt
@@ -415,9 +416,7 @@ def test_a_run_that_is_interrupted_in_a_turn(plain: Any) -> None:
     def second(state: Asked) -> Any:
         return {"messages": [result("c1", interrupt("which?")), AIMessage("done", id="done")]}
 
-    builder = StateGraph(Asked).add_node(first).add_node(second)
-    builder.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
-    graph = builder.compile(checkpointer=plain)
+    graph = linear(plain, Asked, first=first, second=second)
     plain.save(at("t"), talk(9))
     graph.invoke({"messages": [HumanMessage("q", id="q")]}, at("t"))
     assert plain.full_messages("t")[-1].id == "call"
@@ -453,10 +452,9 @@ def test_nodes_that_write_no_messages(plain: Any) -> None:
 
 
 def test_a_node_that_returns_the_whole_view(plain: Any) -> None:
-    builder = StateGraph(State)
-    builder.add_node("model", lambda state: {"messages": [*state["messages"], ("ai", "answer")]})
-    builder.add_edge(START, "model")
-    graph = builder.compile(checkpointer=plain)
+    graph = linear(
+        plain, State, model=lambda state: {"messages": [*state["messages"], ("ai", "answer")]}
+    )
     for number in range(12):
         graph.invoke({"messages": [HumanMessage(f"q{number}", id=f"q{number}")]}, at("t"))
     found = [one.content for one in plain.full_messages("t")]
@@ -476,10 +474,9 @@ def test_a_channel_without_a_reducer(plain: Any) -> None:
     class Held(TypedDict):
         messages: list[Any]
 
-    builder = StateGraph(Held)
-    builder.add_node("model", lambda state: {"messages": [*state["messages"], talk(1, 50)[0]]})
-    builder.add_edge(START, "model")
-    graph = builder.compile(checkpointer=plain)
+    graph = linear(
+        plain, Held, model=lambda state: {"messages": [*state["messages"], talk(1, 50)[0]]}
+    )
     graph.invoke({"messages": talk(8)}, at("t"))
     assert plain.full_messages("t") == [*talk(8), *talk(1, 50)]
     graph.invoke({"messages": talk(2, 90)}, at("t"))  # in place of all that was there
@@ -492,10 +489,7 @@ def test_a_channel_that_holds_something_else(plain: Any, value: Any) -> None:
         messages: Any
         other: Any
 
-    builder = StateGraph(Other)
-    builder.add_node("model", lambda state: {"other": state["messages"]})
-    builder.add_edge(START, "model")
-    graph = builder.compile(checkpointer=plain)
+    graph = linear(plain, Other, model=lambda state: {"other": state["messages"]})
     graph.invoke({"messages": value}, at("t"))
     assert graph.get_state(at("t")).values == {"messages": value, "other": value}
     assert next(graph.get_state_history(at("t"))).values["other"] == value
@@ -507,10 +501,12 @@ def test_subgraphs_keep_their_own_messages(plain: Any, is_kept: bool | None) -> 
         messages: Annotated[list[Any], langgraph_add_messages]
         own: int
 
-    inner = StateGraph(Inner)
-    inner.add_node("reply", lambda state: {"messages": [("ai", f"{len(state['messages'])}")]})
-    inner.add_edge(START, "reply")
-    outer = StateGraph(State).add_node("inner", inner.compile(checkpointer=is_kept))
+    outer = StateGraph(State).add_node(
+        "inner",
+        linear(
+            is_kept, Inner, reply=lambda state: {"messages": [("ai", f"{len(state['messages'])}")]}
+        ),
+    )
     graph = outer.add_edge(START, "inner").compile(checkpointer=plain)
     for number in range(9):
         graph.invoke({"messages": [HumanMessage(f"q{number}", id=f"q{number}")]}, at("t"))

@@ -5,10 +5,10 @@ from typing import Any
 import langgraph.runtime
 import pytest
 from kit.engine import config, everything
+from kit.graphs import linear
 from kit.places import at
 from kit.runs import Gate, Run
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from threadkeep._core import arguments
@@ -30,13 +30,12 @@ def two_steps(saver: Any, gate: Gate, *, keeps: bool | None = None) -> Any:
             gate.pass_through()
         return {}
 
-    inner = StateGraph(State)
-    inner.add_node("tell", lambda state: {"said": f"told {state['said']}"})
-    inner.add_edge(START, "tell")
-    builder = StateGraph(State)
-    builder.add_node("waits", waits).add_node("inner", inner.compile(checkpointer=keeps))
-    builder.add_edge(START, "waits").add_edge("waits", "inner")
-    return builder.compile(checkpointer=saver)
+    return linear(
+        saver,
+        State,
+        waits=waits,
+        inner=linear(keeps, State, tell=lambda state: {"said": f"told {state['said']}"}),
+    )
 
 
 def empty(above: str | None = None) -> tuple[Any, ...]:

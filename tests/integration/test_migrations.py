@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from kit.engine import Chain
 from kit.generations import release, withdraw
+from kit.graphs import linear
 from kit.stores import DIMS, embed
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from threadkeep import (
@@ -91,12 +91,7 @@ def orders_graph(saver, order):
     def ask(state):
         return {"answer": interrupt({"order": state["last"]})}
 
-    graph = StateGraph(State)
-    graph.add_node("add", add)
-    graph.add_node("ask", ask)
-    graph.add_edge(START, "add")
-    graph.add_edge("add", "ask")
-    return graph.compile(checkpointer=saver)
+    return linear(saver, State, add=add, ask=ask)
 
 
 def run_old(monkeypatch, saver):
@@ -310,12 +305,7 @@ def before_graph(saver):
     def ask(state):
         return {"msgs": [interrupt("more?")]}
 
-    graph = StateGraph(Before)
-    graph.add_node("think", think)
-    graph.add_node("ask", ask)
-    graph.add_edge(START, "think")
-    graph.add_edge("think", "ask")
-    return graph.compile(checkpointer=saver)
+    return linear(saver, Before, think=think, ask=ask)
 
 
 def after_graph(saver):
@@ -326,12 +316,7 @@ def after_graph(saver):
     def ask(state):
         return {"messages": [interrupt("more?")]}
 
-    graph = StateGraph(After)
-    graph.add_node("reason", reason)
-    graph.add_node("ask", ask)
-    graph.add_edge(START, "reason")
-    graph.add_edge("reason", "ask")
-    return graph.compile(checkpointer=saver)
+    return linear(saver, After, reason=reason, ask=ask)
 
 
 def renames() -> Migrations:

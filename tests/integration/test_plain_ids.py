@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from kit.backends import BACKENDS, open_backend
+from kit.graphs import linear
 from kit.places import at
 from kit.runs import Gate, Plain, Run, story
 from langchain_core.runnables import RunnableConfig
-from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep._core.engine.snapshots import LOADS
@@ -54,17 +54,12 @@ def compiled(saver: Any, seen: list[Any] | None = None) -> Any:
         seen.append(dict(config["configurable"]) | {"metadata": dict(config["metadata"])})
         return {"log": [config["configurable"].get("checkpoint_map")]}
 
-    inner = StateGraph(Plain)
-    inner.add_node("look", look)
-    inner.add_node("ask", lambda _: {"log": [interrupt("?")]})
-    inner.add_edge(START, "look")
-    inner.add_edge("look", "ask")
-    builder = StateGraph(Plain)
-    builder.add_node("look", look)
-    builder.add_node("inner", inner.compile())
-    builder.add_edge(START, "look")
-    builder.add_edge("look", "inner")
-    return builder.compile(checkpointer=saver)
+    return linear(
+        saver,
+        Plain,
+        look=look,
+        inner=linear(None, Plain, look=look, ask=lambda _: {"log": [interrupt("?")]}),
+    )
 
 
 def test_everything_that_a_graph_hands_out_has_plain_texts(saver: Any) -> None:
@@ -127,10 +122,7 @@ def test_a_run_that_is_under_way_lends_to_nobody_and_one_that_ended_does(ours: A
         marks.append(state["log"][0])
         return {}
 
-    builder = StateGraph(Plain)
-    builder.add_node("note", note)
-    builder.add_edge(START, "note")
-    graph = builder.compile(checkpointer=ours)
+    graph = linear(ours, Plain, note=note)
     graph.invoke({"log": [["mark"]]}, at())
     for _ in range(2):
         graph.invoke({"log": []}, at())

@@ -12,6 +12,7 @@ import pytest
 from kit.backends import BACKENDS, SHARED, open_backend
 from kit.damage import damaging, rows_of
 from kit.engine import everything
+from kit.graphs import linear
 from kit.places import at
 from kit.runs import Delta, Plain, story, told
 from langgraph.graph import END, START, StateGraph
@@ -38,13 +39,7 @@ def graph(saver: Any) -> Any:
         number = len(state["log"])
         return {"log": [f"{number} {LONG}"], "text": f"{number} {'y' * 3000}"}
 
-    builder = StateGraph(State)
-    builder.add_node("one", step)
-    builder.add_node("two", step)
-    builder.add_edge(START, "one")
-    builder.add_edge("one", "two")
-    builder.add_edge("two", END)
-    return builder.compile(checkpointer=saver)
+    return linear(saver, State, one=step, two=step)
 
 
 class Place(NamedTuple):

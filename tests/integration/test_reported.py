@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from kit.backends import BACKENDS, open_backend
+from kit.graphs import linear
 from kit.places import at
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
@@ -84,9 +84,7 @@ async def test_a_cancelled_run_that_saves_late_does_not_replace_newer_state(save
     class State(TypedDict):
         text: str
 
-    graph = StateGraph(State).add_node("keep", lambda state: state)
-    graph.add_edge(START, "keep").add_edge("keep", END)
-    run = graph.compile(checkpointer=saver)
+    run = linear(saver, State, keep=lambda state: state)
     saver.aput = late
     first = asyncio.create_task(run.ainvoke({"text": "cancelled"}, at(), durability="exit"))
     await at_gate.wait()

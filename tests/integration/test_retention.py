@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from kit.engine import bytes_held
+from kit.graphs import linear
 from kit.places import at
 from kit.rows import checkpoint, metadata
 from kit.runs import Delta, Gate, Run, extend, story, told
@@ -40,8 +41,7 @@ def _ask(state: State) -> dict[str, Any]:
 
 def _talk(saver: Any, *, inner: Any = None) -> Any:
     """A graph of one step that answers, or interrupts if asked to."""
-    builder = StateGraph(State).add_node("answer", inner or _ask).add_edge(START, "answer")
-    return builder.compile(checkpointer=saver)
+    return linear(saver, State, answer=inner or _ask)
 
 
 def _chat(saver: Any, thread: str = "thread", turns: int = 4, **options: Any) -> Any:

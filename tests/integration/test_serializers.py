@@ -8,13 +8,14 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from kit.backends import BACKENDS, open_backend
+from kit.graphs import linear
 from kit.places import at
 from kit.rows import place, put, value_at
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.graph import END, START, StateGraph, add_messages
+from langgraph.graph import add_messages
 
 from threadkeep import MemorySaver
 
@@ -70,11 +71,7 @@ def answer(state: State) -> dict[str, Any]:
 
 
 def graph_on(saver: Any) -> Any:
-    builder = StateGraph(State)
-    builder.add_node("answer", answer)
-    builder.add_edge(START, "answer")
-    builder.add_edge("answer", END)
-    return builder.compile(checkpointer=saver)
+    return linear(saver, State, answer=answer)
 
 
 def talk(graph: Any, turns: int) -> list[Any]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.graphs import linear
 from kit.places import at
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from threadkeep import MemorySaver
@@ -65,12 +65,8 @@ def test_each_place_has_an_object_of_its_own(made: int, place: str, kind: str) -
         (part["content"] if isinstance(part, dict) else part.content).append("changed")
         return {**state, "doubled": []}
 
-    builder = StateGraph(State)
-    builder.add_node("node", node)
-    builder.add_edge(START, "node")
-
     def play(saver: Any) -> list[str]:
-        graph = builder.compile(checkpointer=saver)
+        graph = linear(saver, State, node=node)
         told = [repr(graph.invoke({"turn": n}, at(), durability="sync")) for n in range(made + 3)]
         return [*told, repr(graph.get_state(at()).values)]
 

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain
+from kit.graphs import linear
 from kit.places import at
 from kit.postgres import url as server
 from kit.postgres import url_for
@@ -324,10 +325,8 @@ async def test_savers_of_other_makers(monkeypatch: pytest.MonkeyPatch, listed: i
     """Counted from `list`: the same threads, checkpoints and writes as ours has."""
     monkeypatch.setattr(statistics, "LISTED", listed)
     ours, theirs = MemorySaver(), InMemorySaver()
-    graph = StateGraph(MessagesState).add_node("answer", lambda _: {"messages": ["b" * 200]})
-    graph.add_edge(START, "answer")
     for saver in (ours, theirs):
-        chat = graph.compile(checkpointer=saver)
+        chat = linear(saver, MessagesState, answer=lambda _: {"messages": ["b" * 200]})
         for thread in ("x", "y", "y"):
             chat.invoke({"messages": ["a" * 200]}, {"configurable": {"thread_id": thread}})
     found, own = monitor.stats(theirs), await monitor.astats(ours)

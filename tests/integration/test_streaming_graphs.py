@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import pytest
+from kit.graphs import linear
 from kit.places import at
 from kit.runs import WAIT
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -190,9 +191,8 @@ async def test_a_caller_that_leaves_ends_the_run() -> None:
         finally:
             ended = True
 
-    made = StateGraph(State).add_node("talk", talk).add_edge(START, "talk")
     with MemorySaver() as saver:
-        graph = made.compile(checkpointer=saver)
+        graph = linear(saver, State, talk=talk)
         stream = astream_saved(graph, QUESTION, at(), stream_mode="messages")
         async for chunk, _ in stream:
             if chunk.content == "two":
@@ -211,9 +211,8 @@ def test_a_node_that_fails_leaves_what_it_has_streamed() -> None:
         talking.invoke(state["messages"])
         raise ZeroDivisionError
 
-    made = StateGraph(State).add_node("fail", fail).add_edge(START, "fail")
     with MemorySaver() as saver:
-        graph = made.compile(checkpointer=saver)
+        graph = linear(saver, State, fail=fail)
         with pytest.raises(ZeroDivisionError):
             list(stream_saved(graph, QUESTION, at()))
         assert [(one.status, one.text) for one in saver.partial("thread")] == [
@@ -228,9 +227,8 @@ def test_a_node_that_asks_leaves_what_it_has_streamed() -> None:
         found = talking.invoke(state["messages"])
         return {"messages": [found], "notes": [interrupt("go on?")]}
 
-    made = StateGraph(State).add_node("ask", ask).add_edge(START, "ask")
     with MemorySaver() as saver:
-        graph = made.compile(checkpointer=saver)
+        graph = linear(saver, State, ask=ask)
         list(stream_saved(graph, QUESTION, at()))
         assert [(one.status, one.text) for one in saver.partial("thread")] == [
             ("pending", "one two")
@@ -246,10 +244,8 @@ def test_values_of_steps_that_have_ended_are_left_out(durability: Any) -> None:
     def fail(state: State) -> None:
         raise ZeroDivisionError
 
-    made = StateGraph(State).add_node("first", lambda state: {"notes": ["first"]})
-    made.add_node("fail", fail).add_edge(START, "first").add_edge("first", "fail")
     with MemorySaver() as saver:
-        graph = made.compile(checkpointer=saver)
+        graph = linear(saver, State, first=lambda state: {"notes": ["first"]}, fail=fail)
         with pytest.raises(ZeroDivisionError):
             list(stream_saved(graph, QUESTION, at(), durability=durability))
         found = [one.values for one in saver.partial("thread")]

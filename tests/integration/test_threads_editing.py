@@ -4,6 +4,7 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.graphs import linear
 from kit.places import at
 from langchain_core.messages import HumanMessage
 from langgraph.channels import DeltaChannel, EphemeralValue, LastValue
@@ -232,9 +233,7 @@ def test_layered_memory_keeps_its_archived_messages(tmp_path: Any) -> None:
     with SqliteSaver(tmp_path / "t.db") as saver:
         layers = Layers(full_window=4, summary_window=8, batch=1)
         memory: Any = LayeredCheckpointSaver(saver, layers)
-        builder = StateGraph(Noted)
-        builder.add_node("work", lambda _: {"note": "one"}).add_edge(START, "work")
-        graph: Any = builder.compile(checkpointer=memory)
+        graph: Any = linear(memory, Noted, work=lambda _: {"note": "one"})
         for number in range(20):
             graph.invoke({"messages": [HumanMessage(f"m{number}", id=f"m{number}")]}, at("t"))
         full = memory.full_messages("t")

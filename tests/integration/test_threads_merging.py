@@ -4,6 +4,7 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from kit.graphs import linear
 from kit.places import at
 from kit.runs import extend
 from langchain_core.messages import AIMessage, HumanMessage
@@ -37,8 +38,7 @@ def _work(state: State) -> dict[str, Any]:
 
 
 def _graph(saver: Any) -> Any:
-    builder = StateGraph(State).add_node("work", _work).add_edge(START, "work")
-    return builder.compile(checkpointer=saver)
+    return linear(saver, State, work=_work)
 
 
 def _say(graph: Any, thread: str, *texts: str) -> None:
@@ -144,9 +144,7 @@ def test_a_function_decides(saver: Any, graph: Any) -> None:
 
 
 def test_what_was_to_run_next_still_is(saver: Any) -> None:
-    builder = StateGraph(State).add_node("work", _work).add_edge(START, "work")
-    builder.add_node("ask", lambda _: {"note": interrupt("which?")}).add_edge("work", "ask")
-    graph = builder.compile(checkpointer=saver)
+    graph = linear(saver, State, work=_work, ask=lambda _: {"note": interrupt("which?")})
     _say(graph, "one", "hello")
     saver.threads.fork("one", new_thread_id="fork")
     graph.update_state(at("fork"), {"other": "theirs"}, as_node="work")

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 from kit.backends import open_backend
+from kit.graphs import linear
 from kit.places import THREAD, at
 from kit.rows import checkpoint, metadata, place, put, value_at
 from kit.runs import Gate, HeldBack, Plain, Run, story, told
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.types import ERROR
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import MessagesState
 
 from threadkeep.errors import ClosedError, UnserializableError
 
@@ -36,10 +37,7 @@ def chat(saver: Any, gate: Gate | None = None) -> Any:
         count = len(state["messages"])
         return {"messages": [AIMessage(content=f"answer {count}", id=f"ai-{count}")]}
 
-    builder = StateGraph(MessagesState)
-    builder.add_node("reply", reply)
-    builder.add_edge(START, "reply")
-    return builder.compile(checkpointer=saver)
+    return linear(saver, MessagesState, reply=reply)
 
 
 def say(graph: Any, number: int) -> Any:
@@ -192,10 +190,7 @@ def test_a_nodes_own_error_is_not_masked(saver: Any, durability: str) -> None:
     def bad(_: Any) -> Any:
         raise UnstorableError
 
-    builder = StateGraph(Plain)
-    builder.add_node("bad", bad)
-    builder.add_edge(START, "bad")
-    graph = builder.compile(checkpointer=saver)
+    graph = linear(saver, Plain, bad=bad)
     with pytest.raises(UnstorableError):
         graph.invoke({"log": ["in"]}, at(), durability=durability)
     (task,) = graph.get_state(at()).tasks

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.graphs import linear
 from kit.places import at
 from kit.rows import place, put, value_at
 from kit.runs import Plain
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import MessagesState
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from threadkeep import register
@@ -148,10 +149,7 @@ def test_a_value_changed_in_place_and_returned_again_is_noticed(saver: Any) -> N
             message.additional_kwargs["seen"] = message.additional_kwargs.get("seen", 0) + 1
         return {"messages": state["messages"]}
 
-    builder = StateGraph(MessagesState)
-    builder.add_node("stamp", stamp)
-    builder.add_edge(START, "stamp")
-    graph = builder.compile(checkpointer=saver)
+    graph = linear(saver, MessagesState, stamp=stamp)
     for turn in range(4):
         message = HumanMessage(content=f"turn {turn}", id=f"human-{turn}")
         graph.invoke({"messages": [message]}, at(), durability="sync")
@@ -167,12 +165,8 @@ def test_a_change_in_place_that_is_not_returned_is_not_kept(saver: Any) -> None:
             item["meddled"] = True
         return {}
 
-    builder = StateGraph(Plain)
-    builder.add_node("meddle", meddle)
-    builder.add_edge(START, "meddle")
-
     def play(checkpointer: Any) -> Any:
-        graph = builder.compile(checkpointer=checkpointer)
+        graph = linear(checkpointer, Plain, meddle=meddle)
         graph.update_state(at(), {"log": [{"n": 0}]}, as_node="meddle")
         for turn in (1, 2):
             graph.invoke({"log": []}, at(), durability="sync")

@@ -4,9 +4,9 @@ import operator
 from typing import Annotated, Any
 
 import pytest
+from kit.graphs import linear
 from kit.places import THREAD, at
 from kit.rows import aput, place
-from langgraph.graph import END, START, StateGraph
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
@@ -21,13 +21,12 @@ class State(TypedDict, total=False):
 
 
 def graph(saver: Any) -> Any:
-    builder = StateGraph(State)
-    builder.add_node("a", lambda s: {"log": [f"a{len(s['log'])}"]})
-    builder.add_node("b", lambda s: {"note": f"{len(s['log'])} lines"})
-    builder.add_edge(START, "a")
-    builder.add_edge("a", "b")
-    builder.add_edge("b", END)
-    return builder.compile(checkpointer=saver)
+    return linear(
+        saver,
+        State,
+        a=lambda s: {"log": [f"a{len(s['log'])}"]},
+        b=lambda s: {"note": f"{len(s['log'])} lines"},
+    )
 
 
 def ids(found: Any) -> list[str]:
@@ -144,10 +143,7 @@ async def test_hidden_ancestors_tell_what_is_first(look: Any) -> None:
 
 async def test_subgraphs_have_namespaces_of_their_own(look: Any) -> None:
     inner = graph(True)
-    outer = StateGraph(State)
-    outer.add_node("inner", inner)
-    outer.add_edge(START, "inner")
-    await outer.compile(checkpointer=look.saver).ainvoke({"log": ["turn"]}, at())
+    await linear(look.saver, State, inner=inner).ainvoke({"log": ["turn"]}, at())
     namespaces = {c.config["configurable"]["checkpoint_ns"] for c in look.saver.list(at())}
     (ns,) = namespaces - {""}
     found = await look("versions", THREAD, "note", checkpoint_ns=ns)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import structlog
 from kit.engine import checkpoint, config
+from kit.graphs import linear
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import MessagesState
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -63,10 +64,7 @@ def count(registry: CollectorRegistry, operation: str, **labels: str) -> float:
 
 
 def graph_on(saver: BaseCheckpointSaver[Any]) -> Any:
-    builder = StateGraph(MessagesState)
-    builder.add_node("bot", lambda state: {"messages": [("ai", f"{SECRET} " * 40)]})
-    builder.add_edge(START, "bot")
-    return builder.compile(checkpointer=saver)
+    return linear(saver, MessagesState, bot=lambda state: {"messages": [("ai", f"{SECRET} " * 40)]})
 
 
 TURN = {"messages": [("user", SECRET)]}

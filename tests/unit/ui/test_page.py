@@ -8,13 +8,13 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 from kit.asgi import HERE, Client
+from kit.graphs import linear
 from kit.pages import page_over
 from kit.places import at
 from kit.runs import Delta
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver as OfficialSaver
-from langgraph.graph import START, StateGraph
 from langgraph.types import Interrupt
 
 from threadkeep import MemorySaver, SqliteSaver, Store
@@ -163,9 +163,8 @@ def test_a_page_reads_the_entry_of_its_thread_once(path, monkeypatch):
 
 
 def test_a_conversation_of_writes_is_named():
-    builder = StateGraph(Delta).add_node("n", lambda _: {"log": ["b"]}).add_edge(START, "n")
     with MemorySaver() as saver:
-        builder.compile(checkpointer=saver).invoke({"log": ["a"]}, at("one"))
+        linear(saver, Delta, n=lambda _: {"log": ["b"]}).invoke({"log": ["a"]}, at("one"))
         sessions = Sessions()
         client = Client(local_app(page_over(saver), sessions, 8230))
         client.cookies = dict(client("POST", "/enter", content=sessions.new_token()).cookies)

@@ -20,9 +20,9 @@ from kit.engine import (
     run_config,
     values_of,
 )
+from kit.graphs import linear
 from kit.values import Plain
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -467,10 +467,7 @@ def chat_graph(saver, turns):
         number = len(state["messages"])
         return {"messages": [AIMessage(f"answer {number} {LONG}", id=f"a{number}")]}
 
-    builder = StateGraph(Chat)
-    builder.add_node("answer", answer)
-    builder.add_edge(START, "answer")
-    graph = builder.compile(checkpointer=saver)
+    graph = linear(saver, Chat, answer=answer)
     at = {"configurable": {"thread_id": "t"}}
     for i in range(turns):
         graph.invoke(

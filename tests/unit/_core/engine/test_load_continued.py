@@ -4,18 +4,16 @@ from typing import Any
 
 import pytest
 from kit.engine import Counted, exactly
+from kit.graphs import linear
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import MessagesState
 
 from threadkeep._core.engine.model import ReadSegments
 from threadkeep.savers.saver import Saver
 
 
 def graph_of(saver: Saver) -> Any:
-    graph = StateGraph(MessagesState)
-    graph.add_node("model", lambda state: {"messages": [AIMessage("so " * 30)]})
-    graph.add_edge(START, "model")
-    return graph.compile(checkpointer=saver)
+    return linear(saver, MessagesState, model=lambda state: {"messages": [AIMessage("so " * 30)]})
 
 
 def say(graph: Any, number: int) -> list[Any]:
