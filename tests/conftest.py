@@ -1,7 +1,5 @@
 """Settings of the whole run."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 

@@ -220,10 +220,7 @@ SWAPPED = (  # the backup first, then the store
         ("backup redis://127.0.0.1:1/0 new.tkb", "cannot be reached"),
         ("backup --pg-bin absent postgresql://127.0.0.1:1/x new.dump", "There is no folder absent"),
         ("backup postgresql://127.0.0.1:1/x new.dump", "pg_dump"),
-        (
-            "backup postgresql://127.0.0.1/x?nonsense=1 new.dump",
-            "no option 'nonsense'",
-        ),
+        ("backup postgresql://127.0.0.1/x?nonsense=1 new.dump", "no option 'nonsense'"),
         ("restore new.db absent.db", "There is no file"),
         ("restore new.db text.txt", "no backup"),
         ("restore threads.db threads.db", "the backup itself"),

@@ -1,7 +1,5 @@
 """`python -m threadkeep check`: exit codes and findings; it changes nothing."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 

@@ -64,10 +64,7 @@ def test_what_goes_is_told_before_and_after(run: Any) -> None:
     code, done = run("gc", "--keep-last", "1", "--json")
     assert done == {**dry, "dry_run": False}
     assert left() == {"alpha": 1, "beta": 1, "gamma": 2}
-    assert run("gc", "--keep-last", "1") == (
-        0,
-        ["Checked 3 threads. Nothing to remove."],
-    )
+    assert run("gc", "--keep-last", "1") == (0, ["Checked 3 threads. Nothing to remove."])
 
 
 def test_each_thread_is_a_line(run: Any) -> None:

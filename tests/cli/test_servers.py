@@ -1,7 +1,5 @@
 """Reading commands on servers: the same output as on a file, and no tables are created."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """scripts/services as a process: the environment of its command, and cleanup at its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`threadkeep ui`: a process that serves the page until a signal."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

@@ -6,8 +6,6 @@ imported by then, so that a child starts at once) and reports on stdout: `pid N`
 the child is gone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import operator

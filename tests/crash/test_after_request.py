@@ -4,8 +4,6 @@ Before the backend carried the request out and after; then nothing is broken, no
 that was acknowledged is lost, and doing the same again leads where it would have led.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

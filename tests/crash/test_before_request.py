@@ -5,8 +5,6 @@ The run ends as it would have ended alone; nothing that was acknowledged is lost
 the operation promises to remove; and the store is sound.
 """
 
-from __future__ import annotations
-
 import operator
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A process killed at any moment loses nothing that it was told is stored."""
 
-from __future__ import annotations
-
 import os
 import random
 import select

@@ -4,8 +4,6 @@ A Redis that keeps snapshots is killed and started again; a standby of PostgreSQ
 last commits is promoted.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager

@@ -208,11 +208,7 @@ def _corpus() -> Iterator[tuple[str, Files]]:
     refs = [(0, "a", Inline(b"\1")), (-1, "__error__", Run(2, ((1, 0, 3), (1, 4, 5))))]
     yield (
         "writes",
-        {
-            "some": pack_writes(refs),
-            "one": pack_writes(refs[:1]),
-            "shape": pack_writes(refs, 3),
-        },
+        {"some": pack_writes(refs), "one": pack_writes(refs[:1]), "shape": pack_writes(refs, 3)},
     )  # type: ignore[arg-type]
     yield (
         "metadata",
@@ -235,10 +231,7 @@ def _corpus() -> Iterator[tuple[str, Files]]:
     yield "bundle", _bundles(whole)
     yield (
         "thread",
-        {
-            "rows": bundle_format._packed(ROWS[0], {}),
-            "thread": bundle_format._packed(whole, {}),
-        },
+        {"rows": bundle_format._packed(ROWS[0], {}), "thread": bundle_format._packed(whole, {})},
     )
     yield "stub", {"place": ormsgpack.packb(["a/b", 1, 2, b"d" * 32])}
     yield "entry", _entries()

@@ -127,9 +127,7 @@ KINDS = {
 }
 if Command is not None:
     KINDS["asks_again"] = Kind(
-        _graph((START, "ask"), ask=_ask("first?", "second?")),
-        [_FIRST, Command(resume="one")],
-        _YES,
+        _graph((START, "ask"), ask=_ask("first?", "second?")), [_FIRST, Command(resume="one")], _YES
     )
     KINDS["asks_twice"] = Kind(
         _graph((START, "one"), (START, "two"), one=_ask("1?"), two=_ask("2?")), [_FIRST], _answers

@@ -353,10 +353,7 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
 @pytest.mark.parametrize(
     "options",
-    [
-        {"group_commit": GroupCommit()},
-        {"working_set_bytes": 1},
-    ],
+    [{"group_commit": GroupCommit()}, {"working_set_bytes": 1}],
     ids=["grouped", "forgetful"],
 )
 def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 LangGraph's InMemorySaver behaves the same with the same writes.
 """
 
-from __future__ import annotations
-
 import operator
 import threading
 from collections.abc import Callable, Iterator

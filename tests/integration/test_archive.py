@@ -239,7 +239,7 @@ def test_a_run_under_way_goes_on(saver: Any) -> None:
     del saver.put, saver.put_writes
     assert seen == ["archived"]
     assert saver.get_tuple(T).checkpoint["channel_values"]["said"] == [
-        *("one", "re one", "1", "two", "re two", "2"),
+        *("one", "re one", "1", "two", "re two", "2")
     ]
     assert saver.check().ok
 

@@ -1,7 +1,5 @@
 """`saver.threads.branches`: the tree of a thread, on every backend by both APIs."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 
@@ -70,11 +68,7 @@ async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
         await made.ainvoke({"log": ["turn"]}, at())
     tree = await look("branches", THREAD)
     told = [(one.next, one.has_sends, one.written) for one in tree.checkpoints.values()]
-    assert told == [
-        (("__start__",), False, ()),
-        (("a",), False, ("log",)),
-        ((), True, ("log",)),
-    ]
+    assert told == [(("__start__",), False, ()), (("a",), False, ("log",)), ((), True, ("log",))]
     assert [state.next async for state in made.aget_state_history(at())] == [
         ("b",),
         ("a",),

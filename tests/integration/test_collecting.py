@@ -1,7 +1,5 @@
 """Background collection: at intervals and on put, without delaying saves."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -160,10 +158,7 @@ def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path:
         assert saver.check().ok
 
 
-FRONTS = {
-    "group": {"group_commit": GroupCommit()},
-    "raise": {"conflicts": "raise"},
-}
+FRONTS = {"group": {"group_commit": GroupCommit()}, "raise": {"conflicts": "raise"}}
 
 
 @pytest.mark.parametrize("front", FRONTS)

@@ -1,7 +1,5 @@
 """`saver.threads.diff`: what changed between two checkpoints, on every backend by both APIs."""
 
-from __future__ import annotations
-
 import json
 import operator
 from typing import Annotated, Any
@@ -71,10 +69,7 @@ async def test_what_a_turn_changed(look: Any) -> None:
     diff = await look("diff", THREAD, first, second)
     question, answer = (await made.aget_state(at())).values["messages"][2:]
     assert told(diff) == {
-        "messages": [
-            ("added", (2,), (2,), None, question),
-            ("added", (2,), (3,), None, answer),
-        ],
+        "messages": [("added", (2,), (2,), None, question), ("added", (2,), (3,), None, answer)],
         "facts": [("added", ("n3",), ("n3",), None, [3])],
         "note": [("changed", (), (), "2 messages", "4 messages")],
     }

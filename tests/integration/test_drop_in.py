@@ -1,7 +1,5 @@
 """Programs that change one import line, and how savers are opened, used and closed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

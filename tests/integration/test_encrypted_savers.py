@@ -1,7 +1,5 @@
 """Savers with keys: searches, refusals, and the keys of the command line."""
 
-from __future__ import annotations
-
 import os
 import time
 from functools import partial
@@ -21,11 +19,7 @@ from threadkeep._core.tenants import STORE
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.store_keys import KNOWN_FOR, StoreKeys
 from threadkeep._stores.sync_bridge import finish
-from threadkeep.errors import (
-    InvalidArgumentError,
-    TamperedDataError,
-    WrongKeyError,
-)
+from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyError
 from threadkeep.threads.archives import offload
 
 RING = KeyRing([b"k" * 32])

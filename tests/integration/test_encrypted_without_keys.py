@@ -1,7 +1,5 @@
 """A program without keys changes nothing in an encrypted store, and copies nothing out of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +11,7 @@ from kit.cli import threadkeep
 from kit.places import at
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep import (
-    GroupCommit,
-    KeyRing,
-    MemorySaver,
-    NodeCache,
-    Saver,
-    Store,
-    open_all,
-)
+from threadkeep import GroupCommit, KeyRing, MemorySaver, NodeCache, Saver, Store, open_all
 from threadkeep._core import tenants
 from threadkeep._core.engine.model import FindThreads
 from threadkeep._core.engine.operation import no_progress
@@ -73,10 +63,7 @@ def changes(saver: Any, config: Any) -> dict[str, Callable[[], Any]]:
     }
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "grouped": {"group_commit": GroupCommit()},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"default": {}, "grouped": {"group_commit": GroupCommit()}}
 _NO_GROUPS = ("redis", "grouped")
 
 

@@ -1,7 +1,5 @@
 """A rotation of plain values leaves no plain text: in rows, indexes, caches and removed rows."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -24,15 +22,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph, add_messages
 from typing_extensions import TypedDict
 
-from threadkeep import (
-    Compression,
-    KeyRing,
-    NodeCache,
-    Retention,
-    Saver,
-    Store,
-    open_saver,
-)
+from threadkeep import Compression, KeyRing, NodeCache, Retention, Saver, Store, open_saver
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 
 RING = KeyRing([b"k" * 32])

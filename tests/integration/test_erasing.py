@@ -1,10 +1,10 @@
 """Erasure on every store: data removed, data that other threads keep, and the report."""
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.engine import Chain, Passing, everything, fresh
@@ -28,10 +28,6 @@ from threadkeep.savers.saver import Saver
 from threadkeep.threads.erasure import EraseReport
 
 from .test_retention import _chat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 MARKER = "marker-0c7be2519d"
 PLAIN = Compression(level=0)

@@ -4,8 +4,6 @@ Meanwhile another process may have gone on with the thread, also by more commits
 row names. Nothing is stored or deleted twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path

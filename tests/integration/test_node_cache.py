@@ -203,10 +203,7 @@ def test_of_two_processes_one_computes_a_key(name, tmp_path):
     url = url_of(name, tmp_path)
     command = [*python(), "-c", PROGRAM, url]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with (
-        subprocess.Popen(command, **pipes) as one,
-        subprocess.Popen(command, **pipes) as other,
-    ):
+    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as other:
         for process in (one, other):
             assert process.stdout.readline() == "is ready\n"
         one.stdin.write("begin\n")

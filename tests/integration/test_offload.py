@@ -375,10 +375,7 @@ def test_a_backup_is_no_bundle_for_elsewhere(ours: Any, tmp_path: Path) -> None:
     say(ours, "one", "two")
     ours.threads.offload("t", over=OVER)
     backup.back_up(url_of("sqlite", tmp_path), tmp_path / "all.tkb", lambda *_: None)
-    with (
-        open_saver("memory://") as other,
-        pytest.raises(InvalidArgumentError, match="is a backup"),
-    ):
+    with open_saver("memory://") as other, pytest.raises(InvalidArgumentError, match="is a backup"):
         other.threads.import_bundle(tmp_path / "all.tkb")
 
 

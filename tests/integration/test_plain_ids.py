@@ -4,8 +4,6 @@ LangGraph passes a load's id on by reference: that it is a text of a class of it
 keep it alive, shows in no comparison of values.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass

@@ -3,8 +3,6 @@
 The oracle is LangGraph's own saver.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

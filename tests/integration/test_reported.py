@@ -1,7 +1,5 @@
 """Issues that users report of LangGraph's savers, tried on ours."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from typing import Any

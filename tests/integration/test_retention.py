@@ -1,7 +1,5 @@
 """Retention on every store: graphs continue after a collection."""
 
-from __future__ import annotations
-
 import operator
 import random
 import threading

@@ -1,7 +1,5 @@
 """The saver's methods, called as LangGraph and programs call them, and wrong calls too."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

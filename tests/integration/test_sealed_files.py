@@ -3,12 +3,12 @@
 Marked texts are in values, metadata, tags, pending writes and items. Ids of threads stay readable.
 """
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kit.marked import marked_files
@@ -34,10 +34,6 @@ from threadkeep.errors import (
 from threadkeep.savers import backup
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.repair import read_quarantine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 RING = KeyRing([b"k" * 32])
 OTHER = KeyRing([b"o" * 32])

@@ -1,12 +1,12 @@
 """Objects in the cold store of a saver with keys."""
 
-from __future__ import annotations
-
 import hashlib
 import random
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.marked import marked_files
@@ -21,10 +21,6 @@ from threadkeep.errors import CorruptionError, TamperedDataError, WrongKeyError
 from threadkeep.keys import KeyRing
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives.seals import ObjectSeal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 RING = KeyRing([b"k" * 32])
 MARKS = [random.Random(seed).randbytes(64) for seed in range(4)]

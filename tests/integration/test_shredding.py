@@ -1,7 +1,5 @@
 """Keys of threads and tenants that are destroyed, and copies that cannot be read then."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from io import BytesIO

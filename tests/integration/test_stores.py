@@ -622,10 +622,7 @@ def test_times_of_langgraphs_sqlite_store_are_utc(monkeypatch):
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
-        with (
-            theirs.from_conn_string(":memory:") as other,
-            open_store("memory://") as ours,
-        ):
+        with theirs.from_conn_string(":memory:") as other, open_store("memory://") as ours:
             other.setup()
             other.put(NS, "k", {"n": 1})
             ours.import_items(other)

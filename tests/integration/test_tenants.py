@@ -1,7 +1,5 @@
 """Savers of tenants on one store: their shared parts, and calls that stay with their tenant."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from pathlib import Path

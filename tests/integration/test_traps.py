@@ -4,8 +4,6 @@ Each test is a promise of behaviour. Values that change are in `test_traps_of_va
 that meet on one thread in `test_fences`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import random

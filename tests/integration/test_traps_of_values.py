@@ -1,7 +1,5 @@
 """Values that change while they are stored or afterwards, or that merely look equal."""
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict, deque
 from collections.abc import Callable

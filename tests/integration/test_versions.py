@@ -107,11 +107,7 @@ async def test_a_channel_that_goes_away_and_comes_back(look: Any) -> None:
     for versions in ({"v": 1}, {"v": 1}, {}, {"v": 1}, {"v": 1.0}):
         config = await aput(look.saver, config, **versions)
     found = await look("versions", THREAD, "v")
-    assert [(one.version, type(one.version)) for one in found] == [
-        (1.0, float),
-        (1, int),
-        (1, int),
-    ]
+    assert [(one.version, type(one.version)) for one in found] == [(1.0, float), (1, int), (1, int)]
     assert not any(one.has_value for one in found)
 
 

@@ -4,12 +4,10 @@ Backends that count, refuse or die; operations run request by request; checkpoin
 by hand; and an exact form of values, in which 1, True and 1.0 are different.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import attrs
 from pydantic import BaseModel
@@ -19,12 +17,7 @@ from threadkeep._core import arguments, tenants
 from threadkeep._core.codec import NativeCodec
 from threadkeep._core.engine import put, thread_summary
 from threadkeep._core.engine.model import Batch, Change, Read, ReadThread
-from threadkeep._core.engine.operation import (
-    Call,
-    Fetch,
-    Operation,
-    fetch,
-)
+from threadkeep._core.engine.operation import Call, Fetch, Operation, fetch
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import Backend
 from threadkeep._stores.memory.backend import MemoryBackend
@@ -343,7 +336,7 @@ class Chain:
         self.versions: dict[str, int] = {}
         self.values: dict[str, Any] = {}
 
-    def follow(self) -> Chain:
+    def follow(self) -> Self:
         """Continue from the thread's current head, if any."""
         head = self.saver.get_tuple(self.at)
         if head is not None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 HEAD = """
-from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -1,18 +1,11 @@
 """Backends made of a store and layers in front of it, for the contract suite."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
 from threadkeep._core.engine.model import Batch, Change, Read
-from threadkeep._core.engine.operation import (
-    Commit,
-    CommitMany,
-    Fetch,
-    Request,
-)
+from threadkeep._core.engine.operation import Commit, CommitMany, Fetch, Request
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.errors import ThreadkeepError

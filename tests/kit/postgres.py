@@ -4,8 +4,6 @@ A process makes a few schemas and empties them in turn, which is a hundred times
 making one for each test. `scripts/services` starts the server and says where it is.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 from collections.abc import Callable
@@ -40,6 +38,10 @@ def _server() -> psycopg.Connection:
     return connection
 
 
+Layout = Callable[[str], None]
+"""Makes the tables of a schema what a database administrator may have them be."""
+
+
 class _Schemas:
     """A few schemas with tables of one layout."""
 
@@ -72,10 +74,6 @@ class _Schemas:
         steps += [f"DROP TABLE IF EXISTS {memory}, {name}.store_item_vectors"]
         _server().execute("; ".join(steps))
         return name
-
-
-Layout = Callable[[str], None]
-"""Makes the tables of a schema what a database administrator may have them be."""
 
 
 def plain(schema: str) -> None:

@@ -1,7 +1,5 @@
 """Tips of commits, and replies of stores without these random numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from threadkeep._core.engine.model import ThreadRows, ThreadState

@@ -5,8 +5,6 @@ durability, and a run that begins after it starts with an empty thread. No clock
 the program that deletes may be behind or ahead.
 """
 
-from __future__ import annotations
-
 import copy
 import operator
 import random

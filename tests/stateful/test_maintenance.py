@@ -4,8 +4,6 @@ After every request of either, the registry agrees with the rows, and everything
 stored: the head, a waiting interrupt, pins. The run ends as it would have ended alone.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ As after a crash of a server that had not written its last seconds, after a fail
 that lacked them, or after somebody restored a backup below a running service.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable, Iterator

@@ -41,11 +41,7 @@ WIDTH = 100
 UNBROKEN = re.compile(r"^ *(\|.*|- |\d+\. )?|`[^`]*`")  # marks of lists, rows of tables, code
 PROSE = re.compile(r'#.*|"{3}(?s:.*?)"{3}')  # comments and docstrings, nearly
 # (from Python 3.12 on, f-strings have tokens of their own)
-TEXTS = {
-    tokenize.COMMENT,
-    tokenize.STRING,
-    getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING),
-}
+TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
 def files(folder: Path) -> list[Path]:

@@ -133,8 +133,7 @@ async def subgraph_replayed_from_the_parent(run: Any) -> None:
 async def subgraph_that_speaks_to_its_parent(run: Any) -> None:
     inner = StateGraph(Log)
     inner.add_node(
-        "leave",
-        lambda _: Command(graph=Command.PARENT, update={"log": ["up"]}, goto="after"),
+        "leave", lambda _: Command(graph=Command.PARENT, update={"log": ["up"]}, goto="after")
     )
     inner.add_edge(START, "leave")
     builder = StateGraph(Log)

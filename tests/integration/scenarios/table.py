@@ -21,10 +21,7 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    script: Any = None,
-    *,
-    durabilities: tuple[str, ...] = DURABILITIES,
-    raced_ids: bool = False,
+    script: Any = None, *, durabilities: tuple[str, ...] = DURABILITIES, raced_ids: bool = False
 ) -> Any:
     """Enter a script into the table under its own name.
 

@@ -1,7 +1,5 @@
 """A graph and a script of turns, as plain data that prints, shrinks and can be typed by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -9,8 +9,6 @@ as it was a little later. Those values are left out of the comparison (`Plan.loo
 a run is stored when no node runs any more, so that runs continue from equal states.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator

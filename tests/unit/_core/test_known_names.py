@@ -1,7 +1,5 @@
 """Names of other libraries and articles lead to what does their task here."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

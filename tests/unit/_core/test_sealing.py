@@ -51,9 +51,7 @@ def test_what_was_sealed_opens_at_its_place(data: bytes, where: bytes) -> None:
     assert sealer(ROOT).open(sealed, where, [ours.group("t")]) == data
 
 
-def test_sealers_together_keep_a_bounded_number_of_ciphers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sealers_together_keep_a_bounded_number_of_ciphers(monkeypatch: pytest.MonkeyPatch) -> None:
     living: WeakSet[Any] = WeakSet()
 
     class Cipher:

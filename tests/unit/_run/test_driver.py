@@ -10,12 +10,7 @@ import pytest
 from kit.engine import memory_saver
 
 from threadkeep._run import driver
-from threadkeep._run.driver import (
-    End,
-    external,
-    on,
-    sync_or_async,
-)
+from threadkeep._run.driver import End, external, on, sync_or_async
 from threadkeep._run.together import together
 from threadkeep.errors import BackendError
 from threadkeep.threads.transfer import whole_thread

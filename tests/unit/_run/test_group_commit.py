@@ -10,12 +10,7 @@ from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
 from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, transition
 from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep.errors import (
-    BackendError,
-    ConflictError,
-    StatementTimeoutError,
-    UnreachableError,
-)
+from threadkeep.errors import BackendError, ConflictError, StatementTimeoutError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
 
 EMPTY = (HeadFence("", None),)  # holds where there is no checkpoint

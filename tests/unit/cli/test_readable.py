@@ -13,10 +13,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep.cli.commands.forks import draw
 from threadkeep.cli.readable import kind, size_as_json
 from threadkeep.threads.diff import plain
-from threadkeep.threads.forks import (
-    BranchCheckpoint,
-    tree,
-)
+from threadkeep.threads.forks import BranchCheckpoint, tree
 
 
 class Colour(Enum):

@@ -1,7 +1,5 @@
 """Observed savers: each operation exports its measurement and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Strict comparison: the same types and values at every level."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -290,11 +290,11 @@ TAKEN: dict[str, list[Any]] = {
         ),
     ],
     "isinstance(obj, timedelta)": [
-        *(dt.timedelta(1, 2, 3), Span(-1, 2, 3), pd.Timedelta(5, unit="ns"), pd.Timedelta(days=-1)),
+        *(dt.timedelta(1, 2, 3), Span(-1, 2, 3), pd.Timedelta(5, unit="ns"), pd.Timedelta(days=-1))
     ],
     "isinstance(obj, date)": [dt.date(2026, 1, 2), Day(2026, 1, 2)],
     "isinstance(obj, time)": [
-        *(dt.time(1, 2, 3, 4, dt.UTC, fold=1), Clock(1, 2, 3, 4), Clock(1, tzinfo=dt.UTC, fold=1)),
+        *(dt.time(1, 2, 3, 4, dt.UTC, fold=1), Clock(1, 2, 3, 4), Clock(1, tzinfo=dt.UTC, fold=1))
     ],
     "isinstance(obj, timezone)": [dt.UTC, dt.timezone(dt.timedelta(hours=1), "name")],
     "isinstance(obj, ZoneInfo)": [ZoneInfo("Europe/Paris"), Zone("Europe/Paris")],
@@ -324,7 +324,7 @@ TAKEN: dict[str, list[Any]] = {
         ),
     ],
     "isinstance(obj, BaseException)": [  # more of them in test_codec_exceptions.py
-        Like(ValueError(object), repr(ValueError(object))),
+        Like(ValueError(object), repr(ValueError(object)))
     ],
 }
 VALUES = [value for values in TAKEN.values() for value in values]
@@ -347,7 +347,7 @@ ELSEWHERE = {  # classes of other systems and of other Pythons
         (home, name)
         for home in ("pathlib", "pathlib._local")
         for name in ("Path", "PosixPath", "WindowsPath")
-    ),
+    )
 }
 
 

@@ -1,7 +1,5 @@
 """Loading finds only allowed classes, imports nothing and calls nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

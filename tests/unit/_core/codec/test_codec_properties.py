@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from kit.selection import settings_of
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep._core.codec import (
-    NativeCodec,
-    introspection,
-)
+from threadkeep._core.codec import NativeCodec, introspection
 from threadkeep.errors import CodecError
 
 CODEC = NativeCodec()

@@ -1,7 +1,5 @@
 """Values that cannot come back exactly are refused on encoding, with a hint."""
 
-from __future__ import annotations
-
 import enum
 import re
 import sys

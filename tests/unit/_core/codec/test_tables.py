@@ -1,7 +1,5 @@
 """DataFrame, Series and Index come back exactly, without pickle and without registration."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Reading elements: decoded once, patches applied, missing ones named."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

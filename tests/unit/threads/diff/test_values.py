@@ -224,10 +224,7 @@ class Note:
     tags: Any
 
 
-OF_KEYS = (
-    {"same": 1, "gone": 2, "in": {"deep": [1]}},
-    {"same": 1, "in": {"deep": [2]}, "new": 3},
-)
+OF_KEYS = ({"same": 1, "gone": 2, "in": {"deep": [1]}}, {"same": 1, "in": {"deep": [2]}, "new": 3})
 TOLD = {
     "an appended element": (["a"], ["a", "b"], [("added", (1,), (1,), None, "b")]),
     "an element in front": (["a", "b"], ["z", "a", "b"], [("added", (0,), (0,), None, "z")]),
@@ -337,7 +334,4 @@ def test_one_edit_in_a_long_list_is_found() -> None:
     b[1200] = HumanMessage("other", id="m1200")
     del b[5]
     kinds = [(c.kind, c.before_at, c.after_at) for c in diff(a, b)]
-    assert kinds == [
-        ("removed", (5,), (5,)),
-        ("changed", (1200, "content"), (1199, "content")),
-    ]
+    assert kinds == [("removed", (5,), (5,)), ("changed", (1200, "content"), (1199, "content"))]

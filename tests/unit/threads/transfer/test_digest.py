@@ -30,9 +30,7 @@ def fill(saver, thread="t", count=12):
     for i in range(count):
         said = HumanMessage(f"{i} {LONG}", id=f"m{i}")
         chain.put(
-            m=[*chain.values.get("m", []), said],
-            last={"said": said, "n": i},
-            policy=f"{policy}{i}",
+            m=[*chain.values.get("m", []), said], last={"said": said, "n": i}, policy=f"{policy}{i}"
         )
         saver.put_writes(chain.at, [("n", i), ("m", [LONG * i])], "b", "~p")
     return chain
