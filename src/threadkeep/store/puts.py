@@ -63,28 +63,14 @@ def put(
     prepared = [_prepared(engine, op, expects) for op, expects in puts]
     if engine.index is not None:
         prepared = yield from _indexed(engine.index, prepared, [op for op, _ in puts])
-    if engine.omit_expired and any(put.expects == 0 for put in prepared):
-        prepared = yield from _over_expired(prepared, now)
     yield from _commit(engine, prepared, now)
-
-
-def _over_expired(puts: Sequence[ItemPut], now: int) -> Operation[list[ItemPut]]:
-    """Let puts that expect no item replace an expired item, which reads no longer return."""
-    keys = tuple([(put.namespace, put.key) for put in puts])
-    rows: list[ItemRow | None] = yield from ask(GetItems(keys))
-    return [
-        put._replace(expects=row.version)
-        if put.expects == 0 and row is not None and has_expired(row, now)
-        else put
-        for put, row in zip(puts, rows, strict=True)
-    ]
 
 
 def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Operation[None]:
     for left in reversed(range(_TRIES)):
         changed = puts
-        if engine.history:
-            changed = yield from _with_earlier(engine, puts, now)
+        if engine.history or (engine.omit_expired and any(put.expects == 0 for put in puts)):
+            changed = yield from _over_present(engine, puts, now)
         try:
             change: Any = PutItems(tuple(changed), now)
             yield Commit(change)
@@ -217,26 +203,29 @@ def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow) -> list[Text]
     return index.texts(readable(engine, row) or {}, names if is_list else None)
 
 
-def _with_earlier(
+def _over_present(
     engine: ItemEngine, puts: Sequence[ItemPut], now: int
 ) -> Operation[list[ItemPut]]:
-    """Add to puts the versions that they replace, and expect these versions."""
+    """Read what puts replace. Add the versions that `history` keeps, and expect these versions.
+
+    A put that expects no item may replace an expired item, which reads no longer return.
+    """
     keys = tuple([(put.namespace, put.key) for put in puts])
     rows: list[ItemRow | None] = yield from ask(GetItems(keys))
-    return [
-        put._replace(expects=0 if row is None and put.expects is None else put.expects)
-        if row is None or not is_sound(row)  # (a damaged version is not kept)
-        else put._replace(
-            expects=row.version if put.expects is None else put.expects,
-            earlier=Earlier(
-                VersionRow(
-                    row.version, row.updated_at, now, put.value is None, patch(row.value, put.value)
-                ),
-                engine.history,
-            ),
-        )
-        for put, row in zip(puts, rows, strict=True)
-    ]
+    return [_over(engine, *pair, now) for pair in zip(puts, rows, strict=True)]
+
+
+def _over(engine: ItemEngine, put: ItemPut, row: ItemRow | None, now: int) -> ItemPut:
+    if row is None:
+        return put._replace(expects=0) if engine.history and put.expects is None else put
+    if put.expects == 0 and engine.omit_expired and has_expired(row, now):
+        put = put._replace(expects=row.version)
+    if not engine.history or not is_sound(row):  # (a damaged version is not kept)
+        return put
+    kept = patch(row.value, put.value)
+    replaced = VersionRow(row.version, row.updated_at, now, put.value is None, kept)
+    expects = row.version if put.expects is None else put.expects
+    return put._replace(expects=expects, earlier=Earlier(replaced, engine.history))
 
 
 def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[list[ItemVersion]]:

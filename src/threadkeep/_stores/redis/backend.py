@@ -142,10 +142,10 @@ class AsyncRedisBackend(Server, AsyncDatabase):
         keys = [rows.item_key(self.prefix, name) for name in names]
         calls = [
             call("item_usage", keys, (SAMPLED_ITEMS, now)),
-            call("cache_usage", [rows.cache_base(self.prefix)], (SAMPLED_ITEMS,)),
+            call("cache", [rows.cache_base(self.prefix)], ("uses", SAMPLED_ITEMS)),
         ]
         with self.mapped_errors():
-            counts, (entries, held) = await self.sent(calls)
+            counts, (entries, held, *_) = await self.sent(calls)
         items, expired, waiting, values, earlier, vectors = counts
         is_sampled = max(items, entries) > SAMPLED_ITEMS
         stored = (items, values + earlier, expired, waiting, vectors)

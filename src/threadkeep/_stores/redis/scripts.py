@@ -55,8 +55,7 @@ _FILES = {  # by the name of the script
     "item_page": ("item_page",),
     "item_namespaces": ("item_namespaces",),
     "census": ("census",),
-    "item_usage": ("sampled", "item_usage"),
-    "cache_usage": ("sampled", "cache_usage"),
+    "item_usage": ("item_usage",),
 }
 
 
