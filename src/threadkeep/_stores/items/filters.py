@@ -189,7 +189,7 @@ def _hint(path: tuple[str, ...], name: str, operand: Any) -> Iterator[Condition]
 # -- ranking -------------------------------------------------------------------------
 
 
-P = TypeVar("P", ItemPlace, bytes)
+P = TypeVar("P", ItemPlace, bytes, int)
 
 _K1, _B = 1.2, 0.75  # parameters of BM25, as in FTS5
 _RANK = 60  # constant of reciprocal rank fusion: https://doi.org/10.1145/1571941.1572114
@@ -206,11 +206,16 @@ def numpy() -> ModuleType:
 
 
 def nearest(
-    metric: VectorMetric, places: Sequence[P], vectors: Sequence[bytes], query: bytes, limit: int
+    metric: VectorMetric,
+    places: Sequence[P],
+    vectors: Sequence[bytes],
+    query: bytes,
+    limit: int,
+    order: Callable[[P], Any] | None = None,
 ) -> list[tuple[P, float]]:
     """Return the best places and their scores: cosine, inner product or negative distance.
 
-    `vectors` has one for each of the places; a place may occur several times.
+    `vectors` has one for each of the places; a place may occur several times. See `best`.
     """
     if not vectors or not limit:
         return []
@@ -227,19 +232,25 @@ def nearest(
     while True:
         last = len(scores) - min(size, len(scores))
         some = np.flatnonzero(scores >= np.partition(scores, last)[last])  # (all of equal scores)
-        found = best([(places[at], float(scores[at])) for at in some.tolist()], limit)
+        found = best([(places[at], float(scores[at])) for at in some.tolist()], limit, order)
         if len(found) >= limit or size >= len(scores):
             return found
         size *= 4
 
 
-def best(scored: Iterable[tuple[P, float]], limit: int) -> list[tuple[P, float]]:
-    """Return the places with the best scores; a place counts with its best one."""
+def best(
+    scored: Iterable[tuple[P, float]], limit: int, order: Callable[[P], Any] | None = None
+) -> list[tuple[P, float]]:
+    """Return the places with the best scores; a place counts with its best one.
+
+    Equal scores are in the order of the places, or of what `order` returns for them.
+    """
     highest: dict[P, float] = {}
     for place, score in scored:
         if place not in highest or score > highest[place]:
             highest[place] = score
-    return sorted(highest.items(), key=lambda one: (-one[1], one[0]))[:limit]
+    placed = order or (lambda place: place)
+    return sorted(highest.items(), key=lambda one: (-one[1], placed(one[0])))[:limit]
 
 
 def word_scores(texts: Sequence[str], words: Sequence[str]) -> list[float]:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -197,17 +198,22 @@ def find_nearest(db: sqlite3.Connection, read: FindNearest, metric: VectorMetric
             SELECT v.item, max(coalesce({distance}(v.vector, ?), 0.0)) AS score {source}
             GROUP BY v.item ORDER BY score DESC, i.path, i.key LIMIT ?"""
         return _scored(db, chosen, (read.vector, *values, read.limit))
-    rows = db.execute(f"SELECT i.path, i.key, v.item, v.vector {source}", values).fetchall()
-    places = [tuple(row[:3]) for row in rows]
-    found = nearest(metric, places, [row[3] for row in rows], read.vector, read.limit)
+    rows = db.execute(f"SELECT v.item, v.vector {source}", values).fetchall()
     query = f"SELECT {_COLUMNS} FROM tk_items i WHERE i.number = ?"
-    return [
-        Scored(_row_of(db.execute(query, place[2:]).fetchone()), score) for place, score in found
-    ]
+
+    @cache
+    def row(item: int) -> ItemRow:
+        return _row_of(db.execute(query, (item,)).fetchone())
+
+    items, vectors = [item for item, _ in rows], [vector for _, vector in rows]
+    # (a damaged key has any type)
+    found = nearest(
+        metric, items, vectors, read.vector, read.limit, lambda item: [*map(str, row(item).place)]
+    )
+    return [Scored(row(item), score) for item, score in found]
 
 
-_IS_VECTOR = """typeof(v.vector) = 'blob' AND length(v.vector) = ?
-    AND typeof(i.path) = 'text' AND typeof(i.key) = 'text'"""
+_IS_VECTOR = "typeof(v.vector) = 'blob' AND length(v.vector) = ?"
 
 
 def find_text(db: sqlite3.Connection, read: FindText) -> list[Scored]:
