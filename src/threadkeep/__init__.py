@@ -3,7 +3,7 @@
 Savers, each for sync and async programs: SqliteSaver, PostgresSaver, RedisSaver and MemorySaver.
 AsyncSqliteSaver, AsyncRedisSaver and InMemorySaver are other names of them; of AsyncPostgresSaver
 you await `setup`. `open_saver(url)` opens one by its URL, `open_all(url)` with a store and a cache
-on its connections. Options: Compression, GroupCommit, Retention, Tiering (with WarmTier and
+on its connections. Options: Compression, Retention, Tiering (with WarmTier and
 ColdTier).
 
 Long-term memory: `open_store(url)`, SqliteStore, PostgresStore, RedisStore and InMemoryStore
@@ -48,7 +48,6 @@ from threadkeep._core.policies import (
     WarmTier,
 )
 from threadkeep._core.versions import compare_versions
-from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep.keys import KeyRing
 from threadkeep.savers.saver import Saver
@@ -128,7 +127,6 @@ __all__ = [
     "ColdTier",
     "Compression",
     "ExtractiveSummarizer",
-    "GroupCommit",
     "InMemoryCache",
     "InMemorySaver",
     "InMemoryStore",

@@ -13,7 +13,6 @@ from kit.contract import Variant
 from kit.layers import Awaited, Layered, acommit, awaiting, one, stack_of
 from kit.postgres import url_for
 
-from threadkeep import GroupCommit
 from threadkeep._core.engine.model import (
     Batch,
     CopyThread,
@@ -295,7 +294,6 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
             return [type(layer).__name__ for layer in saver._store._layers]
 
     assert layers() == ["TierLayer"]
-    assert layers(group_commit=GroupCommit()) == ["TierLayer"]
 
 
 def test_a_batch_meets_no_layer_where_there_is_no_cache():
@@ -320,8 +318,6 @@ class Plain(Backend):
 
 
 def test_a_store_that_cannot_commit_in_groups():
-    with pytest.raises(InvalidArgumentError, match="Plain cannot commit in groups"):
-        LayeredBackend(Plain(), TierLayer(), group_commit=GroupCommit())
     batches = [BATCH, REFUSED, Batch("u", NOW, writes=(write(1),))]
     store = LayeredBackend(Plain(), TierLayer())
     refusals = store.run(one(CommitMany(batches)))

@@ -10,7 +10,7 @@ from kit.engine import Chain, everything
 from kit.forked import python
 from kit.remnants import remnants
 
-from threadkeep import GroupCommit, Retention, SqliteSaver
+from threadkeep import Retention, SqliteSaver
 from threadkeep._core.codec.frame import Compression
 from threadkeep.errors import LockedError, ThreadkeepError, UnfinishedErasureError
 
@@ -80,8 +80,7 @@ def test_nothing_is_left_of_what_was_removed_before(path):
 
 
 async def test_in_front_of_it_nothing_is_held_back(path):
-    options = {**OPTIONS, "group_commit": GroupCommit()}
-    async with SqliteSaver(path, **options) as saver:
+    async with SqliteSaver(path, **OPTIONS) as saver:
         fill(saver)
         report = await saver.threads.aerase(metadata={"name": MARKER})
         assert report.threads[0].checkpoints == 40

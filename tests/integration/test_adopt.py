@@ -39,7 +39,6 @@ from psycopg_pool import ConnectionPool
 
 from threadkeep import (
     ExtractiveSummarizer,
-    GroupCommit,
     LayeredCheckpointSaver,
     Layers,
     MemorySaver,
@@ -351,11 +350,7 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-@pytest.mark.parametrize(
-    "options",
-    [{"group_commit": GroupCommit()}, {"working_set_bytes": 1}],
-    ids=["grouped", "forgetful"],
-)
+@pytest.mark.parametrize("options", [{"working_set_bytes": 1}], ids=["forgetful"])
 def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_path: Path) -> None:
     with official("memory", tmp_path) as (inner, _):
         fill(inner, ["subgraph_with_a_memory_that_asks"])

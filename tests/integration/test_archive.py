@@ -17,7 +17,7 @@ from kit.rows import checkpoint, metadata
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import GroupCommit, MemorySaver, Retention, open_saver
+from threadkeep import MemorySaver, Retention, open_saver
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread
 from threadkeep._core.engine.operation import commit, fetch
@@ -264,7 +264,7 @@ def test_what_is_saved_meanwhile_goes_with_it(
 
 def test_grouped_commits_stand_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
     url = f"sqlite:///{tmp_path / 't.db'}"
-    with open_saver(url, cold=cold.as_uri(), group_commit=GroupCommit()) as saver:
+    with open_saver(url, cold=cold.as_uri()) as saver:
         say(saver, "one")
         saver.threads.archive("t")
         assert state_of(saver) == "archived"

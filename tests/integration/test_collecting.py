@@ -15,7 +15,7 @@ from kit.places import at
 from kit.runs import Delta, story, told
 
 import threadkeep
-from threadkeep import GroupCommit, Retention, SqliteSaver
+from threadkeep import Retention, SqliteSaver
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, InvalidArgumentError, StaleThreadError
@@ -158,7 +158,7 @@ def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path:
         assert saver.check().ok
 
 
-FRONTS = {"group": {"group_commit": GroupCommit()}, "raise": {"conflicts": "raise"}}
+FRONTS = {"raise": {"conflicts": "raise"}}
 
 
 @pytest.mark.parametrize("front", FRONTS)

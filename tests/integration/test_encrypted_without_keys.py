@@ -11,7 +11,14 @@ from kit.cli import threadkeep
 from kit.places import at
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep import GroupCommit, KeyRing, MemorySaver, NodeCache, Saver, Store, open_all
+from threadkeep import (
+    KeyRing,
+    MemorySaver,
+    NodeCache,
+    Saver,
+    Store,
+    open_all,
+)
 from threadkeep._core import tenants
 from threadkeep._core.engine.model import FindThreads
 from threadkeep._core.engine.operation import no_progress
@@ -63,18 +70,11 @@ def changes(saver: Any, config: Any) -> dict[str, Callable[[], Any]]:
     }
 
 
-OPTIONS: dict[str, dict[str, Any]] = {"default": {}, "grouped": {"group_commit": GroupCommit()}}
-_NO_GROUPS = ("redis", "grouped")
-
-
-@pytest.mark.parametrize(
-    ("store", "options"),
-    [(store, name) for store in SHARED for name in OPTIONS if (store, name) != _NO_GROUPS],
-)
-def test_changes_are_refused(store: str, options: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", SHARED)
+def test_changes_are_refused(store: str, tmp_path: Path) -> None:
     config = fill(store, tmp_path)
     before = contents(store, tmp_path)
-    with open_backend(store, tmp_path, **OPTIONS[options]) as plain:
+    with open_backend(store, tmp_path) as plain:
         for change in changes(plain, config).values():
             with pytest.raises(WrongKeyError, match=REFUSED) as refused:
                 change()

@@ -18,7 +18,7 @@ from kit.runs import extend
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import ColdTier, GroupCommit, Retention, Tiering, open_saver
+from threadkeep import ColdTier, Retention, Tiering, open_saver
 from threadkeep._core.engine import thread_sizes
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep._core.engine.operation import Commit
@@ -164,7 +164,7 @@ def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.M
 
 def test_grouped_commits_stand_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
     url = f"sqlite:///{tmp_path / 't.db'}"
-    with open_saver(url, cold=cold.as_uri(), group_commit=GroupCommit()) as saver:
+    with open_saver(url, cold=cold.as_uri()) as saver:
         say(saver, "one", "two")
         before = shown(saver)
         assert saver.threads.offload("t", over=OVER).segments > 0

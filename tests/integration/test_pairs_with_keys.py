@@ -24,7 +24,6 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import (
-    GroupCommit,
     KeyRing,
     NodeCache,
     Retention,
@@ -257,7 +256,6 @@ CAPABILITIES: dict[str, Callable[[Any, Path], Any]] = {
     )
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "groups": {"group_commit": GroupCommit()},
     "searchable": {"searchable": ["user"]},
     "padding": {"padding": 4096},
 }

@@ -12,7 +12,7 @@ from kit.engine import checkpoint
 from kit.postgres import empty_schema, url
 from langchain_core.messages import HumanMessage
 
-from threadkeep import GroupCommit, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
+from threadkeep import MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 from threadkeep._core.engine.model import DropThread
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep._stores.postgres.connections import PostgresDatabase
@@ -198,7 +198,7 @@ def test_what_is_wrong_is_said_before_anything_is_stored() -> None:
 
 
 def test_a_value_that_cannot_be_stored_is_named() -> None:
-    saver = MemorySaver(group_commit=GroupCommit())
+    saver = MemorySaver()
     puts = chain("a", 3)
     puts[1][1]["channel_values"]["m"] = [lambda: None]
     with pytest.raises(UnserializableError, match="channel 'm'"):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-_BATCHES = "Saves that wait at the same time share a transaction: see put_many and group_commit=."
+_BATCHES = "Saves that wait at the same time share a transaction: see put_many."
 _CODEC = "No serializer is needed: savers store only changes. See Compression and register."
 _LAYERED = "Use LayeredCheckpointSaver(saver, Layers())."
 _MONITOR = "Use Monitor(saver), observe(saver) or saver.stats()."

@@ -20,58 +20,29 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from threadkeep._core.engine.model import Batch, Change
-from threadkeep._core.validation import is_count, is_time
 from threadkeep._run.driver import Wake
 from threadkeep._run.together import checked, commit_together, named
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.records import new_tip
-from threadkeep._stores.sync_bridge import finish, sleep
-from threadkeep.errors import ClosedError, ThreadkeepError, invalid
+from threadkeep._stores.sync_bridge import finish
+from threadkeep.errors import ClosedError, ThreadkeepError
 
 if TYPE_CHECKING:
     from threadkeep._stores.base import AsyncBackend, Backend
 
-_MAX_WAIT = 60
+MOST = 100
+"""Changes in one transaction, at most."""
+
 _IDLE_SECONDS = 10.0  # an idle thread ends after this time; the next change starts another
 _LINGER_SECONDS = 0.004  # how long pending writes wait for the checkpoint that follows
 _MAX_SKIPS = 4096  # lingers to skip after useless ones
 _UNPROVEN = 2  # lingers that count as skipped at first: the next is the 4th after a useless one
 _LAST_SECONDS = 5.0  # limit for committing the queue when an event loop shuts down
-
-
-@dataclass(frozen=True)
-class GroupCommit:
-    """Tuning of group commit: concurrent commits share a transaction.
-
-    Args:
-        max_batch: maximum number of changes in one transaction.
-        max_wait: seconds that a commit waits for others to join it. A commit does not wait if the
-            previous transaction held a single change. Commits that wait during another
-            transaction always share the next one.
-
-    Raises:
-        InvalidArgumentError: a value is invalid.
-    """
-
-    max_batch: int = 100
-    max_wait: float = 0.005
-
-    def __post_init__(self) -> None:
-        if not is_count(self.max_batch, 1):
-            raise invalid("max_batch", self.max_batch, "Use 1 or more.")
-        waits = self.max_wait == 0 or is_time(self.max_wait)
-        if type(self.max_wait) is bool or not waits or self.max_wait > _MAX_WAIT:
-            raise invalid("max_wait", self.max_wait, f"Use seconds, from 0 to {_MAX_WAIT}.")
-
-
-AT_ONCE = GroupCommit(max_wait=0)
-"""The default: commit without waiting for other changes."""
 
 
 class _Ticket:
@@ -140,26 +111,22 @@ class _Queue:
     """Queue of tickets.
 
     Args:
-        how: `max_batch` and `max_wait`.
+        most: changes in one transaction, at most.
         commit_many: commits changes in the store. For a blocking store it never suspends.
-        pause: sleeps for a number of seconds. For a blocking store it never suspends.
         notify: passes the results of settled tickets to awaiting callers.
     """
 
     def __init__(
         self,
-        how: GroupCommit,
+        most: int,
         commit_many: Callable[[Sequence[Change]], Awaitable[object]],
-        pause: Callable[[float], Awaitable[None]],
         notify: Callable[[Sequence[_Ticket]], None],
     ) -> None:
-        self._how = how
+        self._most = most
         self._commit_many = commit_many
-        self._pause = pause
         self._notify = notify
         self.tickets: deque[_Ticket] = deque()
         self._lock = threading.Lock()  # held only briefly
-        self.alone = True  # the last transaction held one change
 
     def add(self, ticket: _Ticket) -> None:
         with self._lock:
@@ -176,13 +143,9 @@ class _Queue:
 
     async def commit_next(self) -> None:
         """Commit the first changes as a group. Calls must not overlap."""
-        how = self._how
-        if how.max_wait and not self.alone and len(self.tickets) < how.max_batch:
-            await self._pause(how.max_wait)
-        group = self.waiting(how.max_batch)
+        group = self.waiting(self._most)
         if not group:
             return
-        self.alone = len(group) == 1
         changes = [ticket.change for ticket in group]
         errors: list[ThreadkeepError | None] = []
         try:
@@ -218,13 +181,13 @@ class Writer(ResetInChild):
     resolves all futures of a transaction with one event loop callback.
     """
 
-    def __init__(self, backend: Backend, how: GroupCommit = AT_ONCE) -> None:
+    def __init__(self, backend: Backend, most: int = MOST) -> None:
         self._backend = backend
-        self._how = how
+        self._most = most
         super().__init__()
 
     def _reset(self) -> None:
-        self._queue = _Queue(self._how, partial(_commit_blocking, self._backend), sleep, _notify)
+        self._queue = _Queue(self._most, partial(_commit_blocking, self._backend), _notify)
         self._turn = threading.Lock()  # held while committing
         self._lingering = False  # the thread waits for another change, with a timeout
         self._skips = 0  # lingers to skip
@@ -267,10 +230,8 @@ class Writer(ResetInChild):
         if self._turn.locked():
             return False
         with self._turn:  # (an interrupt after `acquire` would leave it locked)
-            queue = self._queue
-            if queue.tickets or (self._how.max_wait and not queue.alone):
+            if self._queue.tickets:
                 return False
-            queue.alone = True
             link = getattr(change, "link", None)
             if link is not None:
                 link.tie(new_tip())
@@ -385,8 +346,8 @@ class Writer(ResetInChild):
 class LoopWriter:
     """Group commit of an async backend in one event loop: a task commits the queue."""
 
-    def __init__(self, backend: AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
-        self._queue = _Queue(how, backend.commit_many, asyncio.sleep, _resolve)
+    def __init__(self, backend: AsyncBackend, most: int = MOST) -> None:
+        self._queue = _Queue(most, backend.commit_many, _resolve)
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, change: Change) -> asyncio.Future[None]:

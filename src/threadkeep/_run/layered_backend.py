@@ -42,7 +42,7 @@ from threadkeep._run.driver import (
     sync_or_async,
 )
 from threadkeep._run.first_change import CHANGING, FirstChange
-from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep._run.group_commit import MOST, LoopWriter, Writer
 from threadkeep._stores import process_forks
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.process_forks import PerLoop, running_loop
@@ -69,7 +69,7 @@ class LayeredBackend:
     """A backend, its async variant if it has one, and the layers in front of it.
 
     Without options there are no layers. Commits of a backend with `commits_groups` go through a
-    writer (see `_run.group_commit`), unless the backend is `instant`.
+    writer, `most` in a group (see `_run.group_commit`), unless the backend is `instant`.
 
     Raises:
         InvalidArgumentError: the object is not a backend, or the backend does not support an
@@ -83,7 +83,7 @@ class LayeredBackend:
         backend: Backend | AsyncBackend,
         archives: ArchiveLayer | None = None,
         *,
-        group_commit: GroupCommit | None = None,
+        most: int = MOST,
         tiering: Tiering | None = None,
         working_set_bytes: int = 0,
     ) -> None:
@@ -103,30 +103,22 @@ class LayeredBackend:
         self._home = _Home()
         if self._blocking is None:
             self._home.loop = running_loop()
-        self._check(group_commit)
+        if self.cold is not None and not backend.has_identity:
+            name = type(backend).__name__
+            raise InvalidArgumentError(
+                f"cold= requires a backend with an identity, which {name} does not have.",
+                hint="Override `identity` in the backend, and set `has_identity`.",
+            )
         self._writer: Writer | None = None
         self._loop_writers: PerLoop[LoopWriter] | None = None
-        how = group_commit or AT_ONCE
         if backend.commits_groups and not backend.instant:
             if self._blocking is not None:
-                self._writer = Writer(self._blocking, how)
+                self._writer = Writer(self._blocking, most)
             if self._awaited is not None and self._awaited.commits_groups:
-                self._loop_writers = PerLoop(partial(LoopWriter, self._awaited, how))
+                self._loop_writers = PerLoop(partial(LoopWriter, self._awaited, most))
         self.working_set = WorkingSet(working_set_bytes, threading.Lock, RANDOM.getrandbits)
         process_forks.watch(self.working_set)
         self._use([] if archives is None else [archives])
-
-    def _check(self, group_commit: GroupCommit | None) -> None:
-        """Refuse options that the backend does not support."""
-        backend, name, hint = self.backend, type(self.backend).__name__, ""
-        if self.cold is not None and not backend.has_identity:
-            refused = f"cold= requires a backend with an identity, which {name} does not have."
-            hint = "Override `identity` in the backend, and set `has_identity`."
-        elif group_commit is not None and not backend.commits_groups:
-            refused = f"{name} cannot commit in groups."
-            hint = "Leave group_commit out, or override `commit_many` and set `commits_groups`."
-        if hint:
-            raise InvalidArgumentError(refused, hint=hint)
 
     def _use(self, layers: Sequence[StoreLayer]) -> None:
         """Put layers in front of the backend, listed from the outside in."""

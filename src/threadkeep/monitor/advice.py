@@ -27,7 +27,6 @@ _LEAST_BYTES = 1 << 20  # of a proposal
 _LEAST_SHARE = 0.1  # of all bytes
 _LONG_LIST = 100  # items; `Layers` suggests an archive from as many messages
 _LARGE_VALUE = 256  # bytes of a change
-_BUSY_HOUR = 36_000  # saves: ten a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Advice:
     """One proposal.
 
     Attributes:
-        topic: "channel", "retention", "tiering", "items", "cache", "index", "batch" or "adopt".
+        topic: "channel", "retention", "tiering", "items", "cache", "index" or "adopt".
         text: the finding and the proposal.
         frees: estimated bytes that it frees; None if it frees none.
         command: the command to run; "" if it needs code.
@@ -166,15 +165,6 @@ def _of_database(stats: Stats, url: str) -> Iterator[Advice]:
         name = statement.split()[2]
         text = f"The index {name} is missing, so its queries scan the whole table."
         yield Advice("index", text, command=f"{program} {shlex.quote(statement)}")
-    busiest = max([hour.checkpoints for hour in stats.hours], default=0)
-    saves = round(busiest * (1 + stats.writes_per_superstep))
-    if saves >= _BUSY_HOUR:
-        yield Advice(
-            "batch",
-            f"The busiest hour had {saves:,} saves, {saves / 3600:,.0f} per second. Let more of"
-            " them share a transaction, if each may wait 5 ms for others.",
-            code="saver = open_saver(url, group_commit=GroupCommit(max_wait=0.005))",
-        )
 
 
 def _advise(

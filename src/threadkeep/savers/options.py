@@ -14,7 +14,6 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from threadkeep._core.codec import Compression, Migrations, SerdeCodec, check_migrations
 from threadkeep._core.policies import Retention, Tiering
 from threadkeep._core.validation import duration, is_count
-from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.open import DatabaseOptions
 from threadkeep._stores.options import Option, check, described, optional, switch
 from threadkeep._stores.postgres import PostgresOptions
@@ -81,15 +80,6 @@ class CommonOptions(SaverKeyOptions, total=False):
             lambda value: is_count(value, 0),
             "Use a number of bytes, 0 or more.",
             int,
-        ),
-    ]
-    group_commit: Annotated[
-        GroupCommit | None,
-        _record(
-            GroupCommit,
-            "GroupCommit()",
-            "Limits for several saves in one transaction. None: up to 100 saves that are queued"
-            " share a transaction, and none waits for more.",
         ),
     ]
     migrate_from: Annotated[

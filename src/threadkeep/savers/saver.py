@@ -150,7 +150,6 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         self._store = LayeredBackend(
             backend,
             _tier(given["cold"], getattr(backend, "keys", None)),
-            group_commit=given["group_commit"],
             tiering=given["tiering"],
             working_set_bytes=given["working_set_bytes"],
         )

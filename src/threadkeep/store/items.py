@@ -17,7 +17,6 @@ from threadkeep._core.codec.frame import is_sealed, unreadable
 from threadkeep._core.engine.operation import Fetch, Request
 from threadkeep._core.engine.thread_entry import is_time
 from threadkeep._core.validation import is_count
-from threadkeep._run.group_commit import GroupCommit
 from threadkeep._stores.items.records import (
     ItemPacker,
     ItemRow,
@@ -224,10 +223,6 @@ class StoreOptions(KeyOptions, total=False):
             "Use a number of versions, 0 or more.",
             None,
         ),
-    ]
-    group_commit: Annotated[
-        GroupCommit | None,
-        _option("Limits for several puts in one transaction, as for a saver."),
     ]
 
 

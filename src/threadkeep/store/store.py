@@ -32,7 +32,6 @@ from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
 from threadkeep._core.validation import LONGEST, is_count
 from threadkeep._run import driver
-from threadkeep._run.group_commit import GroupCommit
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
 from threadkeep._stores.items.records import ItemPacker, SearchOptions
@@ -54,7 +53,7 @@ from threadkeep.threads.retention.lease import JobLease
 if TYPE_CHECKING:
     from threadkeep._stores.items.records import Namespace
 
-_TOGETHER = GroupCommit(max_batch=1000, max_wait=0)
+_TOGETHER = 1000
 _LAST_SECONDS = 5.0  # to wait for a sweeper, which may wait for a model
 _SWEPT = 1000  # items removed in one transaction
 
@@ -100,7 +99,6 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         serde: SerializerProtocol | None,
         migrations: Migrations | None,
         history: int,
-        group_commit: GroupCommit | None,
     ) -> None:
         self.ttl_config = checked_ttl(ttl)
         check_migrations({"migrations": migrations, "serde": serde})
@@ -118,8 +116,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         is_former = isinstance(codec, FormerSerde)
         self._migrates = migrations is not None or is_former
         items = backend.items(self._index.options if self._index else SearchOptions())
-        together = group_commit or _TOGETHER
-        self._store = LayeredBackend(items, group_commit=together).beside(self._pair)
+        self._store = LayeredBackend(items, most=_TOGETHER).beside(self._pair)
         self._engine = ItemEngine(
             packer=ItemPacker(None if is_former else serde, codec),
             index=self._index,

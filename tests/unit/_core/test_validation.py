@@ -5,10 +5,7 @@ import sys
 
 import pytest
 
-from threadkeep import MemorySaver
 from threadkeep._core.validation import is_count, is_time
-from threadkeep._run.group_commit import GroupCommit
-from threadkeep.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 10**300, sys.float_info.max, sys.float_info.min])
@@ -31,8 +28,3 @@ def test_counts(value):
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, "1", None])
 def test_what_is_no_count(value):
     assert not is_count(value, 1)
-
-
-def test_a_time_that_no_float_can_hold_is_refused_as_any_other():
-    with pytest.raises(InvalidArgumentError, match="max_wait"):
-        MemorySaver(group_commit=GroupCommit(max_wait=10**400))

@@ -8,7 +8,7 @@ import pytest
 
 from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
 from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, transition
-from threadkeep._run.group_commit import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep._run.group_commit import MOST, LoopWriter, Writer
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, ConflictError, StatementTimeoutError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
@@ -78,9 +78,9 @@ def writes(number):
     return Batch(f"t{number}", 1, writes=(write(number),))
 
 
-def together(store, changes, how=AT_ONCE):
+def together(store, changes, most=MOST):
     """Commit the first change, and the others while that is under way; the error of each."""
-    writer = Writer(store, how)
+    writer = Writer(store, most)
 
     def commit(change):
         try:
@@ -104,11 +104,11 @@ async def awaited(writer, change):
     await writer.submit(change)
 
 
-def awaited_together(store, changes, make=Writer, how=AT_ONCE, *, wait=True):
+def awaited_together(store, changes, make=Writer, most=MOST, *, wait=True):
     """The same of awaiting callers."""
 
     async def run():
-        writer = make(store, how)
+        writer = make(store, most)
         futures = [writer.submit(change) for change in changes]
         assert not wait or await asyncio.to_thread(store.begun.wait, 10)
         store.opened.set()
@@ -139,7 +139,7 @@ def test_what_is_committed_is_let_go_of():
 
 def test_a_group_holds_no_more_than_it_may():
     store = Gate()
-    together(store, [batch(n) for n in range(12)], GroupCommit(max_batch=4, max_wait=0))
+    together(store, [batch(n) for n in range(12)], 4)
     assert [len(group) for group in store.groups] == [1, 4, 4, 3]
 
 

@@ -60,7 +60,6 @@ CASES = {
     "expired": (stats(items=9, expired_items=6, item_bytes=9 * MB), {}, True, "items", "sweep"),
     "waiting": (stats(items=9, waiting_items=1), {}, True, "items", "embed_pending"),
     "a large cache": (stats(cache_entries=9, cache_bytes=20 * MB), {}, True, "cache", "max_bytes="),
-    "small commits": (stats(hours=BUSY, writes=2000), {}, True, "batch", "GroupCommit("),
 }
 
 
