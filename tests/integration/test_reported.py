@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from kit.backends import BACKENDS, open_backend
-from kit.graphs import linear
 from kit.places import at
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.func import entrypoint, task
 from langgraph.types import Command, interrupt
-from typing_extensions import TypedDict
 
 
 @pytest.fixture(params=BACKENDS)
@@ -66,33 +64,3 @@ async def test_a_chain_of_saves_keeps_no_checkpoint(saver: Any) -> None:
     gc.collect()
     known = [o.get("id") for o in gc.get_objects() if type(o) is dict]
     assert len([id for id in known if isinstance(id, str) and id in ids]) <= 3
-
-
-async def test_a_cancelled_run_that_saves_late_does_not_replace_newer_state(saver: Any) -> None:
-    gate, at_gate, saved = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    aput = saver.aput
-
-    async def late(*args: Any) -> Any:
-        at_gate.set()
-        await gate.wait()
-        place = await aput(*args)
-        saved.set()
-        return place
-
-    class State(TypedDict):
-        text: str
-
-    run = linear(saver, State, keep=lambda state: state)
-    saver.aput = late
-    first = asyncio.create_task(run.ainvoke({"text": "cancelled"}, at(), durability="exit"))
-    await at_gate.wait()
-    first.cancel()
-    saver.aput = aput
-    await run.ainvoke({"text": "newer"}, at(), durability="exit")
-    gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    await saved.wait()
-    assert (await run.aget_state(at())).values == {"text": "newer"}
-    history = [state.values async for state in run.aget_state_history(at())]
-    assert {"text": "cancelled"} in history  # it did save

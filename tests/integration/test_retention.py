@@ -2,7 +2,6 @@
 
 import operator
 import random
-import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -334,34 +333,6 @@ def test_a_run_goes_on_over_a_collection(saver: Any, schema: str) -> None:
     assert run.finish()["log"] == told("0", "1", "2")
     assert graph.get_state(at()).values["log"] == told("0", "1", "2")
     assert saver.check().ok
-
-
-def test_runs_and_collections_at_the_same_time(saver: Any) -> None:
-    graph = story(saver)
-
-    def talk(thread: str) -> None:
-        for turn in range(6):
-            graph.invoke({"log": [f"{turn}"]}, at(thread))
-
-    done = threading.Event()
-
-    def collect() -> int:
-        count = 0
-        while not done.wait(0.001):  # (so that the runs get their turn, too)
-            count += saver.threads.gc(Retention(keep_last=2)).examined
-        return count
-
-    collecting = Run(collect)
-    runs = [Run(talk, name) for name in ("a", "b", "c")]
-    assert [run.finish() for run in runs] == [None] * 3
-    done.set()
-    assert collecting.finish() >= 0
-    # (A save that was built again counts its elements twice until a collection.)
-    saver.threads.gc(Retention(keep_last=2))
-    _gc(saver, Retention(keep_last=2))
-    for name in ("a", "b", "c"):
-        assert graph.get_state(at(name)).values["log"] == told(*map(str, range(6)))
-        assert len(_ids(graph, name)) == 2
 
 
 # -- tags and pins of checkpoints ------------------------------------------------------

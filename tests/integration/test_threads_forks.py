@@ -282,22 +282,3 @@ def test_two_processes_fork_and_run(another: Any) -> None:
         assert len(found) == 86
         assert found[-4:-2] == [said, f"answer to {said}"]
     assert one.check().ok
-
-
-def test_pruning_beside_forks(another: Any) -> None:
-    """Pruning one thread of a family loses no interrupt of another."""
-    saver = another()
-    graph = _chat(saver)
-    for turn in range(4):
-        graph.invoke({"said": [f"turn {turn}"]}, at("one"))
-    saver.threads.tag("one", "x")
-    fork = saver.threads.fork("one").id
-    again = saver.threads.fork(fork).id
-    for name in (fork, again):
-        graph.invoke(HELLO, at(name))
-    saver.prune(["one"])
-    for name in (fork, again):
-        graph.invoke(HELLO, at(name))
-    saver.delete_thread(again)
-    assert len(_chat(another()).get_state(at(fork)).values["said"]) == 12
-    assert saver.check().ok
