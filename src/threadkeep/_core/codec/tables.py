@@ -120,12 +120,13 @@ def _index(index: Any) -> _Column:
 
 def _make_index(described: _Column) -> Any:
     pandas = imported("pandas")
-    kind, names, *parts = described
+    kind, names, *parts = _list(described)
+    names = _list(names)
     if kind == "range":
         return pandas.RangeIndex(*parts, name=names[0])
     if kind == "levels":
-        levels = [_make_index(level) for level, _ in parts]
-        codes = [_make_column(code) for _, code in parts]
+        levels = [_make_index(level) for level, _ in map(_list, parts)]
+        codes = [_make_column(code) for _, code in map(_list, parts)]
         return pandas.MultiIndex(levels=levels, codes=codes, names=names)
     if kind != "index":
         raise CorruptionError(f"There is no index of kind {kind!r}.")
@@ -190,13 +191,20 @@ def _numbers(values: Any) -> _Column:
     return ["numbers", len(values), describe_dtype(values.dtype), values.tobytes()]
 
 
+def _list(part: Any) -> list[Any]:
+    """Return a list; raise CorruptionError for another value, which may never end."""
+    if type(part) is not list:
+        raise CorruptionError("A part of a stored table is no list.")
+    return part
+
+
 def _masked(pandas: Any) -> Any:
     kinds = pandas.arrays
     return kinds.IntegerArray, kinds.FloatingArray, kinds.BooleanArray
 
 
 def _make_column(described: _Column) -> Any:
-    kind, *parts = described
+    kind, *parts = _list(described)
     make = _MAKERS.get(kind)
     if make is None:
         raise CorruptionError(f"There is no column of kind {kind!r}.")
@@ -204,7 +212,7 @@ def _make_column(described: _Column) -> Any:
 
 
 def _make_objects(values: list[Any]) -> Any:
-    array = imported("numpy").empty(len(values), dtype=object)
+    array = imported("numpy").empty(len(_list(values)), dtype=object)
     array[:] = values
     return array
 
@@ -218,7 +226,7 @@ def _make_texts(storage: str, nan: bool, texts: list[str | None]) -> Any:  # noq
     missing = {"na_value": float("nan")} if nan else {}
     if sys.modules.get("pyarrow") is None:  # (pandas' default depends on it)
         storage = "python"
-    return pandas.array(texts, dtype=pandas.StringDtype(storage, **missing))
+    return pandas.array(_list(texts), dtype=pandas.StringDtype(storage, **missing))
 
 
 def _make_masked(described: _Column, mask: _Column) -> Any:

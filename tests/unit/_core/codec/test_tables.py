@@ -20,6 +20,7 @@ from threadkeep._core.codec.format import OBJECT, Tag
 from threadkeep.errors import CorruptionError, UnserializableError
 
 CODEC = NativeCodec()
+ENDLESS = ormsgpack.Ext(Tag.IPV6_NETWORK, b"::/0")
 DAYS = pd.date_range("2026-01-01", periods=3, tz=ZoneInfo("Europe/Paris"))
 OBJECTS = [1, "a", None, pd.NA, pd.NaT, float("nan"), (1, 2), {"k": [date(2026, 1, 1)]}]
 
@@ -142,6 +143,9 @@ def test_inexact_tables_are_refused(value: Any, message: str) -> None:
         (Tag.PANDAS_SERIES, [["objects", [1]], ["range", [None], 0, 9**9, 1], None, {}, False]),
         (Tag.PANDAS_SERIES, [["numbers", 9**9, "<i8", b""], ["range", [None], 0, 1, 1], 0, {}, 0]),
         (Tag.PANDAS_SERIES, [["arrow", b"\xff\xff"], ["range", [None], 0, 1, 1], 0, {}, False]),
+        (Tag.PANDAS_INDEX, ["index", [None], ["texts", "python", True, ENDLESS], None]),
+        (Tag.PANDAS_INDEX, ["levels", ENDLESS]),
+        (Tag.PANDAS_SERIES, [ENDLESS, ENDLESS, None, {}, False]),
         (Tag.PANDAS_FRAME, [["range", [None], 0, 2, 1], ["range", [None], 0, 1, 1], {}, False]),
     ],
 )
