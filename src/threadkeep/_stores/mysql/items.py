@@ -77,6 +77,8 @@ class MysqlItems(ItemBackend):
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         def replies(session: MysqlSession) -> list[Any]:
+            if len(reads) == 1 and not isinstance(reads[0], FindNearest | FindText):
+                return [self._reply(session, reads[0])]
             session.run(SNAPSHOT)
             found = [self._reply(session, read) for read in reads]
             session.run([COMMIT])
@@ -194,25 +196,26 @@ class MysqlItems(ItemBackend):
 
     def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         where, values = terms_of([("expires <= %s", (now,)), *_begins(prefix)])
-        expired = f"SELECT path, name FROM tk_items WHERE {where} LIMIT %s"
+        sql = f"SELECT path, name FROM tk_items WHERE {where} LIMIT %s FOR UPDATE"
+        expired = Sql(sql, (*values, limit))
 
         def swept(session: MysqlSession) -> int:
-            keys = session.rows(expired, *values, limit)
-            if keys:
-                where = f"(path, name) IN ({marks(keys)})"
-                session.run(_removals(where, tuple([part for key in keys for part in key])))
+            keys = session.run([BEGIN, expired])[1].rows
+            where = f"(path, name) IN ({marks(keys)})" if keys else "FALSE"
+            removals = _removals(where, tuple([part for key in keys for part in key]))
+            session.run([*removals, COMMIT])
             return len(keys)
 
         return self._server.call(swept)
 
     def erase(self, prefix: Namespace) -> int:
-        removals = _removals(*terms_of(_begins(prefix)))
-        return self._server.call(lambda session: session.run(removals)[1].found)
+        statements = [BEGIN, *_removals(*terms_of(_begins(prefix))), COMMIT]
+        return self._server.call(lambda session: session.run(statements)[1].found)
 
 
 def _removals(where: str, values: tuple[Any, ...]) -> list[Sql]:
     tables = ("tk_items", "tk_item_versions")
-    return [BEGIN, *[Sql(f"DELETE FROM {table} WHERE {where}", values) for table in tables], COMMIT]
+    return [Sql(f"DELETE FROM {table} WHERE {where}", values) for table in tables]
 
 
 # -- rows ----------------------------------------------------------------------------------

@@ -167,12 +167,14 @@ class MysqlSession(Connection):  # type: ignore[misc] # (untyped)
     def run(self, statements: Sequence[Sql]) -> list[Result]:
         """Return the result of each statement. All are sent at once; a failed one is the last."""
         cursor, found = self.cursor(), []
-        cursor.execute(b";".join([one.text() for one in statements]))
-        while True:
+        if statements:
+            cursor.execute(b";".join([one.text() for one in statements]))
+        while statements:
             rows: Any = cursor.fetchall() if cursor.description else ()
             found.append(Result(rows, cursor.rowcount, cursor.lastrowid or 0))
             if not cursor.nextset():
-                return found
+                break
+        return found
 
     def rows(self, sql: str, *values: Any) -> MysqlRows:
         """Return the rows of a query."""
