@@ -254,7 +254,7 @@ def role():
 def test_reads_of_a_role_use_indexes(role, asked, mode):
     """A filter of metadata reads all rows of the tenant; nothing reads all rows of the store."""
     most = 4 * MOST if "filter" in asked or "runs" in asked else MOST
-    for plan in plans(role, Names("acme").asked(READS[asked]), mode):
+    for plan in plans(role, Names("acme").to_store(READS[asked]), mode):
         scanned = [n for n in nodes(plan) if n["Node Type"] == "Seq Scan" and seen(n) > FEW]
         assert scanned == [], shown(plan)
         assert touched(plan) < most, shown(plan)

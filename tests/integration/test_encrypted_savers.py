@@ -334,8 +334,8 @@ def test_a_store_that_is_emptied_gets_its_record_back(
 def test_a_store_in_the_place_of_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = MemoryBackend(), MemoryBackend()
     for store in (one, two):
-        finish(StoreKeys(RING).beside(store).prepare())
-    keys = StoreKeys(RING).beside(one)
+        finish(StoreKeys(RING).for_store(store).prepare())
+    keys = StoreKeys(RING).for_store(one)
     finish(keys.prepare())
     monkeypatch.setattr(keys, "_store", two)
     finish(keys.prepare())

@@ -9,7 +9,7 @@ Invariants:
 - A failed change does not affect the other changes of its group. (After three time limits of the
   store for one group, the rest of the group fails: see `together.py`.)
 - Changes are committed in the order of their arrival.
-- A queued change stays in the queue until it is settled. No change is lost if a caller or the
+- A queued change stays in the queue until it is finished. No change is lost if a caller or the
   committing thread is interrupted.
 """
 
@@ -50,23 +50,23 @@ class _Ticket:
 
     Attributes:
         future: the future of an awaiting caller, or None.
-        settled: set when the change is settled; None unless a blocking caller lingers.
+        finished: set when the change is finished; None unless a blocking caller lingers.
     """
 
-    __slots__ = ("change", "done", "error", "future", "settled")
+    __slots__ = ("change", "done", "error", "finished", "future")
 
     def __init__(self, change: Change, future: asyncio.Future[None] | None = None) -> None:
         self.change = change
         self.future = future
-        self.settled: Wake | None = None
+        self.finished: Wake | None = None
         self.done = False
         self.error: ThreadkeepError | None = None
 
-    def settle(self, error: ThreadkeepError | None) -> None:
+    def finish(self, error: ThreadkeepError | None) -> None:
         self.error = error
         self.done = True
-        if self.settled is not None:
-            self.settled.set()
+        if self.finished is not None:
+            self.finished.set()
 
 
 def _expects_more(change: Change) -> bool:
@@ -113,7 +113,7 @@ class _Queue:
     Args:
         most: changes in one transaction, at most.
         commit_many: commits changes in the store. For a blocking store it never suspends.
-        notify: passes the results of settled tickets to awaiting callers.
+        notify: passes the results of finished tickets to awaiting callers.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class _Queue:
             self.tickets.append(ticket)
 
     def waiting(self, most: int | None = None) -> list[_Ticket]:
-        """Drop settled tickets from the front; return the first unsettled ones, or all."""
+        """Drop finished tickets from the front; return the first unfinished ones, or all."""
         tickets = self.tickets
         with self._lock:
             while tickets and tickets[0].done:
                 tickets.popleft()
-            # An interrupted caller leaves a settled ticket between unsettled ones.
+            # An interrupted caller leaves a finished ticket between unfinished ones.
             return [ticket for ticket in islice(tickets, most) if not ticket.done]
 
     async def commit_next(self) -> None:
@@ -151,7 +151,7 @@ class _Queue:
         try:
             await commit_together(changes, self._commit_many, errors)
         finally:  # after an interrupt, some changes may be committed
-            self._settle(group[: len(errors)], errors)
+            self._finish(group[: len(errors)], errors)
 
     async def commit_all(self) -> None:
         """Commit until the queue is empty."""
@@ -161,12 +161,12 @@ class _Queue:
     def fail(self, error: BaseException) -> None:
         """Fail all changes."""
         group = self.waiting()
-        self._settle(group, [named(error).fresh() for _ in group])
+        self._finish(group, [named(error).fresh() for _ in group])
 
-    def _settle(self, tickets: Sequence[_Ticket], errors: Sequence[ThreadkeepError | None]) -> None:
+    def _finish(self, tickets: Sequence[_Ticket], errors: Sequence[ThreadkeepError | None]) -> None:
         try:
             for ticket, error in zip(tickets, errors, strict=True):
-                ticket.settle(error)
+                ticket.finish(error)
         finally:
             awaited = [ticket for ticket in tickets if ticket.done and ticket.future is not None]
             if awaited:
@@ -204,11 +204,11 @@ class Writer(ResetInChild):
         if not lingers and self._commit_alone(change):
             return
         ticket = _Ticket(change)
-        ticket.settled = Wake() if lingers else None
+        ticket.finished = Wake() if lingers else None
         self._queue.add(ticket)
         try:
-            if ticket.settled is not None:
-                self._note_linger(in_vain=not ticket.settled.wait(_LINGER_SECONDS))
+            if ticket.finished is not None:
+                self._note_linger(in_vain=not ticket.finished.wait(_LINGER_SECONDS))
             with self._turn:
                 while not ticket.done:
                     finish(self._queue.commit_next())

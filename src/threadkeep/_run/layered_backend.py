@@ -143,7 +143,7 @@ class LayeredBackend:
         """The view that shows the threads of all tenants."""
         return self
 
-    def beside(self, threads: LayeredBackend) -> Self:
+    def with_threads(self, threads: LayeredBackend) -> Self:
         """Return this store of other rows, whose first change looks at these threads."""
         self._first = FirstChange(threads)
         return self

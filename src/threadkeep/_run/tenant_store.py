@@ -65,7 +65,7 @@ class TenantStore(LayeredBackend):
         except ThreadkeepError as error:
             self.names.named(error)
             raise
-        return self._told(request, reply)
+        return self._from_store(request, reply)
 
     async def _acarry_out(self, request: Request) -> Any:
         if type(request) is External or type(request) is Call:
@@ -75,19 +75,19 @@ class TenantStore(LayeredBackend):
         except ThreadkeepError as error:
             self.names.named(error)
             raise
-        return self._told(request, reply)
+        return self._from_store(request, reply)
 
     def _mapped(self, request: Request) -> Request:
         if type(request) is Fetch:
-            return Fetch([*map(self.names.asked, request.reads)])
+            return Fetch([*map(self.names.to_store, request.reads)])
         if type(request) is Commit:
             return Commit(self.names.change(request.change))
         assert type(request) is CommitMany  # noqa: S101 - the last kind
         return CommitMany([*map(self.names.change, request.changes)])
 
-    def _told(self, request: Request, reply: Any) -> Any:
+    def _from_store(self, request: Request, reply: Any) -> Any:
         if type(request) is Fetch:
-            return [*map(self.names.told, request.reads, reply)]
+            return [*map(self.names.from_store, request.reads, reply)]
         if type(request) is CommitMany:
             return [None if error is None else self.names.named(error) for error in reply]
         return reply

@@ -89,7 +89,7 @@ class ColdStore:
         """Store an object; durable on return."""
         with self._named(key):
             self._store.put(key, data)
-        self._settle(key)
+        self._sync(key)
 
     def get(self, key: str) -> bytes:
         """Return an object's bytes."""
@@ -132,7 +132,7 @@ class ColdStore:
         for key in self.objects(folder):
             self.delete(key)
 
-    def _settle(self, key: str) -> None:
+    def _sync(self, key: str) -> None:
         """Wait until a new object is on the disk, if it is a file: obstore does not."""
         if self._folder is None:
             return

@@ -50,7 +50,7 @@ class SealedFace(AsyncBackend):
         families: Families | None = None,
     ) -> None:
         self.below = below
-        self.keys = keys.beside(below)
+        self.keys = keys.for_store(below)
         self.instant = below.instant and keys.instant
         self.commits_groups = below.commits_groups
         self.has_identity = below.has_identity
@@ -68,11 +68,11 @@ class SealedFace(AsyncBackend):
         first = reads[0] if len(reads) == 1 else None
         if isinstance(first, model.ReadCheckpoint):
             (reply,) = await result(self.below.fetch(reads))
-            return [self.at_hand(first, reply) or await self._opened(first, reply)]
-        asked = [await self.searches.asked(read) for read in reads]
+            return [self.opened_from_memory(first, reply) or await self._opened(first, reply)]
+        asked = [await self.searches.to_store(read) for read in reads]
         replies = await result(self.below.fetch([read for read, _ in asked]))
         return [
-            await self.searches.told(*pair, reply)
+            await self.searches.from_store(*pair, reply)
             for pair, reply in zip(asked, replies, strict=True)
         ]
 
@@ -112,7 +112,7 @@ class SealedFace(AsyncBackend):
         each = sealed_reads.or_damaged if skip else call
         return sealed_reads.opened(read, reply, cache(self._rows), each)
 
-    def at_hand(
+    def opened_from_memory(
         self, read: model.ReadCheckpoint, reply: model.ThreadState
     ) -> model.ThreadState | None:
         """Return the opened reply to a read if no other read is needed, else None."""
@@ -130,7 +130,7 @@ class SealedFace(AsyncBackend):
         except CodecError:
             return None
 
-    def sealed_at_hand(self, change: model.Change) -> model.Batch | None:
+    def sealed_from_memory(self, change: model.Change) -> model.Batch | None:
         """Return the sealed rows of a batch if no read is needed, else None."""
         if type(change) is not model.Batch or not self.keys.is_prepared:
             return None
@@ -147,12 +147,14 @@ class SealedFace(AsyncBackend):
     def _rows(self, thread: str) -> RowSealer:
         """Return the opener of a thread's rows, with the keys and families that are in memory."""
         known = self.families.get(thread) or Known(thread)
-        return self._row_sealer(thread, self.keys.at_hand(thread) or self.keys.none, known.family)
+        return self._row_sealer(
+            thread, self.keys.remembered(thread) or self.keys.none, known.family
+        )
 
     def _row_sealer(
         self, thread: str, sealer: Sealer, family: Family, root: Sealer | None = None
     ) -> RowSealer:
-        found = [(self.keys.at_hand(one.thread), one) for one in family.relatives]
+        found = [(self.keys.remembered(one.thread), one) for one in family.relatives]
         return RowSealer(
             thread,
             Seal(sealer, sealer.group(thread)),
@@ -402,13 +404,13 @@ class SealedBackend(BlockingFace[SealedFace]):
         first = reads[0] if len(reads) == 1 else None
         if isinstance(first, model.ReadCheckpoint):
             (reply,) = self.below.fetch(reads)
-            opened = self.face.at_hand(first, reply)
+            opened = self.face.opened_from_memory(first, reply)
             if opened is not None:
                 return [opened]
         return super().fetch(reads)
 
     def commit(self, change: model.Change) -> None:
-        sealed = self.face.sealed_at_hand(change)
+        sealed = self.face.sealed_from_memory(change)
         if sealed is not None:
             with suppress(SegmentTakenError):
                 self.below.commit(sealed)
@@ -416,7 +418,7 @@ class SealedBackend(BlockingFace[SealedFace]):
         super().commit(change)
 
     def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
-        sealed = [*map(self.face.sealed_at_hand, changes)]
+        sealed = [*map(self.face.sealed_from_memory, changes)]
         if None in sealed:
             return super().commit_many(changes)
         refusals = self.below.commit_many([one for one in sealed if one is not None])

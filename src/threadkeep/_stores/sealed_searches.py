@@ -49,7 +49,7 @@ class SealedSearches:
         self.keys = keys
         self._open = open_
 
-    async def asked(self, read: model.Read) -> tuple[model.Read, tuple[str, ...]]:
+    async def to_store(self, read: model.Read) -> tuple[model.Read, tuple[str, ...]]:
         """Return a read that the store can answer, and labels that only opened entries have."""
         if isinstance(read, model.FindThreads) and read.run_ids:
             words = await self._searchable(tenants.tenant_of(read.prefix))
@@ -81,7 +81,7 @@ class SealedSearches:
         (found,) = await result(self.below.fetch([first]))
         return any(map(tenants.tenant_of, found))
 
-    async def told(self, read: model.Read, labels: tuple[str, ...], reply: Any) -> Any:
+    async def from_store(self, read: model.Read, labels: tuple[str, ...], reply: Any) -> Any:
         """Return the opened reply to a read, with what `asked` returned.
 
         Lists leave out threads whose key was destroyed: a program that knew it wrote late.

@@ -122,7 +122,7 @@ class StoreKeys:
         """True if no key is read from a disk or a server; see `Backend.instant`."""
         return self._key_database is None or self._key_database.instant
 
-    def beside(self, store: Any) -> StoreKeys:
+    def for_store(self, store: Any) -> StoreKeys:
         """Return the same keys, whose record is in this backend."""
         mine = copy(self)
         mine._store = store  # noqa: SLF001 - a copy
@@ -152,7 +152,7 @@ class StoreKeys:
         """True if the record was read a short time ago, and allows what this program may store."""
         return self._known.is_ready and self.is_known
 
-    def at_hand(self, thread: str) -> Sealer | None:
+    def remembered(self, thread: str) -> Sealer | None:
         """Return the sealer of a thread if it is in memory."""
         return self._known.sealer(self._name(thread, is_thread=True))
 
@@ -288,9 +288,9 @@ class StoreKeys:
             if self._forget([key, tenants_key]):
                 known_cipher.cache_clear()
             raise
-        return self.none if secret is None else self._remembered(record, name, key, secret, own)
+        return self.none if secret is None else self._remember(record, name, key, secret, own)
 
-    def _remembered(
+    def _remember(
         self, record: KeyRecord, name: str, key: str, secret: Secret, own: Secret | None
     ) -> Sealer:
         """Return the sealer of a random key; `own` is the key of the thread's tenant."""
@@ -313,7 +313,7 @@ class StoreKeys:
         found = await self._random.get_all(record.store, {*wanted, *above.values()} - {""})
         for key, name in wanted.items():
             if key in found and (not above[key] or above[key] in found):
-                self._remembered(record, name, key, found[key], found.get(above[key]))
+                self._remember(record, name, key, found[key], found.get(above[key]))
 
     def _forget(self, keys: Sequence[str]) -> bool:
         """Forget destroyed keys; return True if one was in memory."""

@@ -89,8 +89,8 @@ class BlockingFace(Backend, Generic[A]):
     @property
     def retries(self) -> int:
         """See `Backend.retries`. Includes those of awaiting calls."""
-        beside = 0 if self.asynchronous is None else self.asynchronous.retries
-        return self.face.retries + beside
+        awaited = 0 if self.asynchronous is None else self.asynchronous.retries
+        return self.face.retries + awaited
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         return finish(self.face.fetch(reads))
@@ -102,12 +102,12 @@ class BlockingFace(Backend, Generic[A]):
         return finish(self.face.commit_many(changes))
 
     def items(self, options: SearchOptions) -> Any:
-        return self._beside(lambda backend: backend.items(options))
+        return self._blocking(lambda backend: backend.items(options))
 
     def cache(self) -> Any:
-        return self._beside(lambda backend: backend.cache())
+        return self._blocking(lambda backend: backend.cache())
 
-    def _beside(self, of: Callable[[Any], Any]) -> Any:
+    def _blocking(self, of: Callable[[Any], Any]) -> Any:
         """Return a blocking backend of other rows, over the same connections."""
         native = None if self.asynchronous is None else of(self.asynchronous)
         return of(self.face).blocking(native)

@@ -55,12 +55,12 @@ class Names:
 
     # -- reads ---------------------------------------------------------------------------
 
-    def asked(self, read: model.Read) -> model.Read:
+    def to_store(self, read: model.Read) -> model.Read:
         """Return a read of stored names."""
         return _READS[type(read)](self, read)
 
-    def told(self, read: model.Read, reply: Any) -> Any:
-        """Return the reply to a read, given the reply to `asked(read)`."""
+    def from_store(self, read: model.Read, reply: Any) -> Any:
+        """Return the reply to a read, given the reply to `to_store(read)`."""
         tell = _REPLIES.get(type(read))
         return reply if tell is None else tell(self, read, reply)
 
@@ -234,13 +234,13 @@ class TenantFace(AsyncBackend):
         self.keys = below.keys
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
-        asked = [*map(self.names.asked, reads)]
+        asked = [*map(self.names.to_store, reads)]
         try:
             replies = await result(self.below.fetch(asked))
         except ThreadkeepError as error:
             self.names.named(error)
             raise
-        return [*map(self.names.told, reads, replies)]
+        return [*map(self.names.from_store, reads, replies)]
 
     async def commit(self, change: model.Change) -> None:
         try:

@@ -182,7 +182,7 @@ class NodeCache(BaseCache[Any], Closing):
         self._backend = backend
         threads = LayeredBackend(backend)
         self._owned = threads if owned else None
-        self._store = LayeredBackend(entries).beside(threads)
+        self._store = LayeredBackend(entries).with_threads(threads)
         self._leases = None if lifetime is None else Leases(lifetime)
         self._tenant = ""  # its label
         self._shared = _Shared()

@@ -425,10 +425,10 @@ class Calls:
             results = await self._run([op for op, _ in group])
         except Exception as error:  # noqa: BLE001 - every caller gets the error of its operation
             if len(group) == 1:
-                _settle(group[0][1], error=error)
+                _resolve(group[0][1], error=error)
             elif isinstance(error, BackendError):
                 for _, future in group:
-                    _settle(future, error=error.fresh())
+                    _resolve(future, error=error.fresh())
             else:
                 for each in group:
                     await self._serve([each])
@@ -438,10 +438,10 @@ class Calls:
             raise
         else:
             for (_, future), result in zip(group, results, strict=True):
-                _settle(future, result)
+                _resolve(future, result)
 
 
-def _settle(
+def _resolve(
     future: asyncio.Future[Any], result: Any = None, *, error: Exception | None = None
 ) -> None:
     if future.done():  # its caller was cancelled

@@ -116,7 +116,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         is_former = isinstance(codec, FormerSerde)
         self._migrates = migrations is not None or is_former
         items = backend.items(self._index.options if self._index else SearchOptions())
-        self._store = LayeredBackend(items, most=_TOGETHER).beside(self._pair)
+        self._store = LayeredBackend(items, most=_TOGETHER).with_threads(self._pair)
         self._engine = ItemEngine(
             packer=ItemPacker(None if is_former else serde, codec),
             index=self._index,

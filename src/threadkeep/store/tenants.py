@@ -25,7 +25,7 @@ class TenantItems:
         if isinstance(request, Fetch):
             reads: Any = request.reads
             replies = yield Fetch([self._read(read) for read in reads])
-            return [self._told(*pair) for pair in zip(reads, replies, strict=True)]
+            return [self._from_store(*pair) for pair in zip(reads, replies, strict=True)]
         if isinstance(request, Commit):
             return (yield Commit(self._change(request.change)))
         return (yield self._call(request))
@@ -53,7 +53,7 @@ class TenantItems:
             case _:
                 return read._replace(prefix=(*self._root, *read.prefix))
 
-    def _told(self, read: Any, reply: Any) -> Any:
+    def _from_store(self, read: Any, reply: Any) -> Any:
         match read:
             case records.GetItems() | records.FindItems():
                 return [None if row is None else _plain(row) for row in reply]

@@ -246,10 +246,10 @@ def _copied(
 ) -> Operation[int]:
     """Copy each namespace with one search: pages may overlap, or leave items out."""
     copied = 0
-    names: Any = yield from _asked(source, ListNamespacesOp(limit=_EVERYTHING))
+    names: Any = yield from _result_of(source, ListNamespacesOp(limit=_EVERYTHING))
     for name in names:
         op = SearchOp(name, limit=_EVERYTHING, refresh_ttl=False)
-        items: Any = yield from _asked(source, op)
+        items: Any = yield from _result_of(source, op)
         puts = [
             ItemPut(
                 *(item.namespace, item.key, engine.packer.pack(item.value)),
@@ -265,7 +265,7 @@ def _copied(
     return copied
 
 
-def _asked(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Operation[Any]:
+def _result_of(source: BaseStore, op: ListNamespacesOp | SearchOp) -> Operation[Any]:
     results = yield from sync_or_async(partial(source.batch, [op]), partial(source.abatch, [op]))
     return results[0]
 

@@ -35,7 +35,7 @@ from threadkeep._core.engine.refs import Inline, Manifest, Run
 from threadkeep._core.engine.registration import ThreadSnapshot, optimistic, read_snapshot
 from threadkeep._core.engine.rows import counting, of_the_graph, unpack_metadata, unpack_time
 from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
-from threadkeep._core.engine.thread_summary import following, own, tasks
+from threadkeep._core.engine.thread_summary import following, state_channels, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.errors import (
     CheckpointNotFoundError,
@@ -393,7 +393,7 @@ class _Rows:
             unpack_metadata(row.metadata, row.exact, self._engine.codec),
             next=tuple(following(filled)),
             has_sends=self._has_sends(read),
-            written=tuple(own(read.updated if isinstance(read.updated, list) else ())),
+            written=tuple(state_channels(read.updated if isinstance(read.updated, list) else ())),
             interrupted=status.asked,
             waiting=status.waiting if stored.child is None else (),
             failed=status.failed,

@@ -450,7 +450,7 @@ class StreamRows(PartialRows):
         stored = [*self._parts, *[tuple(part) for part in parts]]
         parent = self._ids[-1] if self._ids and self.deletes else None
         own_id = self.id if parent is None else _new_id()
-        yield from self.put(self._own("pending")._replace(id=own_id, parts=stored), parent)
+        yield from self.put(self._status_row("pending")._replace(id=own_id, parts=stored), parent)
         if own_id not in self._ids[-1:]:
             self._ids.append(own_id)
         return stored
@@ -462,7 +462,7 @@ class StreamRows(PartialRows):
         process.
         """
         rows = yield from self.read_heads()
-        ended = [self._own(status)._replace(completed=_now())]
+        ended = [self._status_row(status)._replace(completed=_now())]
         if status == "completed":
             ended += [
                 one._replace(status="discarded", completed=_now())
@@ -474,5 +474,5 @@ class StreamRows(PartialRows):
         with suppress(ThreadkeepError):  # the next stream removes the rows
             yield from self.delete([*gone, *old], sweep=bool(old))
 
-    def _own(self, status: StreamStatus) -> PartialRow:
+    def _status_row(self, status: StreamStatus) -> PartialRow:
         return PartialRow(self.id, self.id, status, self._created, _now(), root=self._root)

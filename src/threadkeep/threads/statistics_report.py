@@ -186,11 +186,11 @@ class Stats:
                 "Last 24 hours: {}, {}; last hour: {:,}, {}",
                 *(day, grown, hour, size(self.growth_per_hour)),
             ),
-            *self._beside(words),
+            *self._items_and_results(words),
         ]
         return [*lines, say("Estimates: {}", self.note)] if self.note else lines
 
-    def _beside(self, words: ReportTexts) -> Iterator[str]:
+    def _items_and_results(self, words: ReportTexts) -> Iterator[str]:
         """Yield lines about items and cached results, if the database has any."""
         say, size = words.say, words.size
         if self.items:

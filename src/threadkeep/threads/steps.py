@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR
 
-from threadkeep._core.engine.thread_summary import Tasks, following, own, tasks
+from threadkeep._core.engine.thread_summary import Tasks, following, state_channels, tasks
 from threadkeep._core.langgraph_internals import NO_TASK, TASKS
 
 _ALONE = 20  # parents outside of a list that are read for it
@@ -104,7 +104,7 @@ def step_of(
         retried=bool(before.failed),
         ran=_ran(parent, found) if parent else (),
         tasks=len({task for task, _ in _writes(parent) if task != NO_TASK}),
-        wrote=tuple(own(map(str, wrote if isinstance(wrote, list) else ()))),
+        wrote=tuple(state_channels(map(str, wrote if isinstance(wrote, list) else ()))),
         next=tuple(sorted(set(nodes))) if is_tip else (),
         waiting=after.waiting,
         failed=after.failed,

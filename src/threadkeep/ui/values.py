@@ -45,7 +45,7 @@ class ValuePart:
         self.key, self.kind, self.path = _label(key), _kind(value), path
         self.is_class = named is not None
         self.empty = [_label(name) for name, one in (named or {}).items() if _is_empty(one)]
-        self.held = _held(value)
+        self.held = _parts(value)
         self.entries: list[ValuePart] = []
         self.rest = 0 if self.held else None
         if self.held is not None:
@@ -89,7 +89,7 @@ def tree(
 def part_at(value: Any, path: str) -> Any:
     """Return the part of a value at a path. Raises `NotFoundError`."""
     for step in path.split(".")[:-1]:
-        held = _held(value) or ()
+        held = _parts(value) or ()
         if not (step.isdecimal() and len(step) < _LABEL and int(step) < len(held)):
             raise NotFoundError("The value has no such part.", hint="Open the checkpoint again.")
         parts = held.values() if isinstance(held, Mapping) else held
@@ -103,7 +103,7 @@ def one_line(value: Any) -> str:
         read = message(value)
         calls = "".join(f" → {one.name}" for one in read.tool_calls)
         return shortened(printable(f"{read.role}: {_brief(read.text)}{calls}"), _PEEK)
-    held = _held(value)
+    held = _parts(value)
     if isinstance(held, Mapping):
         first = [f"{shortened(_label(k), 30)}: {_brief(v)}" for k, v in islice(held.items(), 5)]
     else:
@@ -112,7 +112,7 @@ def one_line(value: Any) -> str:
     return shortened(", ".join([*first, *more]), _PEEK)
 
 
-def _held(value: Any) -> Any:
+def _parts(value: Any) -> Any:
     """Return a mapping or sequence of the parts of a container or of JSON in a text, else None."""
     if (found := fields(value)) is not None:
         return {name: one for name, one in found.items() if name != CLASS and not _is_empty(one)}

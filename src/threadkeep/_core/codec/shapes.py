@@ -48,18 +48,18 @@ class ShapedRegistry(Registry):
         super().__init__()
         self.plans = plans
         self.by_bytes = {name.encode(): plan for name, plan in plans.items()}
-        self.met: dict[bytes, tuple[ClassPlan, int] | None] = {}
+        self.found_plans: dict[bytes, tuple[ClassPlan, int] | None] = {}
         self.named, self.foreign, self.local = base.named, base.foreign, base.local
         base.followers.add(self)
 
-    def meet(self, reference: bytes) -> tuple[ClassPlan, int] | None:
+    def find_plan(self, reference: bytes) -> tuple[ClassPlan, int] | None:
         """Return the plan of a class in data and the stored shape; None without migrations."""
         name, _, number = reference.partition(_AT)
         plan = self.by_bytes.get(name.partition(b"#")[0])
         found = plan and (plan, int(number) if number.isdigit() else 1)
-        if len(self.met) >= _MOST:
-            self.met.clear()
-        self.met[reference] = found
+        if len(self.found_plans) >= _MOST:
+            self.found_plans.clear()
+        self.found_plans[reference] = found
         return found
 
     def reference(self, name: str) -> str:
@@ -198,7 +198,7 @@ def _shaped(tag: Tag, decode: Decode) -> Decode:
         try:
             found = registry.met[full]
         except KeyError:
-            found = registry.meet(full)
+            found = registry.find_plan(full)
         if found is None:
             return decode(data, decoder)
         plan, shape = found

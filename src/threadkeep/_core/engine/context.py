@@ -182,7 +182,7 @@ def look(engine: Engine, place: CheckpointRef) -> Operation[tuple[ThreadState, P
         tips = () if before is None else frozenset(before.tips)
         (state,) = yield Fetch((ReadCheckpoint(*place),))
         is_new = state.found is None and not place.ns and place.id is None
-        proof = memory.meet(state, before, tips, is_new=is_new)
+        proof = memory.reconcile(state, before, tips, is_new=is_new)
         if proof is not None:
             return state, proof
 
@@ -303,4 +303,4 @@ def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
             counts.saved += memory.newest_bytes - size
         if left is not None:
             engine.forked(thread, left, state.id)
-    working_set.settle(thread, memory)
+    working_set.note_use(thread, memory)

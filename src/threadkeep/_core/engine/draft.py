@@ -109,7 +109,7 @@ class Draft:
 
     __slots__ = (
         *("memory", "codec", "ns", "compression", "writes", "home", "fresh", "stored"),
-        *("borrowed", "dropped", "tails", "_size", "_settles", "_placed", "_known"),
+        *("borrowed", "dropped", "tails", "_size", "_publishes", "_placed", "_known"),
         *("_runs", "_borrowed", "_sealed", "_seals"),
     )
 
@@ -131,7 +131,7 @@ class Draft:
         self.fresh = 0  # bytes that the values do not share with the previous ones
         self.stored = 0  # bytes by which the committed segments grow (or shrink)
         self._size = 0  # bytes of the elements
-        self._settles = False  # the value is a copy
+        self._publishes = False  # the value is a copy
         self._placed: list[StoredObject] = []
         self._known: list[tuple[str, StoredValue]] = []
         self._runs: list[_Run] = []
@@ -172,13 +172,13 @@ class Draft:
                 except UnserializableError as exc:
                     if not _was_changed(exc):
                         raise
-            self._settles = True
+            self._publishes = True
             return self._value(channel, copy_and_watch([value]).copies[0], None, trust=False)
         except ThreadkeepError as exc:
             exc.at(channel=channel)
             raise
         finally:
-            self._settles = False
+            self._publishes = False
 
     def _value(self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool) -> Stored:
         """Store a value; with `trust`, objects that were seen count as unchanged until the end."""
@@ -209,10 +209,10 @@ class Draft:
 
     def _moved(self) -> None:
         """Try again, unless the value is a copy, which shares keys and members of sets."""
-        if not self._settles:
+        if not self._publishes:
             raise _MovedError
 
-    def settle(self, proof: Proof) -> None:
+    def publish(self, proof: Proof) -> None:
         """Remember where values were put. Called when the segments are packed."""
         if self._placed or self._known:
             self.memory.remember(self._placed, self._known, self._size, proof)

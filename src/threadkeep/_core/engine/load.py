@@ -203,7 +203,7 @@ def _keep(
         working_set.counts.hits += is_hit
     else:
         memory.show(state, proof)
-    working_set.settle(call.place.thread, memory)
+    working_set.note_use(call.place.thread, memory)
 
 
 def assemble(

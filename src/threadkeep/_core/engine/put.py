@@ -327,7 +327,7 @@ def _put_batch(
     if join:
         draft.seal()
     segments = draft.segments()
-    draft.settle(proof)
+    draft.publish(proof)
     reported, loaded, owner = memory.reported, LOADS.of(call.parent), None
     flags = model.FREE if call.metadata.get("source") == "fork" else 0
     by = call.by and call.by.mark
@@ -462,7 +462,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         exc.at(**place.named())
         raise
     segments = draft.segments()
-    draft.settle(proof)
+    draft.publish(proof)
     loaded = LOADS.of(own_id)
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     # (the columns of the row that the checksum covers, in order)

@@ -305,7 +305,7 @@ def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move 
         clears_heap=not beside,
         clears_labels=True,
         copies=Copying(source),
-        beside=_beside(target, (source, source), *beside),
+        beside=_other_heads(target, (source, source), *beside),
     )
 
 
@@ -333,7 +333,7 @@ def _fork(
         clears_heap=not beside,
         clears_labels=True,
         copies=Copying(source, change.checkpoints, change.writes, segments=not shares_heaps),
-        beside=_beside(target, *beside, (source, named), *others),
+        beside=_other_heads(target, *beside, (source, named), *others),
     )
 
 
@@ -346,7 +346,7 @@ def _begun(source: Head, target: Head, tip: int) -> Head:
     )
 
 
-def _beside(target: Head, *moved: tuple[Head, Head]) -> tuple[tuple[Head, Head], ...]:
+def _other_heads(target: Head, *moved: tuple[Head, Head]) -> tuple[tuple[Head, Head], ...]:
     """Return one old and new head of each other thread: the last one."""
     found = {pair[0].thread: pair for pair in moved}
     found.pop(target.thread, None)

@@ -183,7 +183,7 @@ def transition(cause: Cause, checkpoint: str) -> StateTransition:
     )
 
 
-def settle(head: str | None, waits_at: str | None) -> tuple[StateTransition, ...]:
+def transitions_to(head: str | None, waits_at: str | None) -> tuple[StateTransition, ...]:
     """Return the transitions from any state to the state that a thread's rows show.
 
     Forks stay forks, and archived threads archived. Without a `head`, and if nothing waits, a

@@ -64,7 +64,7 @@ class ThreadMemory:
         self.added = 0  # bytes added since then, estimated
         self.used = 0  # the number of uses of all threads at its last one
 
-    def meet(
+    def reconcile(
         self,
         state: ThreadState,
         proof: Proof | None,

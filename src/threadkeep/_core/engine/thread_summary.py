@@ -130,7 +130,7 @@ def of_rows(
     return EntryUpdate(
         size,
         whole=True,
-        transitions=thread_entry.settle(
+        transitions=thread_entry.transitions_to(
             own[-1].row.id if own else None, waits_at(checkpoints, orphans)
         ),
     )
@@ -246,7 +246,7 @@ def _tasks_of(rows: Sequence[WriteRow]) -> Tasks:
     return tasks([(write.task_id, write.channel) for write in counting(rows, None)])
 
 
-def own(channels: Iterable[str]) -> list[str]:
+def state_channels(channels: Iterable[str]) -> list[str]:
     """Return the channels of the state, without LangGraph's own that say which nodes run next."""
     return [name for name in channels if not is_internal(name)]
 

@@ -92,7 +92,7 @@ class WorkingSet:
             for name in [one for one in room.threads if one.startswith(begins)]:
                 room.drop(name)
 
-    def settle(self, thread: str, memory: ThreadMemory) -> None:
+    def note_use(self, thread: str, memory: ThreadMemory) -> None:
         """Note a use of the thread; weigh it again if it has grown by an eighth, and make room."""
         room = self._room
         weight = memory.weighed

@@ -103,12 +103,12 @@ class AsyncRedisBackend(Server, AsyncDatabase):
 
     async def _make(self, moves: Sequence[Move], calls: list[RedisCommand]) -> list[Head | None]:
         """Send the calls of moves, and update the index."""
-        told = [threads.told(move, self) for move in moves]
-        before = [call for first, again in told for call in (*first, *again)]
-        after = [call for _, again in told for call in again]
+        index = [threads.index_calls(move, self) for move in moves]
+        before = [call for first, again in index for call in (*first, *again)]
+        after = [call for _, again in index for call in again]
         answers = await self.sent([*before, *calls, *after])
         answers = answers[len(before) : len(before) + len(calls)]
-        await threads.tell_made(moves, answers, self)
+        await threads.complete_index(moves, answers, self)
         return [
             None if answer is None else stored(move.new)
             for move, answer in zip(moves, answers, strict=True)

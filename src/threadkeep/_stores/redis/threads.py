@@ -55,7 +55,7 @@ async def answer(read: model.Read, server: Server) -> Any:
 # -- changes of the index ---------------------------------------------------------------
 
 
-def told(move: Move, server: Server) -> tuple[list[RedisCommand], list[RedisCommand]]:
+def index_calls(move: Move, server: Server) -> tuple[list[RedisCommand], list[RedisCommand]]:
     """Return the calls that update the index: those before a move, and those before and after it.
 
     They are harmless if the move is refused.
@@ -88,7 +88,7 @@ def _keeps_terms(move: Move) -> bool:
     )
 
 
-async def tell_made(
+async def complete_index(
     moves: Sequence[Move], answers: Sequence[Sequence[bytes] | None], server: Server
 ) -> None:
     """Complete the index after moves, by the script's answers: exact times, and terms to remove."""

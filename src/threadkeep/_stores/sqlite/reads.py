@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Row: TypeAlias = tuple[Any, ...]
-_Asked: TypeAlias = tuple[int, int, int, int]  # log, start, stop, its segments' least start
+_Lookup: TypeAlias = tuple[int, int, int, int]  # log, start, stop, its segments' least start
 
 _MOST_SPANS = 64  # of one statement
 
@@ -171,10 +171,10 @@ def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Seg
         named = heads.read_head(db, read.thread).tips
         if not all(tip in named for tip in read.base):
             return []
-    asked = _asked(read.spans)
+    lookups = _lookups(read.spans)
     found: list[model.Segment] = []
-    for first in range(0, len(asked), _MOST_SPANS):
-        size, values = _parameters(read, asked[first : first + _MOST_SPANS])
+    for first in range(0, len(lookups), _MOST_SPANS):
+        size, values = _parameters(read, lookups[first : first + _MOST_SPANS])
         rows = db.execute(_SEGMENTS.text(size), values).fetchall()
         if not rows:  # the number of the heap may be damaged
             rows = db.execute(_SEGMENTS_OF_DAMAGED.text(size), values).fetchall()
@@ -182,29 +182,29 @@ def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Seg
     return sorted(found)
 
 
-def _asked(spans: Iterable[model.Span]) -> list[_Asked]:
+def _lookups(spans: Iterable[model.Span]) -> list[_Lookup]:
     """Sort the spans; each starts its search after the one before.
 
     So a segment that holds several spans is found only for the first.
     """
-    asked: list[_Asked] = []
+    lookups: list[_Lookup] = []
     log, least = -1, 0
     for span in sorted(spans):
         if span.log != log:
             log, least = span.log, 0
         if span.start < span.stop and span.stop > least:
-            asked.append((log, span.start, span.stop, least))
+            lookups.append((log, span.start, span.stop, least))
             least = span.stop
-    return asked
+    return lookups
 
 
 def _parameters(
-    read: model.ReadSegments, asked: Sequence[_Asked]
+    read: model.ReadSegments, lookups: Sequence[_Lookup]
 ) -> tuple[int, tuple[object, ...]]:
     """Return the number of spans and the values; empty spans round the number up."""
-    size = 1 << (len(asked) - 1).bit_length()
-    log, start, stop, _ = asked[-1]
-    spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
+    size = 1 << (len(lookups) - 1).bit_length()
+    log, start, stop, _ = lookups[-1]
+    spans = [*lookups, *[(log, start, stop, stop)] * (size - len(lookups))]
     base = records.pack_tip(read.base[0]) if read.base else b""
     return size, (*chain.from_iterable(spans), read.thread, read.generation, base)
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import CheckpointRef
-from threadkeep._core.engine.thread_summary import own
+from threadkeep._core.engine.thread_summary import state_channels
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS, TASKS
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.cli.app import command
@@ -140,7 +140,7 @@ def show(
             streams = [one for one in saver.partial(thread) if one.status == "pending"]
     head, values = summarize(found), found.checkpoint["channel_values"]
     messages = conversation(values)
-    others = [name for name in own(values) if messages is None or name != "messages"]
+    others = [name for name in state_channels(values) if messages is None or name != "messages"]
     rows = [(name, kind(values[name]), size_as_json(values[name])) for name in others]
     metadata: Mapping[str, Any] = {**found.metadata}
     deltas = sorted(set(metadata.get(DELTA_COUNTERS) or ()) - set(values))

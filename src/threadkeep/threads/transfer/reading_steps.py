@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.rows import created_at
-from threadkeep._core.engine.thread_summary import following, own, tasks
+from threadkeep._core.engine.thread_summary import following, state_channels, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.threads.forks import BranchCheckpoint, Branches, tree
 from threadkeep.threads.registry import EPOCH
@@ -72,7 +72,7 @@ def _of_tree(step: SourceStep) -> BranchCheckpoint:
         mapping(step.metadata),
         next=tuple(following(map(str, names))),
         has_sends=names.get(TASKS, 0) != 0,
-        written=tuple(own(map(str, changed if isinstance(changed, list) else ()))),
+        written=tuple(state_channels(map(str, changed if isinstance(changed, list) else ()))),
         interrupted=status.asked,
         waiting=status.waiting,
         failed=status.failed,

@@ -11,7 +11,7 @@ from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
 from starlette.responses import Response
 
-from threadkeep._core.engine.thread_summary import own
+from threadkeep._core.engine.thread_summary import state_channels
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.diff import ChannelDiff, path_text, shortened
 from threadkeep.ui.page import MOST, Asked, PagePlace, route
@@ -84,8 +84,8 @@ async def changes(request: Asked) -> Response:
         "changes.html",
         error=error,
         found=found,
-        waiting=sorted(own(waiting))[:MOST],
-        count=len(own(names)),
+        waiting=sorted(state_channels(waiting))[:MOST],
+        count=len(state_channels(names)),
         start=request.number("start"),
         channel=channel,
         sides=asked.get("sides"),
@@ -100,7 +100,9 @@ async def changes(request: Asked) -> Response:
 def _first(names: Iterable[str], a: CheckpointTuple, b: CheckpointTuple) -> list[str]:
     """Return the channels to compare: all of them, or of very many those with a new version."""
     before, after = a.checkpoint["channel_versions"], b.checkpoint["channel_versions"]
-    return nsmallest(MOST, own(names), key=lambda one: (before.get(one) == after.get(one), one))
+    return nsmallest(
+        MOST, state_channels(names), key=lambda one: (before.get(one) == after.get(one), one)
+    )
 
 
 async def _waiting(request: Asked, a: CheckpointTuple, b: CheckpointTuple) -> set[str]:

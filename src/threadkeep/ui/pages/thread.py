@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from starlette.responses import Response
 
 from threadkeep._core.engine.model import LAYERS_NS
-from threadkeep._core.engine.thread_summary import own
+from threadkeep._core.engine.thread_summary import state_channels
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.errors import CheckpointNotFoundError, ThreadkeepError
 from threadkeep.memory import LayeredCheckpointSaver
@@ -85,7 +85,7 @@ async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dic
     if said is not None:
         return {**await _window(request, said), **now}
     state = {} if found is None else found.checkpoint["channel_values"]
-    channels = {name: one_line(state[name]) for name in own(state)[:MOST]}
+    channels = {name: one_line(state[name]) for name in state_channels(state)[:MOST]}
     return {"part": "none", "channels": channels, **now}
 
 
@@ -95,7 +95,7 @@ async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conver
         return None
     values: Any = found.checkpoint["channel_values"]
     named = request.query_params.get("channel", CHANNEL)
-    likely = {one: (one != named, not _LIKELY.search(one)) for one in own(values)}
+    likely = {one: (one != named, not _LIKELY.search(one)) for one in state_channels(values)}
     names = nsmallest(_SEARCHED, likely, key=likely.__getitem__)
     for at, name in enumerate(names):
         # (three times as many as before: each read takes all names of the checkpoint)

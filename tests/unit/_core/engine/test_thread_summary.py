@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from langgraph._internal import _constants
 from langgraph.pregel._task_status import read_task_statuses
 
-from threadkeep._core.engine.thread_summary import following, own, tasks
+from threadkeep._core.engine.thread_summary import following, state_channels, tasks
 from threadkeep._core.langgraph_internals import ERROR_SOURCE, NO_TASK
 
 CHANNELS = ["__interrupt__", "__resume__", "__error__", ERROR_SOURCE, "__no_writes__", "log"]
@@ -28,6 +28,6 @@ def test_tasks_stand_as_langgraph_says(writes):
 
 def test_channels_of_the_state_and_of_what_comes_next():
     channels = ["branch:to:b", "log", "__start__", "__pregel_tasks", "branch:to:a"]
-    assert own(channels) == ["log"]
+    assert state_channels(channels) == ["log"]
     assert following(channels) == ["__start__", "b", "a"]
     assert following(["log"]) == []

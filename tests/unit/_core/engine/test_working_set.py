@@ -27,7 +27,7 @@ def seen(memory, generation, **how):
     """The store's answer names this generation."""
     proof = memory.proof
     tips = set() if proof is None else proof.tips
-    assert memory.meet(ThreadState(generation, 0), proof, tips, **how)
+    assert memory.reconcile(ThreadState(generation, 0), proof, tips, **how)
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def made():
 def test_a_commit_that_ends_while_a_read_is_noted_stays_proven(monkeypatch):
     """The read is older than the commit, and saw one of another process."""
     memory = ThreadMemory(threading.Lock, lambda _: 0)
-    memory.meet(ThreadState(0, 0, tips=(1,)), None)
+    memory.reconcile(ThreadState(0, 0, tips=(1,)), None)
     proof = memory.proof
     before = frozenset(proof.tips)
     ours = Link(proof)
     ours.tie(3)
     monkeypatch.setattr(memory.logs, "follow", lambda _: ours.committed())
-    memory.meet(ThreadState(0, 0, tips=(2, 1)), proof, before)
+    memory.reconcile(ThreadState(0, 0, tips=(2, 1)), proof, before)
     assert 3 in proof.tips
 
 
@@ -289,7 +289,7 @@ def test_a_limit_smaller_than_one_thread():
     working_set = WorkingSet(1, threading.RLock, lambda bits: 5)
     for name in "abc":
         working_set.thread(name)
-        working_set.settle(name, working_set.thread(name))
+        working_set.note_use(name, working_set.thread(name))
     assert len(working_set) == 1
     working_set.forget("c")
     working_set.forget("c")
@@ -301,7 +301,7 @@ def test_idle_threads_take_an_eighth_of_the_limit():
 
     def use(*numbers):
         for number in numbers:
-            working_set.settle(f"{number}", working_set.thread(f"{number}"))
+            working_set.note_use(f"{number}", working_set.thread(f"{number}"))
 
     use(*range(70))
     for _ in range(3):
