@@ -57,11 +57,12 @@ def _stored(page: str, values: tuple[Any, ...]) -> tuple[Sql, ...]:
     rows = f"""SELECT h.thread, c.ns, {HEAP}, c.number, c.flags, c.metadata, c.record, y.record
         {of_page} LEFT JOIN tk_checkpoints y ON y.number = c.number AND y.ns = c.ns AND y.id = (
             SELECT x.id FROM tk_checkpoints x WHERE {child} ORDER BY x.id LIMIT 1)"""
-    stop = f"""SELECT s.stop FROM tk_segments s WHERE s.heap = {HEAP} AND s.log = c.key_log
-        AND s.stop > c.key_pos ORDER BY s.stop LIMIT 1"""
+    # (from the end of the log, where most keyframes are)
     keyframes = f"""SELECT k.heap, k.log, k.start, k.stop, k.data FROM (
-            SELECT DISTINCT {HEAP} AS heap, c.key_log AS log, ({stop}) AS stop {of_page}
-        ) d JOIN tk_segments k USING (heap, log, stop)"""
+            SELECT DISTINCT {HEAP} AS heap, c.key_log AS log, c.key_pos AS pos {of_page}
+        ) d JOIN tk_segments k ON k.heap = d.heap AND k.log = d.log AND k.stop = (
+            SELECT s.stop FROM tk_segments s WHERE s.heap = d.heap AND s.log = d.log
+            AND s.start <= d.pos ORDER BY s.stop DESC LIMIT 1)"""
     writes = f"""SELECT w.number, w.record FROM ({page}) p JOIN tk_writes w
         ON w.number = p.number AND w.ns = p.ns AND w.checkpoint = p.id ORDER BY w.seq"""
     return tuple([Sql(sql, values) for sql in (rows, keyframes, writes)])
@@ -123,9 +124,10 @@ def _scan(read: model.ScanCheckpoints) -> Lookup:
 def _segments(read: model.ReadSegments) -> Lookup:
     spans = [span for span in read.spans if span.start < span.stop]
     any_of = " OR ".join(["(s.log = %s AND s.start < %s AND s.stop > %s)"] * len(spans))
-    sql = f"""SELECT s.log, s.start, s.stop, s.data FROM tk_threads h
-        JOIN tk_segments s ON s.heap = {HEAP}
-        WHERE h.thread = %s AND ({any_of or "FALSE"}) ORDER BY s.log, s.start"""
+    # (a join would read the logs from their beginning)
+    sql = f"""SELECT s.log, s.start, s.stop, s.data FROM tk_segments s
+        WHERE s.heap = (SELECT {HEAP} FROM tk_threads h WHERE h.thread = %s)
+        AND ({any_of or "FALSE"}) ORDER BY s.log, s.stop"""
     values = [value for log, start, stop in spans for value in (log, stop, start)]
 
     def reply(results: Sequence[MysqlRows]) -> list[model.Segment]:
