@@ -53,7 +53,7 @@ SAVED, INTERRUPTED = (
 class RegistryContract(Contract):
     """Entries of threads change with their batches, and are found by queries."""
 
-    def entry(self, thread: str = THREAD) -> ThreadEntry:
+    def unrevised(self, thread: str = THREAD) -> ThreadEntry:
         """The thread's entry without its revision, whose steps are up to the backend."""
         return self.known(thread)._replace(revision=0)
 
@@ -88,7 +88,7 @@ class RegistryContract(Contract):
         assert self.found() == []
         assert self.count() == 0
         self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=5, transitions=(SAVED[1],)))
-        assert self.entry() == ThreadEntry(THREAD, "active", NOW, NOW, 7)
+        assert self.unrevised() == ThreadEntry(THREAD, "active", NOW, NOW, 7)
         assert self.revision() > 0
         self.touch(SAVED[1], thread="thread-2", at=NOW - 5)
         assert self.known("thread-2")[:4] == ("thread-2", "active", NOW - 5, NOW - 5)
@@ -99,7 +99,7 @@ class RegistryContract(Contract):
         before = self.revision()
         self.touch(SAVED[2], at=NOW + 5, size=3)
         self.touch(at=NOW + 2, size=4)
-        assert self.entry() == ThreadEntry(THREAD, "active", NOW, NOW + 5, 7)
+        assert self.unrevised() == ThreadEntry(THREAD, "active", NOW, NOW + 5, 7)
         self.touch(size=4, whole=True)
         self.touch(size=-1)
         assert self.known().size == 3
@@ -122,7 +122,7 @@ class RegistryContract(Contract):
                 self.touch(each, thread=thread)
             entry = ThreadEntry(thread, "suspended" if waits_at else "active", NOW, NOW)
             expected = entry._replace(waits_at=uid(waits_at) if waits_at else None)
-            assert self.entry(thread) == expected, transitions
+            assert self.unrevised(thread) == expected, transitions
 
     def test_the_rows_settle_where_a_thread_waits(self) -> None:
         """The rows of a thread say where it waits; forked and archived states stay."""
@@ -176,7 +176,7 @@ class RegistryContract(Contract):
         self.touch(SAVED[1])
         with pytest.raises(ConflictError):
             self.put(fences=(EntryFence(0),), touch=EntryUpdate(transitions=(INTERRUPTED[1],)))
-        assert self.entry() == ThreadEntry(THREAD, "active", NOW, NOW)
+        assert self.unrevised() == ThreadEntry(THREAD, "active", NOW, NOW)
 
     # -- labels and settings --------------------------------------------------------
 
@@ -195,13 +195,13 @@ class RegistryContract(Contract):
         entry = ThreadEntry(THREAD, "created", NOW, NOW, 0, (TAG,))
         entry = entry._replace(pinned=True, ttl=60 * SECOND, origin=("origin", uid(7)))
         self.put(fences=(EntryFence(0),), entry=entry)
-        assert self.entry() == entry
+        assert self.unrevised() == entry
         self.touch(SAVED[1], at=NOW + 1, size=9)
-        assert self.entry() == entry._replace(state="active", updated_at=NOW + 1, size=9)
+        assert self.unrevised() == entry._replace(state="active", updated_at=NOW + 1, size=9)
         before = self.revision()
         edited = ThreadEntry("another", "suspended", 1, 1, 99, (USER,), waits_at=uid(3))
         self.put(fences=(EntryFence(before),), entry=edited)
-        assert self.entry() == ThreadEntry(THREAD, "suspended", NOW, NOW + 1, 9, (USER,))
+        assert self.unrevised() == ThreadEntry(THREAD, "suspended", NOW, NOW + 1, 9, (USER,))
         assert self.revision() > before
 
     def test_records_take_the_place_of_their_kind_and_marks_of_nothing(self) -> None:
@@ -236,7 +236,9 @@ class RegistryContract(Contract):
         self.touch(SAVED[1], INTERRUPTED[1], labels=(USER, TAG), size=5)
         before = self.revision()
         self.drop(now=NOW + 1)
-        assert self.entry() == ThreadEntry(THREAD, "deleted", NOW + 1, NOW + 1, deleted_at=NOW + 1)
+        assert self.unrevised() == ThreadEntry(
+            THREAD, "deleted", NOW + 1, NOW + 1, deleted_at=NOW + 1
+        )
         assert self.revision() > before
         assert self.found(ThreadQuery(labels=(USER,))) == []
         assert self.found(ThreadQuery(labels=(USER,), states=("deleted",))) == []
@@ -255,7 +257,7 @@ class RegistryContract(Contract):
         assert self.known().labels == ()
         self.touch(SAVED[9], now=NOW + 3, labels=(TAG,), size=2)
         entry = ThreadEntry(THREAD, "active", NOW + 3, NOW + 3, 3, (TAG,), deleted_at=NOW + 1)
-        assert self.entry() == entry
+        assert self.unrevised() == entry
 
     def test_a_copy_is_registered_as_a_thread_of_its_own(self) -> None:
         """A copy has an entry with the labels of both threads, and no pin."""
@@ -265,7 +267,7 @@ class RegistryContract(Contract):
         self.register("copy", at=NOW - 9, state="created", labels=(OTHER_USER,), pinned=True)
         self.commit(CopyThread(THREAD, "copy", now=NOW + 4))
         labels = tuple(sorted((OTHER_USER, TAG)))
-        assert self.entry("copy") == ThreadEntry(
+        assert self.unrevised("copy") == ThreadEntry(
             "copy", "suspended", NOW + 4, NOW + 4, 8, labels, pinned=True, waits_at=uid(1)
         )
         self.register(THREAD, pinned=True, ttl=5, labels=(TAG,), origin=("old", uid(2)))

@@ -196,7 +196,7 @@ def _shaped(tag: Tag, decode: Decode) -> Decode:
         mark = data[1]
         full = data[2 : mark - 0x9E] if 0xA0 <= mark < 0xC0 else _name_in(data)  # noqa: PLR2004
         try:
-            found = registry.met[full]
+            found = registry.found_plans[full]
         except KeyError:
             found = registry.find_plan(full)
         if found is None:
