@@ -1,7 +1,5 @@
 """The commands `archive` and `restore --thread`: move threads to the cold store and back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 As processes where a terminal, another writer or the whole way is what matters.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

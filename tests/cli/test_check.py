@@ -130,6 +130,14 @@ def test_a_malformed_page(path, capsys, table):
     assert "problem" in findings[-1]
 
 
+def test_flipped_bytes_are_findings_or_no_database(path, capsys):
+    content = path.read_bytes()
+    for at in range(0, len(content), 1999):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        code, _, said = checked(path, capsys)
+        assert code in (0, 1) or "database" in said
+
+
 @pytest.mark.parametrize(
     ("statement", "told"),
     [

@@ -1,7 +1,5 @@
 """The commands that move threads: `export`, `import`, `mirror`, `adopt` and `leave`."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The command `tier`: moves idle threads and old values into the cold store."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

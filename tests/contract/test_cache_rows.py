@@ -1,7 +1,5 @@
 """Caches of node results: the same contract in every store."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3

@@ -1,7 +1,5 @@
 """The cold store, on files and on a server that speaks S3."""
 
-from __future__ import annotations
-
 import random
 import socket
 from collections.abc import Iterator
@@ -79,7 +77,7 @@ def test_parts_of_an_object(url: str) -> None:
     store = ColdStore(url)
     store.put("a/1.tkp", bytes(range(256)) * 4)
     assert store.get_parts("a/1.tkp", [(0, 3), (255, 2), (1020, 4)]) == [
-        *(b"\x00\x01\x02", b"\xff\x00", b"\xfc\xfd\xfe\xff"),
+        *(b"\x00\x01\x02", b"\xff\x00", b"\xfc\xfd\xfe\xff")
     ]
     with pytest.raises(CorruptionError):
         store.get_parts("a/2.tkp", [(0, 1)])

@@ -1,7 +1,5 @@
 """Layers and the driver: the contract through each of them, and how requests pass them."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading
@@ -13,13 +11,7 @@ from kit.contract import Variant
 from kit.layers import Awaited, Layered, acommit, awaiting, one, stack_of
 from kit.postgres import url_for
 
-from threadkeep._core.engine.model import (
-    Batch,
-    CopyThread,
-    DropThread,
-    ReadCheckpoint,
-    ReadThread,
-)
+from threadkeep._core.engine.model import Batch, CopyThread, DropThread, ReadCheckpoint, ReadThread
 from threadkeep._core.engine.operation import (
     Call,
     Commit,

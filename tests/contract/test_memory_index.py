@@ -1,7 +1,5 @@
 """Indexes of archived messages: each finds the same, in its store, beside the saver's own rows."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import threading

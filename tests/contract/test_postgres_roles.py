@@ -1,7 +1,5 @@
 """A role of PostgreSQL for one tenant: its work passes, and no SQL of it reaches other rows."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
@@ -9,16 +7,7 @@ from functools import partial
 import psycopg
 import pytest
 from kit.engine import Chain, config
-from kit.postgres import (
-    empty_schema,
-    granted,
-    hashed,
-    make,
-    role_of,
-    url,
-    url_as,
-    url_of_role,
-)
+from kit.postgres import empty_schema, granted, hashed, make, role_of, url, url_as, url_of_role
 from kit.rows import place, put, value_at
 from langchain_core.messages import HumanMessage
 from psycopg import errors as refusals

@@ -1,7 +1,5 @@
 """Counts of a Redis store: pages of threads, damaged entries, expired threads, a cluster."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 

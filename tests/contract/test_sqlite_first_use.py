@@ -1,7 +1,5 @@
 """Files that are opened at their first use, as programs construct savers in an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """sqlite-vec and numpy find the same in one file."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

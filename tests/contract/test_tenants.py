@@ -1,7 +1,5 @@
 """The contract on the threads of one tenant, beside threads of others with the same ids."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """Items and cached results of tenants beside each other, in every store."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

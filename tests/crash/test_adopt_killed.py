@@ -1,7 +1,5 @@
 """A process killed while it adopts threads: the next one continues, and the result is the same."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

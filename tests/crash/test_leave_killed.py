@@ -1,10 +1,8 @@
 """A process killed while threads leave for LangGraph's saver: the next one continues."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from kit.forked import python
@@ -13,9 +11,6 @@ from kit.runs import Delta, story, told
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from threadkeep import open_saver
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECONDS = 60  # for a program that hangs
 PROGRAM = """

@@ -1,7 +1,5 @@
 """A process on threadkeep killed beside one on LangGraph's saver: no answered turn is lost."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that is killed in the middle of a node leaves its text, but for the last moments."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

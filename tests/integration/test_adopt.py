@@ -3,15 +3,14 @@
 The oracle is LangGraph's own saver: what it gives of each checkpoint is what ours must give.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
@@ -66,9 +65,6 @@ from threadkeep.savers.saver import Saver
 from .driver import play
 from .foreign import emptied, tables
 from .scenarios import SCENARIOS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 SOURCES = ("sqlite", "postgres", "memory")
 LONG = " ".join(str(number) for number in range(300))

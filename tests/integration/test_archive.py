@@ -1,7 +1,5 @@
 """Archived threads on every store: any call that needs one brings it back unchanged."""
 
-from __future__ import annotations
-
 import logging
 import operator
 import threading

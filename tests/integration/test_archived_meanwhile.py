@@ -1,7 +1,5 @@
 """Another process archives a thread before any request of a save: the save is built again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

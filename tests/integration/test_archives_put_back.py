@@ -3,8 +3,6 @@
 After a loss, another worker may continue: its rows have the same numbers and positions.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """A restored store equals the backup, despite concurrent writers."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

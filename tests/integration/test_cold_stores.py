@@ -1,7 +1,5 @@
 """Stores that share a cold store: what one removes is never another's, nor what that one needs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

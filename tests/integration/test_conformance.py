@@ -4,12 +4,11 @@ It calls the async methods only, so each backend runs it twice: with its own asy
 and through `SyncFace`, whose async methods call the sync API. A tenant's saver runs it too.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.backends import BACKENDS, open_backend
@@ -18,9 +17,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WITH_TENANTS = {**FACES, "tenant": lambda saver: saver.for_tenant("acme")}
 SUITE = "langgraph.checkpoint.conformance.spec.test_"

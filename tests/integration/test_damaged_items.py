@@ -1,7 +1,5 @@
 """Damaged rows of items and of cached values: typed errors, and listings without them."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 from collections import deque

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kit.backends import SHARED, open_backend
 from kit.cli import threadkeep
-from langchain_core.messages import HumanMessage
-from langgraph.checkpoint.base import empty_checkpoint
+from kit.places import at
+from kit.rows import say as put
 
 from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open_saver
 from threadkeep._core.engine.model import DropThread
@@ -23,20 +23,6 @@ from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyE
 from threadkeep.threads.archives import offload
 
 RING = KeyRing([b"k" * 32])
-
-
-def put(saver: Any, thread: str, text: Any = "hello", **metadata: Any) -> Any:
-    """One checkpoint with a value; LangGraph's metadata too."""
-    config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-    point = empty_checkpoint()
-    point["channel_values"] = {"messages": [HumanMessage(text) if type(text) is str else text]}
-    point["channel_versions"] = {"messages": 1}
-    step: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
-    return saver.put(config, point, step, {"messages": 1})
-
-
-def at(thread: str) -> Any:
-    return {"configurable": {"thread_id": thread}}
 
 
 def ids(found: Any) -> list[str]:
@@ -86,13 +72,13 @@ def test_a_store_with_plain_threads_is_refused_until_it_is_migrated(
         with pytest.raises(InvalidArgumentError, match="not encrypted"):
             put(refused, "new")
         with pytest.raises(TamperedDataError, match="not encrypted"):
-            refused.get_tuple({"configurable": {"thread_id": "old"}})
+            refused.get_tuple(at("old"))
     with open_backend(store, tmp_path, keys=RING, allow_plaintext="migrate") as migrating:
         put(migrating, "new")
         assert ids(migrating.threads.search(order="thread")) == ["new", "old"]
         assert migrating.threads.get("old").tags == ("before",)
         put(migrating, "old")
-        listed = list(migrating.list({"configurable": {"thread_id": "old"}}))
+        listed = list(migrating.list(at("old")))
         assert len(listed) == 2
         assert migrating.check().ok
 
@@ -100,12 +86,12 @@ def test_a_store_with_plain_threads_is_refused_until_it_is_migrated(
 def test_without_the_key_the_error_names_it(ours: Any, tmp_path: Path) -> None:
     put(ours, "t")
     with open_backend("sqlite", tmp_path) as plain, pytest.raises(WrongKeyError) as no_keys:
-        plain.get_tuple({"configurable": {"thread_id": "t"}})
+        plain.get_tuple(at("t"))
     assert f"key {RING.current}, and no keys were given" in str(no_keys.value)
     other = KeyRing.generate()
     with open_backend("sqlite", tmp_path, keys=other) as wrong:
         with pytest.raises(WrongKeyError, match=f"key {RING.current}, which was not given"):
-            wrong.get_tuple({"configurable": {"thread_id": "t"}})
+            wrong.get_tuple(at("t"))
         with pytest.raises(WrongKeyError, match=RING.current):
             put(wrong, "u")
 
@@ -117,12 +103,12 @@ def test_a_ring_without_a_key_in_use_is_refused_at_once(tmp_path: Path) -> None:
         put(saver, "t")
     with open_backend("sqlite", tmp_path, keys=new) as saver:
         put(saver, "u", user_id="x")
-        assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is not None
+        assert saver.get_tuple(at("t")) is not None
     with (
         open_backend("sqlite", tmp_path, keys=new.without(old.current)) as saver,
         pytest.raises(WrongKeyError, match=f"may be encrypted with key {old.current}"),
     ):
-        saver.get_tuple({"configurable": {"thread_id": "u"}})
+        saver.get_tuple(at("u"))
 
 
 @pytest.mark.parametrize("store", SHARED)

@@ -1,7 +1,5 @@
 """Threads that were exported and imported are the same threads, on every backend."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

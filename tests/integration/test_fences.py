@@ -3,8 +3,6 @@
 Two savers on one file stand for two processes.
 """
 
-from __future__ import annotations
-
 import operator
 import random
 from pathlib import Path

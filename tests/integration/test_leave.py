@@ -3,13 +3,13 @@
 The oracle: the thread played on LangGraph's saver from the beginning, or as ours shows it.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import operator
+from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 from kit.backends import BACKENDS, open_backend
@@ -39,10 +39,6 @@ from .driver import play
 from .foreign import foreign
 from .scenarios import SCENARIOS
 from .test_adopt import KEY, assert_same, fill, history, official
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TARGETS = ("sqlite", "postgres", "memory")
 

@@ -1,7 +1,5 @@
 """Graphs whose classes and channels changed since their threads were stored."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any, TypedDict
 

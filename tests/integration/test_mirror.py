@@ -1,7 +1,5 @@
 """Threads of one store that are brought into another: from any kind into any kind."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Graphs whose nodes have a `cache_policy`, on every store."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import subprocess

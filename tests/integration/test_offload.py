@@ -1,7 +1,5 @@
 """Offloaded values of threads in use: every call reads them unchanged."""
 
-from __future__ import annotations
-
 import logging
 import operator
 import random

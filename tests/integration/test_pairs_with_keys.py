@@ -4,8 +4,6 @@ Each pair stores a marked text. Nothing that a store leaves in its folder shows 
 archives, bundles, quarantine files, backups.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Many checkpoints in one call: as if put one after the other, in far fewer transactions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any

@@ -1,9 +1,8 @@
 """A thread's entry moves with the thread."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.places import at
@@ -12,9 +11,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 import threadkeep
 
 from .test_threads_forks import HELLO, QUESTION, _chat
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _filled(saver: Any) -> Any:

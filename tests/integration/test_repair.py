@@ -1,7 +1,5 @@
 """Damaged rows on every backend: findings by kind, removal, and graphs that continue."""
 
-from __future__ import annotations
-
 import operator
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Programs on LangGraph's saver and on threadkeep beside each other, on the same threads."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import operator

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from kit.backends import SHARED, open_backend
-from langchain_core.messages import HumanMessage
-from langgraph.checkpoint.base import empty_checkpoint
+from kit.rows import place as at
+from kit.rows import say as put
 
 from threadkeep import KeyRing, Retention, Store, open_saver
 from threadkeep._core.sealed_files import FileKind, opened_file
@@ -26,18 +26,6 @@ from threadkeep.errors import (
 from threadkeep.threads import shredding
 
 RING = KeyRing([b"k" * 32])
-
-
-def at(thread: str) -> Any:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-
-
-def put(saver: Any, thread: str, text: str = "hello", **metadata: Any) -> Any:
-    point = empty_checkpoint()
-    point["channel_values"] = {"messages": [HumanMessage(text)]}
-    point["channel_versions"] = {"messages": 1}
-    step: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
-    return saver.put(at(thread), point, step, {"messages": 1})
 
 
 def text(saver: Any, thread: str) -> str:

@@ -1,7 +1,5 @@
 """Statistics and counters of items of stores, and of cached results."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

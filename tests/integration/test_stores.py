@@ -1,7 +1,5 @@
 """Stores of items, on every backend: lifetimes, conditions, history, embeddings, files."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """The same answers as from LangGraph's stores: random operations as from `InMemoryStore`."""
 
-from __future__ import annotations
-
 import random
 from contextlib import contextmanager
 from uuid import uuid4

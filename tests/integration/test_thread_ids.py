@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
-from langgraph.checkpoint.base import empty_checkpoint
+from kit.rows import place as at
+from kit.rows import say
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, SqliteSaver
@@ -20,18 +20,6 @@ from threadkeep.streaming import StreamingCheckpointSaver
 
 ANN = {"configurable": {"thread_id": "ann", "checkpoint_ns": ""}}
 NO_IDS: list[Any] = [None, True, b"ann", {}, {"configurable": {}}, ["ann"], object()]
-
-
-def at(thread: object) -> Any:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-
-
-def put(saver: Any, thread: object = "ann") -> None:
-    checkpoint = empty_checkpoint() | {
-        "channel_values": {"messages": [HumanMessage("hello", id="m")]},
-        "channel_versions": {"messages": 1},
-    }
-    saver.put(at(thread), checkpoint, {"source": "loop", "step": 1, "parents": {}}, {"messages": 1})
 
 
 def calls(saver: Any, file: str) -> dict[str, Callable[[Any], Any]]:
@@ -81,7 +69,7 @@ def test_a_config_does_what_its_id_does(tmp_path: Path) -> None:
     results = []
     for name, given in (("id", "ann"), ("config", ANN)):
         with SqliteSaver(":memory:", cold=(tmp_path / name).as_uri()) as saver:
-            put(saver)
+            say(saver, "ann")
             each = calls(saver, str(tmp_path / f"{name}.tkb"))
             results.append({key: outcome(call, given) for key, call in each.items()})
             assert saver.get_tuple(ANN) is None
@@ -93,7 +81,7 @@ def test_a_config_does_what_its_id_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", NO_IDS, ids=lambda one: repr(one).partition(" at ")[0])
 def test_what_names_no_thread_is_refused(given: Any, tmp_path: Path) -> None:
     with SqliteSaver(":memory:", cold=(tmp_path / "cold").as_uri()) as saver:
-        put(saver)
+        say(saver, "ann")
         for name, call in calls(saver, str(tmp_path / "x.tkb")).items():
             if given is None and name in {"clear_cache", "erase"}:
                 continue
@@ -110,7 +98,7 @@ def test_a_list_is_needed_where_several_are_meant() -> None:
 
 async def test_awaited() -> None:
     saver = MemorySaver()
-    put(saver)
+    say(saver, "ann")
     await saver.acopy_thread(ANN, "copy")  # type: ignore[arg-type]
     await saver.adelete_thread(ANN)  # type: ignore[arg-type]
     assert await saver.aget_tuple(ANN) is None
@@ -123,7 +111,7 @@ async def test_awaited() -> None:
 def test_ids_of_any_kind(thread: Any) -> None:
     saver = MemorySaver()
     for given in (thread, at(thread)):
-        put(saver, thread)
+        say(saver, thread)
         saver.delete_thread(given)
         assert saver.get_tuple(at(thread)) is None
 
@@ -140,14 +128,14 @@ IN_FRONT: dict[str, Callable[[Any], Any]] = {
 def test_in_front_of_any_saver(kind: str, inner: Any) -> None:
     saver = IN_FRONT[kind](inner())
     for thread in ("ann", 7):
-        put(saver, thread)
+        say(saver, thread)
         saver.delete_thread(at(thread))
         assert saver.get_tuple(at(thread)) is None
         saver.delete_thread(at(thread))
     with pytest.raises(InvalidArgumentError):
         saver.delete_thread({"configurable": {}})
     with suppress(NotImplementedError):  # (as the saver inside)
-        put(saver)
+        say(saver, "ann")
         saver.copy_thread(ANN, at("copy"))
         assert saver.get_tuple(at("copy")) is not None
         with pytest.raises(InvalidArgumentError, match="a list, even for a single one"):

@@ -1,7 +1,5 @@
 """`threads.tier` on every store: archiving and offloading by age and size."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 from pathlib import Path

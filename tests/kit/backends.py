@@ -1,16 +1,12 @@
 """The stores that every suite here runs on, by name."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import threadkeep
 from kit import mysql
 from kit import redis as redis_kit
 from kit.postgres import url_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BACKENDS = ("memory", "sqlite", "postgres", "redis", "mysql")
 

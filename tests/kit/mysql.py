@@ -4,19 +4,15 @@
 another folder's turn, and removed at the end.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def url() -> str:

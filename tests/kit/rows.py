@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 
 from kit.places import THREAD
@@ -37,6 +38,13 @@ def put(saver: Any, config: Any, values: dict[str, Any] | None = None, **version
     """See `aput`."""
     made = checkpoint(values, **versions)
     return saver.put(config, made, metadata(), made["channel_versions"])
+
+
+def say(saver: Any, thread: Any, said: Any = "hello", **more: Any) -> Any:
+    """Put a checkpoint with one message, or another value; with more metadata."""
+    message = HumanMessage(said, id="m") if type(said) is str else said
+    made = checkpoint({"messages": [message]})
+    return saver.put(place(thread), made, {**metadata(1), **more}, made["channel_versions"])
 
 
 def value_at(saver: Any, config: Any, channel: str = "value") -> Any:

@@ -1,7 +1,5 @@
 """Stores of items for tests: random operations, vectors without a model, and the reference."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from typing import Any

@@ -3,8 +3,6 @@
 The result is that of the changes one after the other, in the order in which their moves were made.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Databases of LangGraph's own savers on the page."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

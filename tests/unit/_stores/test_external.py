@@ -1,7 +1,5 @@
 """Hints that say how to install an extra."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib import metadata
 from pathlib import Path

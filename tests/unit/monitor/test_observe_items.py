@@ -1,7 +1,5 @@
 """Observed stores and caches: exports of each operation; everything else passes through."""
 
-from __future__ import annotations
-
 from typing import Any, TypedDict
 
 import pytest

@@ -1,7 +1,5 @@
 """Operations of several threads and processes that interleave between requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

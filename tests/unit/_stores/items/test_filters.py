@@ -1,7 +1,5 @@
 """Filters of stores: what LangGraph leaves undefined, and what it refuses."""
 
-from __future__ import annotations
-
 from datetime import date
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bundles as bytes: written threads come back, and damage always raises."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import struct

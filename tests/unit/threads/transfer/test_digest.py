@@ -1,7 +1,5 @@
 """Digests: the same for the same content, however it is stored; others for any other."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

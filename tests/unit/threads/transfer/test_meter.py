@@ -1,7 +1,5 @@
 """Progress of moves, by itself."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

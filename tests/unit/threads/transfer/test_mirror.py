@@ -1,7 +1,5 @@
 """Mirrors of a damaged thread while another process writes to it."""
 
-from __future__ import annotations
-
 import pytest
 from kit.engine import Chain, Passing, everything, memory_saver, rows_in_memory
 

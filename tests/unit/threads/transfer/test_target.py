@@ -1,10 +1,9 @@
 """Checkpoints written through LangGraph's savers: the saver returns the same again."""
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kit.engine import shown
@@ -17,9 +16,6 @@ from threadkeep._core.codec import NativeCodec
 from threadkeep.threads.transfer.opening import open_source
 from threadkeep.threads.transfer.sources import SourceWrite
 from threadkeep.threads.transfer.target import put_checkpoint, put_writes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(params=["memory", "sqlite"])

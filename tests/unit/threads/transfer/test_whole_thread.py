@@ -1,7 +1,5 @@
 """Whole threads, taken out of one store and put into another, one request at a time."""
 
-from __future__ import annotations
-
 import dataclasses
 from contextlib import nullcontext
 
