@@ -226,7 +226,9 @@ class InMysql:
         mysql.rows(f"UPDATE {self._segments} SET {changed} {_SEGMENT}", thread, log, start)
 
     def no_segment(self, thread: str, log: int, start: int) -> None:
-        mysql.rows(f"DELETE r FROM {self._segments} {_SEGMENT}", thread, log, start)
+        heap = f"SELECT COALESCE(heap, number) FROM {self._database}.tk_threads WHERE thread = %s"
+        place = f"heap = ({heap}) AND log = %s AND start = %s"
+        mysql.rows(f"DELETE FROM {self._database}.tk_segments WHERE {place}", thread, log, start)
 
     def head(self, thread: str, **columns: Any) -> None:
         """Change columns of a thread's own row."""
