@@ -85,9 +85,9 @@ def load(config: RunnableConfig) -> Load:
 
 
 def _run_of(configurable: Mapping[str, Any]) -> Any:
-    """Return an object that belongs to the run whose config this is; None outside of runs.
+    """Return an object that belongs to the run whose config this is, or None outside of runs.
 
-    A run's subgraphs have its `control` (since LangGraph 1.2); before, only the run itself has it.
+    A run's subgraphs have its `control` (since LangGraph 1.2). Before, only the run itself has it.
     """
     runtime = configurable.get(RUNTIME)
     return configurable.get(OWN_RUN) or getattr(runtime, "control", None) or runtime

@@ -76,7 +76,7 @@ def _awaited(cls: type, name: str) -> str | None:
 
 
 def missing(module: str, name: str) -> AttributeError | ImportError:
-    """Return the error for a name that a module does not have; called by its `__getattr__`.
+    """Return the error for a name that a module does not have. Called by its `__getattr__`.
 
     `from threadkeep import name` would replace an AttributeError by an ImportError without the
     hint, so the import raises its own.

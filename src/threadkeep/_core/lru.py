@@ -26,7 +26,7 @@ class Lru(Generic[K, T]):
     Args:
         entries: limit of entries.
         bytes: limit of bytes, as reported to `weigh`.
-        ttl: seconds after which an unused entry is evicted; None for never.
+        ttl: seconds after which an unused entry is evicted, or None for never.
         clock: returns the time in seconds.
     """
 

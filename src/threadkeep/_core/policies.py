@@ -86,7 +86,7 @@ Ends = Literal["all", "run_ends", "turn_ends"]
 
 _VERSION = 1
 RECORD = "retention"
-"""Kind of the record of a thread's own policy; see `thread_entry.find_record`."""
+"""Kind of the record of a thread's own policy (see `thread_entry.find_record`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Retention:
 
     Args:
         keep_last: number of newest checkpoints to keep.
-        max_age: keep younger checkpoints; in seconds or as a timedelta. A checkpoint whose time
+        max_age: keep younger checkpoints, in seconds or as a timedelta. A checkpoint whose time
             cannot be read is never too old.
         keep: "all" checkpoints, or only "run_ends", the last one of each run (by the metadata's
             `run_id`, or else of each turn), or "turn_ends", the last one of each turn: the one
@@ -123,7 +123,7 @@ class Retention:
         keep_tagged: whether a tag protects, as a pin does.
         ttl: idle time after which a thread is deleted, in seconds or as a timedelta.
         max_bytes: limit of a thread's size. Protected checkpoints stay even if they take more.
-        max_count: limit of a store's threads; the least recently updated are deleted.
+        max_count: limit of a store's threads. The least recently updated are deleted.
         channels: channels that keep only the "latest" value: `{"scratch": "latest"}`. Older
             unprotected checkpoints lose their values of them. A DeltaChannel, whose values are
             rebuilt through older ones, is left whole, and the report says so.
@@ -156,7 +156,7 @@ class Retention:
         object.__setattr__(self, "channels", _channels(self.channels))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the version and all non-default values as JSON values; times in seconds."""
+        """Return the version and all non-default values as JSON values, times in seconds."""
         found: dict[str, Any] = {"v": _VERSION}
         for one in fields(self):
             value = getattr(self, one.name)

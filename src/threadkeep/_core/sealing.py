@@ -2,7 +2,7 @@
 
 A sealed value is, in this order:
 
-    magic  1 byte    0xB8: this format; 0xB9: the same, and the plain bytes are filled up
+    magic  1 byte    0xB8: this format, 0xB9: the same, and the plain bytes are filled up
     key    4 bytes   the id of the root key
     nonce  12 bytes  its second half, a digest
     body             encrypted, as long as the plain bytes
@@ -101,7 +101,7 @@ class Sealer:
             keys.
         clues: the secret of digests for searches, which stay the same with other roots.
         runs: the secret of digests of runs' ids, if it is another one.
-        padding: bytes; values are filled up to a multiple of it. 0: they are not.
+        padding: values are filled up to a multiple of these bytes. 0: they are not.
     """
 
     place = staticmethod(place)

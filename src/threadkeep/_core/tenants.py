@@ -52,7 +52,7 @@ def owner_of(name: str) -> str:
 
 
 def tenant_of(name: str) -> str:
-    """Return the tenant of a thread's stored name or an item's first label; "" without one."""
+    """Return the tenant of a thread's stored name or an item's first label, or "" without one."""
     name = owner_of(name)
     if not name.startswith(_TENANT):
         return ""
@@ -76,5 +76,5 @@ def is_hidden(name: str) -> bool:
 
 
 def prefix_of(name: str) -> str:
-    """Return the beginning of a thread's stored name that names its tenant; "" without one."""
+    """Return the beginning of a thread's stored name that names its tenant, or "" without one."""
     return name[: name.find(" ", len(_TENANT)) + 1] if name.startswith(_TENANT) else ""

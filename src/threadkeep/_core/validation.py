@@ -1,6 +1,6 @@
 """Validation of arguments: a valid value can be stored and read back unchanged.
 
-Pure functions; an invalid value is an `InvalidArgumentError` that names the argument.
+Pure functions. An invalid value is an `InvalidArgumentError` that names the argument.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def text(what: str, value: object, at: CheckpointRef | None = None) -> str:
 def thread_in(value: object) -> object:
     """Return the id of a thread as it is given: alone, or as the `thread_id` of a config.
 
-    Alone it is a str, a number or a UUID; in a config it may be of any type, as for `put`.
+    Alone it is a str, a number or a UUID, and in a config it may be of any type, as for `put`.
     """
     if not is_mapping(value):
         if isinstance(value, bool) or not isinstance(value, str | int | float | UUID):
@@ -136,7 +136,7 @@ def flag(what: str, value: object) -> bool:
 
 
 def limit(value: object) -> int | None:
-    """Return the number of checkpoints to list; None for all."""
+    """Return the number of checkpoints to list, or None for all."""
     if value is not None and (not isinstance(value, int) or value < 0):
         raise invalid("limit", value, "Use 0 or more, or leave it out to list everything.")
     return value
@@ -158,7 +158,7 @@ def each_thread(thread_ids: object) -> list[str]:
 
 
 def thread_ids(threads: object) -> list[str] | None:
-    """Return the ids of one thread or of several, each once; None for all threads."""
+    """Return the ids of one thread or of several, each once, or None for all threads."""
     if threads is None:
         return None
     if isinstance(threads, str | Mapping):
@@ -167,7 +167,7 @@ def thread_ids(threads: object) -> list[str] | None:
 
 
 def several(what: str, values: object) -> Iterable[object]:
-    """Return a list of values; raise for a single text or a mapping."""
+    """Return a list of values, or raise for a single text or a mapping."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise invalid(what, values, "Use a list, even for a single one.")
     return values
@@ -188,7 +188,7 @@ def classes(values: object) -> frozenset[tuple[str, ...]]:
 
 def checkpoint(value: Mapping[str, Any], at: CheckpointRef) -> None:
     """Validate everything of a checkpoint except its values."""
-    # Usual checkpoints take one quick check of a microsecond; others are checked name by name.
+    # Usual checkpoints take one quick check of a microsecond, and others are checked name by name.
     values, versions = value["channel_values"], value["channel_versions"]
     seen = value.get("versions_seen", {})
     v = value.get("v", 1)

@@ -28,7 +28,7 @@ def next_version(current: float | str | None) -> float | str:
     """Return the version after `current`, of the same kind.
 
     A new channel begins with 1: a small number, as threadkeep itself keeps the values of branches
-    apart. The hash of LangGraph's own savers only distinguishes branches; a new random one follows
+    apart. The hash of LangGraph's own savers only distinguishes branches. A new random one follows
     it. A UUID is followed by a UUID of its version: its time is one tick later, the rest random.
     Safe from any thread.
 
@@ -64,7 +64,7 @@ def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
     """Return -1 if the version `a` comes before `b`, 1 if it comes after, else 0.
 
     Numbers (int, float) are ordered as numbers. Texts ("<seq>" or "<seq>.<hash>") are ordered by
-    sequence, as a number, then by hash, as text; no hash comes first. If sequences are padded to
+    sequence, as a number, then by hash, as text. No hash comes first. If sequences are padded to
     one width, as by LangGraph, LangGraph compares them in the same order. A hash only distinguishes
     branches: its order means nothing. UUIDs of versions 6 and 7 are ordered as text.
 
@@ -81,7 +81,7 @@ def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
 
 
 def _order(version: object) -> tuple[str, float, str, str]:
-    """Return the sort key of a version; it begins with the version's kind."""
+    """Return the sort key of a version. It begins with the version's kind."""
     if isinstance(version, str):
         sequence, _, branch = version.partition(".")
         if sequence.isascii() and sequence.isdecimal():

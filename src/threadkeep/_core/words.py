@@ -18,7 +18,7 @@ _JOINED = 4
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words of a text, casefolded; each Chinese, Japanese or Korean character is one.
+    """Return the words of a text, casefolded. Each Chinese, Japanese or Korean character is one.
 
     The parts of `order-1234`, `foo_bar` or `2.5` are words, and so is the whole, or up to four of
     its parts. So `a.foo_bar.c` contains `foo_bar`, and a text has all words of any part of it.

@@ -145,7 +145,7 @@ class Delegate(BaseCheckpointSaver[Any]):
     ) -> Iterator[CheckpointTuple]:
         """See `BaseCheckpointSaver`. Internal namespaces of threadkeep are listed only by name.
 
-        Other savers list internal namespaces together with all others; this method filters them.
+        Other savers list internal namespaces together with others. This method filters them.
         """
         lazy = self._makes_lazy(options)
         if _names_namespace(config) or self._is_over_ours:

@@ -95,7 +95,7 @@ async def in_thread(call: Callable[[], T], workers: Workers = _workers) -> T:
 
 
 def drive(operation: Operation[T], answer: Callable[[Any], Any]) -> T:
-    """Answer each request of an operation with a plain call; return the operation's result."""
+    """Answer each request of an operation with a plain call, and return the operation's result."""
     reply: Any = None
     error: Exception | None = None
     try:
@@ -121,14 +121,14 @@ def adrive(
     answer: Callable[[Any], Any],
     handles: frozenset[type] | None = None,
 ) -> Generator[Any, Any, T]:
-    """Answer each request of an operation with `yield from`; return the operation's result.
+    """Answer each request of an operation with `yield from`, and return the operation's result.
 
-    You can await the returned object, or use it in `yield from`; see `through`.
+    You can await the returned object, or use it in `yield from` (see `through`).
 
     Args:
         operation: the operation. It is closed at the end, also after a cancellation.
         answer: a coroutine function, or a generator function that yields other requests.
-        handles: the kinds of requests to answer; all others are yielded. None means all kinds.
+        handles: the kinds of requests to answer, and all others are yielded. None means all kinds.
     """
     reply: Any = None
     error: Exception | None = None
@@ -186,7 +186,7 @@ class StoreLayer(Protocol):
         """The kinds of requests that this layer answers."""
 
     def answer(self, request: Any) -> Operation[Any]:
-        """Return the reply to a request; yield requests to the layers below."""
+        """Return the reply to a request, and yield requests to the layers below."""
 
 
 class ArchiveLayer(StoreLayer, Protocol):
@@ -217,7 +217,7 @@ class OtherStore(Protocol):
         """Call a method of LangGraph's saver on it, if saves are written there, too."""
 
     def erase(self, threads: Sequence[str]) -> Operation[ScrubReport]:
-        """Delete threads there, if saves are written there, too; else report them."""
+        """Delete threads there, if saves are written there, too, else report them."""
 
 
 def kind_of(request: Request) -> type:
@@ -416,7 +416,7 @@ class Wake:
             pass
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is set, and reset it; return False after `seconds`."""
+        """Wait until it is set, and reset it, and return False after `seconds`."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(seconds, 0))
 
 
@@ -438,7 +438,7 @@ class End:
         self._wake.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for `set`; return True if it was called, or False after `seconds`."""
+        """Wait for `set`, and return True if it was called, or False after `seconds`."""
         if not self.is_set:
             self._wake.wait(seconds)
         return self.is_set

@@ -31,13 +31,13 @@ class StoreOfThreads(Protocol):
 
 
 class FirstChange:
-    """State of a store before its first change; all views of the store share it.
+    """State of a store before its first change. All views of the store share it.
 
     Keys are not asked for here: with keys, the first change reads the same record to find them (see
     `StoreKeys.prepare`).
 
     Args:
-        threads: the threads beside a store of other rows; None for a store of threads.
+        threads: the threads beside a store of other rows, or None for a store of threads.
         is_due: False if no program makes changes through it.
     """
 
@@ -47,7 +47,7 @@ class FirstChange:
         self._turns = PerLoop(asyncio.Lock)
 
     def check(self, store: StoreOfThreads) -> None:
-        """Check a store; see `check_is_plain`."""
+        """Check a store (see `check_is_plain`)."""
         run(check_is_plain(self._threads or store))
         self.is_due = False
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MOST = 100
 """Changes in one transaction, at most."""
 
-_IDLE_SECONDS = 10.0  # an idle thread ends after this time; the next change starts another
+_IDLE_SECONDS = 10.0  # an idle thread ends after this time, the next change starts another
 _LINGER_SECONDS = 0.004  # how long pending writes wait for the checkpoint that follows
 _MAX_SKIPS = 4096  # lingers to skip after useless ones
 _UNPROVEN = 2  # lingers that count as skipped at first: the next is the 4th after a useless one
@@ -50,7 +50,7 @@ class _Ticket:
 
     Attributes:
         future: the future of an awaiting caller, or None.
-        finished: set when the change is finished; None unless a blocking caller lingers.
+        finished: set when the change is finished, or None unless a blocking caller lingers.
     """
 
     __slots__ = ("change", "done", "error", "finished", "future")
@@ -133,7 +133,7 @@ class _Queue:
             self.tickets.append(ticket)
 
     def waiting(self, most: int | None = None) -> list[_Ticket]:
-        """Drop finished tickets from the front; return the first unfinished ones, or all."""
+        """Drop finished tickets from the front, and return the first unfinished ones, or all."""
         tickets = self.tickets
         with self._lock:
             while tickets and tickets[0].done:
@@ -199,7 +199,7 @@ class Writer(ResetInChild):
         self._closing = False
 
     def commit(self, change: Change) -> None:
-        """Commit the change and the rest of the queue; return when the change is durable."""
+        """Commit the change and the rest of the queue, and return when the change is durable."""
         lingers = _expects_more(change) and self._should_linger()
         if not lingers and self._commit_alone(change):
             return
@@ -249,7 +249,7 @@ class Writer(ResetInChild):
         return True
 
     def submit(self, change: Change) -> asyncio.Future[None]:
-        """Queue the change; return a future that is done when the change is durable."""
+        """Queue the change, and return a future that is done when the change is durable."""
         future = asyncio.get_running_loop().create_future()
         ticket = _Ticket(change, future)
         self._queue.add(ticket)  # first: the thread sets its flags, then reads the queue
@@ -272,7 +272,7 @@ class Writer(ResetInChild):
     # -- the thread --------------------------------------------------------------------
 
     def _wake_or_commit(self) -> None:
-        """Let the thread commit the queue; if no thread can start, commit the queue here."""
+        """Let the thread commit the queue. If no thread can start, commit the queue here."""
         try:
             self._wake()
         except RuntimeError:  # the program is ending, or the system is out of threads
@@ -326,7 +326,7 @@ class Writer(ResetInChild):
         self._note_linger(in_vain=in_vain)
 
     def _should_linger(self) -> bool:
-        """Count down the lingers to skip; return True if none is left."""
+        """Count down the lingers to skip, and return True if none is left."""
         if self._skips:
             self._skips -= 1
         return not self._skips

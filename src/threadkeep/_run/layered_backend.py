@@ -163,7 +163,7 @@ class LayeredBackend:
         return await self.arun_here(operation)
 
     async def arun_here(self, operation: Operation[T]) -> T:
-        """Run an operation in the event loop; only its requests may run in other threads.
+        """Run an operation in the event loop. Only its requests may run in other threads.
 
         The operation reads the caller's values before it first suspends.
         """
@@ -202,7 +202,7 @@ class LayeredBackend:
         return await adrive(completing.complete(request, replies), below.aanswer)
 
     def commit(self, change: Change) -> None:
-        """Commit a change; durable on return."""
+        """Commit a change, durable on return."""
         if self._first.is_due or type(change) in self._routes:
             self.answer(Commit(change))
         elif self._writer is not None:
@@ -218,7 +218,7 @@ class LayeredBackend:
         confirm([change], [None])
 
     def submit(self, change: Change) -> Awaitable[None] | None:
-        """Start a commit for an awaiting caller; return an awaitable, or None if it is done."""
+        """Start a commit for an awaiting caller, and return an awaitable, or None if it is done."""
         if self._first.is_due or type(change) in self._routes:
             return self.aanswer(Commit(change))
         if self._blocking is None:
@@ -338,7 +338,7 @@ class LayeredBackend:
         self.working_set.forget(thread, prefix)
 
     def scrub(self, *, rewrite: bool) -> Operation[ScrubReport]:
-        """Remove the bytes of deleted rows from the backend's files; see `Backend.scrub`."""
+        """Remove the bytes of deleted rows from the backend's files (see `Backend.scrub`)."""
         scrubbed: ScrubReport = yield from call("scrub", rewrite=rewrite)
         return scrubbed
 

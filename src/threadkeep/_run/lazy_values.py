@@ -61,7 +61,7 @@ class _Unread:
 
 
 class LazyValues(_Unread, Mapping[str, Any]):
-    """The channel values of a listed checkpoint; each is read when it is first used.
+    """The channel values of a listed checkpoint. Each is read when it is first used.
 
     The names are known without reading: use `in`, `len` and loops freely. `values[name]` reads one
     channel, `load` several at once. A value that was read stays.
@@ -69,8 +69,8 @@ class LazyValues(_Unread, Mapping[str, Any]):
     Values from `alist` are loaded by `await values.aload(...)` alone: `values[name]` would block
     the event loop, and raises `InvalidArgumentError` if the channel is not loaded.
 
-    If the checkpoint was removed after it was listed, reading raises `CheckpointNotFoundError`; if
-    retention has removed the value, `NotFoundError`.
+    If the checkpoint was removed after it was listed, reading raises `CheckpointNotFoundError`, or
+    `NotFoundError` if retention has removed the value.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class LazyValues(_Unread, Mapping[str, Any]):
         """Read channels that were not read yet, all in one go.
 
         Args:
-            *names: the channels; none for all. Names without a value are ignored.
+            *names: the channels, none for all. Names without a value are ignored.
 
         Raises:
             CheckpointNotFoundError: the checkpoint was removed after it was listed.

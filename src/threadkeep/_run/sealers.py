@@ -24,7 +24,7 @@ def sealer_of(
     name: str = "",
     **options: bool,
 ) -> Operation[Sealer]:
-    """Return the sealer for a name; `purpose` is a method of `StoreKeys`, with its options."""
+    """Return the sealer for a name. `purpose` is a method of `StoreKeys`, with its options."""
     sealer: Sealer = yield _request(keys, partial(getattr(keys, purpose), name, **options))
     return sealer
 
@@ -35,7 +35,7 @@ def _request(keys: StoreKeys, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Ex
 
 
 def file_sealer(store: StoreOfThreads, *, plain: bool = False) -> Operation[Sealer | None]:
-    """Return the sealer of files beside a store; None for `plain` ones, or without keys.
+    """Return the sealer of files beside a store, or None for `plain` ones, or without keys.
 
     Raises:
         WrongKeyError: rows are encrypted, and no keys were given.
@@ -49,7 +49,7 @@ def file_sealer(store: StoreOfThreads, *, plain: bool = False) -> Operation[Seal
 
 
 def refreshed(keys: StoreKeys | None) -> Operation[StoreKeys | None]:
-    """Return the keys, once the store's record was read again; see `StoreKeys.refresh`."""
+    """Return the keys, once the store's record was read again (see `StoreKeys.refresh`)."""
     if keys is not None:
         yield _request(keys, keys.refresh)
     return keys

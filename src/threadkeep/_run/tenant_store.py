@@ -131,7 +131,7 @@ class TenantStore(LayeredBackend):
         return self._whole.clear_cache(name, self.names.stored(prefix))
 
     def counters(self, forked_runs: int) -> Counters:
-        """Return the counters of this view alone; those of layers are the whole's."""
+        """Return the counters of this view alone. Layers' counters are the whole store's."""
         counts = self.working_set.counts
         return Counters(
             written_bytes=counts.written,

@@ -1,4 +1,4 @@
-"""Several changes in one commit, and the error of each; operations that share requests."""
+"""Several changes in one commit, and the error of each. Operations that share requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def commit_together(
     *,
     patient: bool = True,
 ) -> list[ThreadkeepError | None]:
-    """Commit changes as a group; if the group fails, commit each alone. Return their errors.
+    """Commit changes as a group. If the group fails, commit each alone. Return their errors.
 
     Each error is added to `errors` once it is known, for callers that are interrupted. If not
     `patient`, a group that exceeds the store's time limit fails as a whole.
@@ -159,9 +159,9 @@ class Collecting:
 
 
 def together(lanes: Sequence[Iterable[Operation[T]]]) -> Operation[list[list[T]] | None]:
-    """Run operations in as few requests as possible; durable on return.
+    """Run operations in as few requests as possible, durable on return.
 
-    Each lane has operations of one thread, which run in order; several lanes run at the same time.
+    Each lane has operations of one thread, which run in order. Several lanes run at the same time.
 
     Returns:
         The results of each lane, in order, or None if other writers were faster. In that case, run

@@ -44,10 +44,10 @@ class OpenCacheOptions(CacheOptions, DatabaseOptions, total=False):
 
 @listed(OpenCacheOptions)
 def open_cache(url: str, **options: Unpack[OpenCacheOptions]) -> NodeCache:
-    """Open a cache in the store that a URL names; use it under `with` or `async with`.
+    """Open a cache in the store that a URL names. Use it under `with` or `async with`.
 
     Args:
-        url: as `threadkeep.open_saver` takes it; the store may be a saver's.
+        url: as `threadkeep.open_saver` takes it. The store may be a saver's.
         **options: options of caches, and of the URL's database. The default of `synchronous`
             is "normal" here.
 

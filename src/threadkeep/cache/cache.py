@@ -140,7 +140,7 @@ class _Shared:
 
 
 class NodeCache(BaseCache[Any], Closing):
-    """Cache of node results, in place of LangGraph's caches; sync and async on one object.
+    """Cache of node results, in place of LangGraph's caches, sync and async on one object.
 
     Failures of the store, and values that cannot be stored or read, are logged and count as misses.
 
@@ -193,8 +193,8 @@ class NodeCache(BaseCache[Any], Closing):
     def for_tenant(self, tenant: str) -> Self:
         """Return this cache as one tenant sees it, over the same connections.
 
-        No method of it reads, replaces or removes entries of other tenants; `clear()` removes all
-        of its own. Other settings are those of this cache; the limits and counters are for all
+        No method of it reads, replaces or removes entries of other tenants. `clear()` removes all
+        of its own. Other settings are those of this cache, and the limits and counters are for all
         tenants together. `close` does nothing. A cache without a tenant has entries of its own, and
         its `clear()` removes those of all.
 
@@ -410,7 +410,7 @@ class NodeCache(BaseCache[Any], Closing):
     # -- life ----------------------------------------------------------------------------
 
     def _setup(self) -> Operation[None]:
-        """Create or migrate the tables of a PostgreSQL schema; a no-op for other stores."""
+        """Create or migrate the tables of a PostgreSQL schema, a no-op for other stores."""
         yield self._store.external("migrate")
 
     setup, asetup = sync_and_async(_setup)
@@ -455,7 +455,7 @@ def _note(error: ThreadkeepError, doing: str) -> None:
 
 
 def _expiry(now: int, ttl: Any) -> int | None:
-    """Return the time at which a value expires after `ttl` seconds; None for never."""
+    """Return the time at which a value expires after `ttl` seconds, or None for never."""
     if type(ttl) not in (int, float) or ttl != ttl:  # noqa: PLR0124 - nan
         raise invalid("ttl", ttl, "Use seconds, or None.")
     return now + round(ttl * 1e6) if ttl < LONGEST / 1e6 else None

@@ -21,7 +21,7 @@ from threadkeep._stores.caches import CacheCommit, GetEntries, LeaseEntries, Rem
 from threadkeep._stores.process_forks import ResetInChild
 
 _MOST = 1000
-_COLLECTIONS = 3  # garbage collections for one lease; between them, event loops close generators
+_COLLECTIONS = 3  # garbage collections for one lease. Between them, event loops close generators
 _WAITS = 3  # lifetimes of a lease that a run waits for others
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two reads while waiting
 _RANDOM = SystemRandom()
@@ -101,7 +101,7 @@ class Leases(ResetInChild):
         Args:
             read: function that reads ids.
             asked: the keys that the caller asked for, by id.
-            values: the values that `read` returned; later values are added.
+            values: the values that `read` returned. Later values are added.
             leased: the leases that `read` returned.
         """
         end = time.monotonic() + _WAITS * self._lifetime / 1e6
@@ -126,7 +126,7 @@ class Leases(ResetInChild):
         ids: Sequence[bytes],
         leased: dict[bytes, bytes],
     ) -> Operation[list[bytes]]:
-        """Return the ids that other runs compute; end the leases of ended runs of this process."""
+        """End leases of ended runs of this process, and return the ids that other runs compute."""
         others = []
         for id_ in [id_ for id_ in ids if id_ in leased]:
             lease = self._leases.get(id_)
@@ -147,7 +147,7 @@ class Leases(ResetInChild):
         *,
         partly: bool,
     ) -> Operation[bool]:
-        """Lease these ids; return False, with nothing leased, if another run was faster."""
+        """Lease these ids, or return False, with nothing leased, if another run was faster."""
         if not free:
             return True
         owner, now = _RANDOM.randbytes(8), time.time_ns() // 1000

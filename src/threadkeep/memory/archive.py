@@ -102,7 +102,7 @@ class Archive(Delegate):
             self._indexes.append(open_index(self._inner))
 
     def _call_threads(self, name: str, *args: Any, **options: Any) -> Operation[Any]:
-        """Call a method of the wrapped saver's `threads`; do nothing if it has none."""
+        """Call a method of the wrapped saver's `threads`, or do nothing if it has none."""
         threads = getattr(self._inner, "threads", None)
         if threads is not None:
             method, variant = getattr(threads, name), getattr(threads, f"a{name}")
@@ -190,7 +190,7 @@ class Archive(Delegate):
         return self._indexes[-1]
 
     def _index(self, thread: str, record: Record) -> Operation[bool]:
-        """Add a record to an index that has its parent; return True if the index has the record."""
+        """Add a record to an index with its parent, and return True if the index has the record."""
         edits, new = {}, {id: one for id, one in record.edits.items() if one is not None}
         if new and record.parent is not None:
             before = yield from self._record(thread, record.parent)
@@ -204,7 +204,7 @@ class Archive(Delegate):
         return bool((yield from self._ask_index(thread, add)))
 
     def _indexed(self, thread: str, record: Record) -> Operation[bool]:
-        """Add the missing records of a conversation to the index; return True if it has all."""
+        """Add the missing records of a conversation to the index, and return True if it has all."""
         chain = [record]
         if record.parent and not (yield from self._has_indexed(thread, record.parent)):
             chain = yield from self._chain(thread, record)
@@ -222,7 +222,7 @@ class Archive(Delegate):
         return (yield from self._ask_index(thread, lambda: self.index.has(thread, key)))
 
     def _ask_index(self, thread: str, call: Callable[[], T]) -> Operation[T | None]:
-        """Call a method of the index; return None if it fails."""
+        """Call a method of the index, or return None if it fails."""
         try:
             return (yield from driver.external(call))
         except Exception:  # noqa: BLE001 - the records can rebuild it

@@ -1,6 +1,6 @@
 """Archiving of messages that leave the window: claims, summaries, suggestions.
 
-`archive.py` stores the records and finds them again; `view.py` shows them to graphs.
+`archive.py` stores the records and finds them again, and `view.py` shows them to graphs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Archiving(Archive):
     # -- summaries -------------------------------------------------------------------
 
     def _advance(self, seen: SeenCheckpoint) -> Operation[SeenCheckpoint]:
-        """Archive the messages that are due; return the state after that.
+        """Archive the messages that are due, and return the state after that.
 
         Messages leave only with a summary. The caller waits for one call of a model at most. The
         further calls that a long conversation needs at first are made in the background.
@@ -172,7 +172,7 @@ class Archiving(Archive):
         return replace(seen, record=record, live=seen.live[count:])
 
     def _were_due(self, seen: SeenCheckpoint, made: Sequence[Record]) -> bool:
-        """Return True if records archive only due messages; more may be due after one of them."""
+        """Return True if records archive only due messages. More may be due after that."""
         before, at, due = seen.record, 0, 0
         for record in made:
             stop = record.stop - seen.behind
@@ -236,7 +236,7 @@ class Archiving(Archive):
     def _claimed(
         self, thread: str, before: Record, newest: CheckpointTuple | None
     ) -> Operation[tuple[SummaryClaim, CheckpointTuple | None] | None]:
-        """Claim to continue a record; None if another process has claimed that.
+        """Claim to continue a record, or return None if another process has claimed that.
 
         Returns:
             The claim, and the thread's newest record after it.
@@ -261,7 +261,7 @@ class Archiving(Archive):
     def _next(
         self, seen: SeenCheckpoint, before: Record, part: list[BaseMessage], left: int
     ) -> Operation[Record]:
-        """Return the record of a part that leaves; `left` messages are in full before that."""
+        """Return the record of a part that leaves. `left` messages are in full before that."""
         summary = before.summary
         kept = window.staying(part, self.policy)
         ids = {id(one) for one in kept}
@@ -333,7 +333,7 @@ class Archiving(Archive):
 
 
 def effective_count(record: Record | None, left: int) -> int:
-    """Return the number of messages; a collapsed group counts as one."""
+    """Return the number of messages. A collapsed group counts as one."""
     if record is None:
         return left
     collapsed = [group.messages - 1 for group in record.groups if group.status == "summarized"]

@@ -129,7 +129,7 @@ class LayeredChanges(LayeredView):
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
-            SummaryError: the summarizer failed; the summary stays as it was.
+            SummaryError: the summarizer failed, and the summary stays as it was.
         """
         seen = yield from self._found(config)
         record, summary = seen.record, None
@@ -160,7 +160,7 @@ class LayeredChanges(LayeredView):
         Raises:
             ThreadNotFoundError: the thread does not exist.
             StateError: the thread has no messages, or the new one has checkpoints.
-            SummaryError: the summarizer failed; nothing was stored.
+            SummaryError: the summarizer failed, and nothing was stored.
         """
         seen = yield from self._found(config)
         name = str(uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
@@ -225,7 +225,7 @@ class LayeredChanges(LayeredView):
         return cast("RunnableConfig", (yield from self._call("put", above, checkpoint, more, new)))
 
     def _found(self, config: Place) -> Operation[SeenCheckpoint]:
-        """Return a stored checkpoint; for a head, archive the messages that are due first.
+        """Return a stored checkpoint. For a head, archive the messages that are due first.
 
         Raises:
             ThreadNotFoundError: it does not exist.
@@ -257,19 +257,19 @@ def messages_of(messages: Iterable[Any]) -> list[BaseMessage]:
 class MessageGroups:
     """Groups of messages in the threads of a `LayeredCheckpointSaver`.
 
-    Each method has an async variant. Each change is stored as a new checkpoint of the thread; older
-    checkpoints keep their groups.
+    Each method has an async variant. Each change is stored as a new checkpoint of the thread, and
+    older checkpoints keep their groups.
     """
 
     def __init__(self, layered: LayeredChanges) -> None:
         self._layered = layered
 
     def __call__(self, config: Place) -> Groups:
-        """Return the groups of a thread; see `list`."""
+        """Return the groups of a thread (see `list`)."""
         return self.list(config)
 
     def _list(self, config: Place) -> Operation[Groups]:
-        """Return the groups of a thread in order; together they are the whole conversation.
+        """Return the groups of a thread in order. Together they are the whole conversation.
 
         Raises:
             ThreadNotFoundError: the thread or checkpoint does not exist.
@@ -284,7 +284,7 @@ class MessageGroups:
         return groups_of(chain, seen.stop)
 
     def _count(self, config: Place) -> Operation[int]:
-        """Return the number of messages; a collapsed group counts as one.
+        """Return the number of messages. A collapsed group counts as one.
 
         Raises:
             ThreadNotFoundError: the thread or checkpoint does not exist.
@@ -295,7 +295,7 @@ class MessageGroups:
     effective_count, aeffective_count = sync_and_async(_count)
 
     def _regroup(self, config: Place, ranges: Iterable[tuple[int, int, str]]) -> Operation[Groups]:
-        """Set groups, each `(start, stop, topic)`; they replace groups by hand in these ranges.
+        """Set groups, each `(start, stop, topic)`. They replace groups by hand in these ranges.
 
         Returns:
             The groups of the thread.
@@ -319,19 +319,19 @@ class MessageGroups:
     def _collapse(
         self, config: Place, start: int, stop: int, topic: str = "", summary: str | None = None
     ) -> Operation[Group]:
-        """Show a summary in place of the messages from `start` to `stop`; they count as one.
+        """Show a summary in place of the messages from `start` to `stop`. They count as one.
 
         Args:
             config: the thread.
             start: position of the first message in the conversation.
             stop: position after the last one.
-            topic: topic of the group; empty for the summary's own.
-            summary: summary of the messages; None to call the summarizer.
+            topic: topic of the group, empty for the summary's own.
+            summary: summary of the messages, or None to call the summarizer.
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
             InvalidArgumentError: the range is invalid, or separates a tool call from its results.
-            SummaryError: the summarizer failed; nothing was stored.
+            SummaryError: the summarizer failed, and nothing was stored.
         """
         seen = yield from self._layered._found(config)
         found = yield from self._messages(seen, start, stop)

@@ -133,7 +133,7 @@ def digest(texts: Texts, before: str, limit: int) -> Digest:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text; of a long text, only the first and the last ones."""
+    """Return the sentences of a text, or of a long text only the first and the last ones."""
     if len(text) > _HEAD_CHARS + _TAIL_CHARS:
         head, tail = sentences(text[:_HEAD_CHARS]), sentences(text[-_TAIL_CHARS:])
         return [*(head[:-1] or head), *tail[1:]]  # (without the cut ones)

@@ -19,7 +19,7 @@ class LayeredMemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     """Middleware for `create_agent` that sends the model the view of the conversation.
 
     It never changes the agent's state. The agent's checkpointer may be the same
-    `LayeredCheckpointSaver` or any other saver; without one, the config still has to name a thread.
+    `LayeredCheckpointSaver` or any other saver. Without one, the config still has to name a thread.
     If the user's last message has left the window during a long turn, it is sent too. Put this
     middleware first, so that it sees the messages of the state.
 

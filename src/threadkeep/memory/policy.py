@@ -87,7 +87,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A suggestion for a long thread; a collapsed group counts as one of its `messages`."""
+    """A suggestion for a long thread. A collapsed group counts as one message."""
 
     thread: str
     messages: int
@@ -112,7 +112,7 @@ class Layer:
     Attributes:
         layer: its name.
         messages: number of its messages.
-        key: for `search_messages(key=)`; None for the messages in full.
+        key: for `search_messages(key=)`, or None for the messages in full.
         archived_at: time at which its messages left the window.
         summary: text that replaces the messages in the view, or describes an archived group.
     """
@@ -177,7 +177,7 @@ def time_of(message: BaseMessage) -> datetime | None:
 
 
 def with_zone(time: datetime) -> datetime:
-    """Return a time with a zone; a time without one is local."""
+    """Return a time with a zone. A time without one is local."""
     return time if time.tzinfo is not None else time.astimezone()
 
 

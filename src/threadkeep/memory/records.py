@@ -86,7 +86,7 @@ class Record:
 
     What the record adds:
         messages: messages `start` to `stop` of the conversation.
-        edits: later changes of archived messages by id; None for a removed message.
+        edits: later changes of archived messages by id, None for a removed message.
         closed: groups that it fills.
 
     The state after it:

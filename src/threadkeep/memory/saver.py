@@ -52,15 +52,15 @@ class LayeredCheckpointSaver(LayeredChanges):
     Methods have async variants: `alayers` of `layers`, and so on.
 
     Args:
-        saver: any LangGraph saver; closed with this one.
+        saver: any LangGraph saver, closed with this one.
         policy: limits of the layers.
-        summarizer: a chat model, a `Summarizer`, or a function of `(messages, previous)`; None for
-            `ExtractiveSummarizer()`, which needs no model.
+        summarizer: a chat model, a `Summarizer`, or a function of `(messages, previous)`, or None
+            for `ExtractiveSummarizer()`, which needs no model.
         channel: the channel that holds the messages.
         base_saver: another name of `saver`.
         language: "en" or "zh": language of the title of the summary's message.
-        index: index for searching archived messages; None for one beside the saver's own tables.
-        background: make summaries in the background; until a summary is ready, turns see all
+        index: index for searching archived messages, or None for one in the saver's own store.
+        background: make summaries in the background. Until a summary is ready, turns see all
             messages. Otherwise the turn waits.
         on_suggestion: called with each `ArchiveSuggestion` and `SplitSuggestion`.
 
@@ -167,8 +167,8 @@ class LayeredCheckpointSaver(LayeredChanges):
 
         Args:
             config: the thread's id, or a config that names the thread or a checkpoint.
-            query: words that a message has, all of them; the newest messages come first then.
-            key: the key of a layer or group; see `layers` and `groups`.
+            query: words that a message has, all of them. The newest messages come first then.
+            key: the key of a layer or group (see `layers` and `groups`).
             ids: ids of messages.
             after: only messages after this time (see `ArchivedMessage.time`) or position.
             before: only messages before this time or position.
@@ -327,7 +327,7 @@ def _edge(value: datetime | int | None) -> datetime | int | None:
 
 
 def _recognized(given: list[BaseMessage], view: list[BaseMessage]) -> list[BaseMessage]:
-    """Return messages; if they begin with a view that has lost its ids, restore its ids.
+    """Return messages. If they begin with a view that has lost its ids, restore its ids.
 
     Raises:
         InvalidArgumentError: they begin with another summary, which would become a message.
@@ -344,7 +344,7 @@ def _recognized(given: list[BaseMessage], view: list[BaseMessage]) -> list[BaseM
 
 
 def _with_ids(given: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return messages with ids; an equal message at the same position before keeps its id."""
+    """Return messages with ids. An equal message at the same position before keeps its id."""
     found = []
     for index, message in enumerate(given):
         own = before[index] if index < len(before) else None
@@ -365,7 +365,7 @@ class SavedConversation:
         config: the config of the checkpoint.
         layer: the deepest layer of the conversation.
         messages: the number of its messages.
-        effective_count: the number of its messages; a collapsed group counts as one.
+        effective_count: the number of its messages. A collapsed group counts as one.
     """
 
     config: RunnableConfig
@@ -379,7 +379,7 @@ class IntegratedCheckpointManager:
 
     Args:
         layered: the saver.
-        groups: its groups; None for `layered.groups`.
+        groups: its groups, or None for `layered.groups`.
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class IntegratedCheckpointManager:
     save_checkpoint_optimized, asave_checkpoint_optimized = sync_and_async(_save)
 
     def _load(self, config: RunnableConfig) -> Operation[list[Any]]:
-        """Return the view of a thread; see `LayeredCheckpointSaver.load`."""
+        """Return the view of a thread (see `LayeredCheckpointSaver.load`)."""
         return (yield from self.layered._load(config))  # noqa: SLF001 - its own saver
 
     load, aload = sync_and_async(_load)

@@ -52,7 +52,7 @@ class Summary:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Summary:
-        """Return a summary made by `to_dict`; unknown keys are ignored.
+        """Return a summary made by `to_dict`. Unknown keys are ignored.
 
         Raises:
             InvalidArgumentError: `content` is missing, or is not a text.
@@ -171,8 +171,8 @@ _MAX_OBJECTS = 50  # attempts to decode an object within prose
 def _parsed(text: str) -> str | dict[str, Any]:
     """Return an answer without its JSON: a text, or a dict of "content" and the lists in it.
 
-    A JSON object within prose is the answer if it has two known names, or one in a code fence;
-    otherwise the conversation may have been about JSON. The last of several objects is the answer.
+    A JSON object within prose is the answer if it has two known names, or one in a code fence.
+    Otherwise the conversation may have been about JSON. The last of several objects is the answer.
     """
     fenced = _FENCED.fullmatch(text.strip())
     plain = (fenced[1] if fenced else text).strip()
@@ -210,7 +210,7 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _decoded(text: str) -> Any:
-    """Decode a text that is JSON as a whole; None for other texts and for numbers."""
+    """Decode a text that is JSON as a whole, or None for other texts and for numbers."""
     with suppress(ValueError, RecursionError):
         found = _DECODER.decode(text)
         return found if isinstance(found, Mapping | list | str) else None

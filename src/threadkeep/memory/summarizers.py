@@ -79,7 +79,7 @@ def _failures(timeout: float | None = None) -> Iterator[None]:
 
 
 def _in_thread(call: Callable[[], Any], timeout: float | None = None) -> Any:
-    """Run a call in a thread of its own; raise `TimeoutError` if that takes longer.
+    """Run a call in a thread of its own, and raise `TimeoutError` if that takes longer.
 
     The thread is a daemon, so a model that hangs does not prevent the program from ending.
     """
@@ -120,7 +120,7 @@ class CallableSummarizer:
     """Summaries by a function of the messages and the previous summary.
 
     Args:
-        function: returns a str, a `Summary` or a dict of its fields; sync or async.
+        function: returns a str, a `Summary` or a dict of its fields, sync or async.
         max_chars: limit of the summary's length.
     """
 
@@ -143,7 +143,7 @@ class CallableSummarizer:
             return finished(answer, messages, previous, self._max_chars)
 
     async def asummarize(self, messages: Messages, previous: Summary | None) -> Summary:
-        """Async variant of `summarize`; a sync function runs in a worker thread."""
+        """Async variant of `summarize`. A sync function runs in a worker thread."""
         with _failures():
             if iscoroutinefunction(self._function):
                 answer = self._function(messages, previous)
@@ -286,7 +286,7 @@ class ChatModelSummarizer:
 def _with_retries(model: Any, attempts: int) -> Any:
     """Return the model with retries, and with structured output if it supports that.
 
-    Some providers refuse structured output only when called; an attempt then asks for plain text.
+    Some providers refuse structured output only when called. An attempt then asks for plain text.
     """
     from langchain_core.runnables import RunnableLambda  # noqa: PLC0415 - a slow import
 

@@ -1,7 +1,7 @@
 """Loading and saving through the window: the saver's methods that a graph calls.
 
 A checkpoint stores the messages in full, and the key of the record of all earlier messages in its
-metadata. Loading makes a view of both without loading the archive; saving takes it apart again.
+metadata. Loading makes a view of both without loading the archive, and saving takes it apart again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class View:
         stored: the checkpoint's own record.
         record: the record that the view was made of.
         mark: the key in the id of its summary's message.
-        carried: archived messages in the view, by id; None for a removed one.
+        carried: archived messages in the view, by id, None for a removed one.
         hidden: messages in full that a collapsed group replaces, by group.
     """
 
@@ -75,7 +75,7 @@ class LayeredView(Archiving):
     ) -> Operation[CheckpointTuple | None]:
         """Return a checkpoint with the view of its messages. See `Saver.get_tuple`.
 
-        Without `channels`, the thread's head may get a new summary first; every other checkpoint
+        Without `channels`, the thread's head may get a new summary first. Every other checkpoint
         keeps its own.
         """
         if channels is None and is_lazy(values):
@@ -102,7 +102,7 @@ class LayeredView(Archiving):
     get_tuple, aget_tuple = sync_and_async(_get_tuple)
 
     def _due(self, seen: SeenCheckpoint) -> Operation[SeenCheckpoint]:
-        """Archive the messages of a head that are due; return the state after that.
+        """Archive the messages of a head that are due, and return the state after that.
 
         No messages leave while a task has pending writes, which may refer to them.
         """
@@ -193,7 +193,7 @@ class LayeredView(Archiving):
         return records.as_shown(seen.found, {**values, self.channel: self._messages(view)})
 
     def _view(self, seen: SeenCheckpoint, stored: Record | None) -> Operation[View]:
-        """Return the view of a record and the messages after it; `stored` is the checkpoint's."""
+        """Return the view of a record and the messages after it. `stored` is the checkpoint's."""
         record, live = seen.record, seen.live
         if record is None:
             return View(live, stored)
@@ -246,7 +246,7 @@ class LayeredView(Archiving):
     ) -> Operation[MessageList]:
         """Return the view of a conversation that you have in memory.
 
-        Messages that leave the window are archived; no checkpoint is stored.
+        Messages that leave the window are archived. No checkpoint is stored.
 
         Args:
             config: the thread, and the checkpoint that the run is at, if any.
@@ -383,7 +383,7 @@ class LayeredView(Archiving):
     def _restored(
         self, at: CheckpointRef, view: View, shown: Sequence[BaseMessage]
     ) -> Operation[View]:
-        """Return a view changed by a run; changes of archived messages become a record."""
+        """Return a view changed by a run. Changes of archived messages become a record."""
         record = view.record
         present = {one.id for one in shown}
         known = {one.id for one in view.live}
@@ -472,7 +472,7 @@ class LayeredView(Archiving):
     def _edited(
         self, at: CheckpointRef, record: Record, edits: Mapping[str, BaseMessage | None]
     ) -> Operation[Record]:
-        """Store changes of archived messages; return the new record."""
+        """Store changes of archived messages, and return the new record."""
         kept = {str(one.id): one for one in record.kept}
         for id, one in edits.items():
             if one is None:

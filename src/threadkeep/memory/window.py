@@ -125,13 +125,13 @@ def oldest(messages: Sequence[BaseMessage], size: int, most: int) -> int:
 def full_groups(
     archived: Sequence[tuple[int, BaseMessage]], start: int, stop: int, size: int
 ) -> Iterator[tuple[int, int, list[BaseMessage]]]:
-    """Yield start, stop and messages of each full group; the last group stays open.
+    """Yield start, stop and messages of each full group. The last group stays open.
 
     Args:
         archived: positions and messages from `start` on, without removed ones.
         start: position of the first group.
         stop: position after the last message.
-        size: messages in a group; another number if a tool call would lose its results.
+        size: messages in a group, or another number if a tool call would lose its results.
     """
     while stop - start > size:
         archived = [one for one in archived if one[0] >= start]
@@ -166,7 +166,7 @@ def stays(message: BaseMessage, policy: Layers) -> bool:
 
 
 def summary_message(summary: Summary, language: str, made_of: Mapping[str, Any]) -> SystemMessage:
-    """Return the message that replaces archived messages; `made_of` describes its source."""
+    """Return the message that replaces archived messages. `made_of` describes its source."""
     text = f"{TITLES[language]} {summary.content}".rstrip()
     details = {**made_of, **summary.to_dict()}
     return SystemMessage(text, id=MARK + made_of["record"], additional_kwargs={DETAILS: details})

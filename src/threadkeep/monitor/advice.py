@@ -25,7 +25,7 @@ from threadkeep.threads.statistics_report import Stats
 KEEP_LAST = 10
 _LEAST_BYTES = 1 << 20  # of a proposal
 _LEAST_SHARE = 0.1  # of all bytes
-_LONG_LIST = 100  # items; `Layers` suggests an archive from as many messages
+_LONG_LIST = 100  # items. `Layers` suggests an archive from as many messages
 _LARGE_VALUE = 256  # bytes of a change
 
 
@@ -36,9 +36,9 @@ class Advice:
     Attributes:
         topic: "channel", "retention", "tiering", "items", "cache", "index" or "adopt".
         text: the finding and the proposal.
-        frees: estimated bytes that it frees; None if it frees none.
-        command: the command to run; "" if it needs code.
-        code: the line of Python; "" if it needs a command.
+        frees: estimated bytes that it frees, or None if it frees none.
+        command: the command to run, or "" if it needs code.
+        code: the line of Python, or "" if it needs a command.
     """
 
     topic: str
@@ -177,7 +177,7 @@ def _advise(
     Args:
         saver: the saver.
         url: the store in commands, quoted for the shell.
-        stats: statistics of the saver that were counted before; None counts.
+        stats: statistics of the saver that were counted before, or None to count them.
     """
     if stats is None:
         stats = yield from of_saver(saver)

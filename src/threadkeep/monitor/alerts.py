@@ -23,7 +23,7 @@ _log = logging.getLogger("threadkeep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Limits that raise an alert when crossed; None turns a limit off.
+    """Limits that raise an alert when crossed. None turns a limit off.
 
     Args:
         max_latency_ms: limit of the 95th percentile of latencies, in milliseconds.
@@ -89,7 +89,7 @@ class Alerts:
     """State of all alerts. An alert clears at 90 % of its limit.
 
     Args:
-        limits: the limits; "canary" has the limit 0.
+        limits: the limits. "Canary" has the limit 0.
         in_a_row: consecutive readings that raise or clear an alert.
         repeat: seconds between repetitions of an active alert.
     """
@@ -111,7 +111,7 @@ class Alerts:
         """Return the alerts to send. An alert without a reading keeps its state.
 
         Args:
-            readings: measured values; those without a limit are ignored.
+            readings: measured values. Values without a limit are ignored.
             now: monotonic seconds.
             at: the time of day.
         """
@@ -148,7 +148,7 @@ class Alerts:
 
 
 def _used(name: str, value: float, limit: float) -> float:
-    """Return the used part of a limit; above 1 the limit is crossed."""
+    """Return the used part of a limit. Above 1 the limit is crossed."""
     part, whole = (limit, value) if name.startswith("min_") else (value, limit)
     if whole:
         return part / whole

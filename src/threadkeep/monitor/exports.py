@@ -1,4 +1,4 @@
-"""Exports of observed operations to sinks, spans and logs; counters as metrics."""
+"""Exports of observed operations to sinks, spans and logs, and of counters as metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sink(Protocol):
             operation: the method, such as "put" or "get_tuple", also for its async variant. For
                 stores and caches with their kind: "store.put", "cache.get".
             seconds: its duration.
-            error: the error that ended it; None if it succeeded.
+            error: the error that ended it, or None if it succeeded.
         """
 
 
@@ -112,7 +112,7 @@ def _guarded(name: str, call: Callable[..., T], *args: Any, **options: Any) -> T
 
 
 def thread_of(subject: object) -> str | None:
-    """Return the thread id in a config, or the id itself; None if there is none."""
+    """Return the thread id in a config, or the id itself, or None if there is none."""
     if isinstance(subject, str):
         return subject
     try:
@@ -230,7 +230,7 @@ class Totals(ResetInChild):
         self._lock = threading.Lock()
 
     def add(self, saver: object, backend: str, observer: object) -> None:
-        """Count a saver, store or cache, once; ignore it if it has no counters.
+        """Count a saver, store or cache, once. Ignore it if it has no counters.
 
         Its counters are read a last time when the observer is collected.
         """

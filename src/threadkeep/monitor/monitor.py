@@ -49,11 +49,11 @@ class Snapshot:
     Args:
         at: the time, in UTC.
         healthy: the last canary succeeded, and only alerts of sizes are active.
-        rates: operations in the sliding window; only the canary's, unless the saver is observed.
+        rates: operations in the sliding window, only the canary's, unless the saver is observed.
         measurements: measurements so far.
         failed: failed measurements so far.
-        last_error: the error of the last measurement; None if it succeeded.
-        storage: sizes and growth; None if they are not known.
+        last_error: the error of the last measurement, or None if it succeeded.
+        storage: sizes and growth, or None if they are not known.
         alerts: active alerts.
     """
 
@@ -89,16 +89,16 @@ class Monitor:
     and errors of the saver do not end the monitor.
 
     Args:
-        saver: any saver; an `ObservedSaver` is one.
+        saver: any saver, also an `ObservedSaver`.
         thresholds: limits.
-        interval: seconds between two measurements; 10 s after a failure.
+        interval: seconds between two measurements, 10 s after a failure.
         alerts: channels: apprise URLs, and functions of an `Alert` that are not async. Each has a
             thread of its own. An alert is sent when it is raised and when it clears (at 90 % of
             its limit).
         in_a_row: consecutive evaluations that raise or clear an alert. 1 judges each evaluation
-            alone; otherwise percentiles and error rates need 20 operations.
+            alone. Otherwise percentiles and error rates need 20 operations.
         repeat: seconds between repetitions of an active alert.
-        on_snapshot: function of a `Snapshot`, called after each measurement; not async. Its
+        on_snapshot: function of a `Snapshot`, called after each measurement, not async. Its
             errors are logged.
 
     Raises:
@@ -200,7 +200,7 @@ class Monitor:
         return snapshot
 
     def _readings(self) -> Iterator[Reading]:
-        """Yield the known values; sizes once per reading."""
+        """Yield the known values, sizes once per reading."""
         failed, rates = self._failed_in_a_row, self._window.rates()
         text = f"the canary failed {plural(failed, 'time')}: {self._last_error}"
         yield Reading("canary", failed, text if failed else "the canary succeeded")
@@ -260,7 +260,7 @@ class Monitor:
         self._task = asyncio.create_task(driver.arun(self._cycle(self._end)))
 
     def _stop(self) -> Operation[None]:
-        """Stop measuring, and send queued alerts; each takes at most 5 s. Idempotent."""
+        """Stop measuring, and send queued alerts. Each takes at most 5 s. Idempotent."""
         self._end.set()
         yield External(lambda: None, self._stop_task)
         yield from driver.external(self._finish)

@@ -52,7 +52,7 @@ def _timed(
 
     Args:
         method: the method of LangGraph's base class.
-        kind: what precedes the operation's name, such as "store."; "" for savers.
+        kind: what precedes the operation's name, such as "store.", or "" for savers.
     """
     name, awaited = method.__name__, f"a{method.__name__}"
     operation = f"{kind}{name}"
@@ -76,7 +76,7 @@ def _timed(
 class ObservedSaver(Observed, Delegate):
     """A saver whose operations are observed, as `observe` returns it.
 
-    The methods of `BaseCheckpointSaver` are measured; all others belong to the inner saver.
+    The methods of `BaseCheckpointSaver` are measured, and all others belong to the inner saver.
     """
 
     def __init__(self, saver: BaseCheckpointSaver[Any], backend: str) -> None:
@@ -94,7 +94,7 @@ class ObservedSaver(Observed, Delegate):
     )
 
     def get_tuple(self, config: RunnableConfig, **options: Any) -> CheckpointTuple | None:
-        """Return a checkpoint, as the inner saver does; None if it does not exist."""
+        """Return a checkpoint, as the inner saver does, or None if it does not exist."""
         with Timing(self._exports, "get_tuple", config):
             return super().get_tuple(config, **options)
 
@@ -150,7 +150,7 @@ class _Front(Observed, Closing):
 class ObservedStore(_Front, BaseStore):
     """A store whose operations are observed, as `observe` returns it.
 
-    The methods of `BaseStore` are measured, as "store.get" and so on; all others belong to the
+    The methods of `BaseStore` are measured, as "store.get" and so on, and all others belong to the
     inner store.
     """
 
@@ -170,7 +170,7 @@ class ObservedStore(_Front, BaseStore):
 class ObservedCache(_Front, BaseCache[Any]):
     """A cache of node results whose operations are observed, as `observe` returns it.
 
-    The methods of `BaseCache` are measured, as "cache.get" and so on; all others belong to the
+    The methods of `BaseCache` are measured, as "cache.get" and so on, and all others belong to the
     inner cache.
     """
 
@@ -222,7 +222,7 @@ def observe(
     `BaseCache`, sync and async, only to the receivers named here. No content is exported.
 
     Args:
-        saver: any LangGraph saver, store or cache; closed with this one.
+        saver: any LangGraph saver, store or cache, closed with this one.
         registry: a registry of `prometheus_client` for the metrics `threadkeep_*`. Several savers,
             stores and caches may share it.
         opentelemetry: use the program's own tracer and meter providers if `tracer` or `meter` is
@@ -231,8 +231,8 @@ def observe(
         meter: a meter of OpenTelemetry, for the metric `db.client.operation.duration`.
         logger: a logger of `logging` or `structlog`: one event per operation, at level debug, or
             warning if it failed.
-        sinks: further receivers of measurements; see `Sink`.
-        backend: the database's exported name; None derives it from the class ("sqlite",
+        sinks: further receivers of measurements (see `Sink`).
+        backend: the database's exported name. None derives it from the class ("sqlite",
             "postgresql", "redis", "memory" and so on).
 
     Raises:

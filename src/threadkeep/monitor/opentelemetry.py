@@ -1,6 +1,6 @@
 """Spans and metrics of observed savers by OpenTelemetry's API, without an SDK.
 
-Names are those of the semantic conventions for databases; other names begin with "threadkeep.".
+Names are those of the semantic conventions for databases. Other names begin with "threadkeep.".
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Spans:
     def start(
         self, operation: str, thread: str | None, *, is_current: bool
     ) -> Callable[[BaseException | None], None]:
-        """Start a span, perhaps as the current one; return the function that ends it."""
+        """Start a span, perhaps as the current one, and return the function that ends it."""
         attributes = attributes_of(self._backend, operation)
         if thread is not None:
             attributes["gen_ai.conversation.id"] = thread

@@ -134,7 +134,7 @@ _CALLERS_OWN = (ConflictError, InvalidArgumentError, InvalidConfigError)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Operations in a window; times in seconds, None without operations.
+    """Operations in a window, times in seconds, None without operations.
 
     `per_second` is None within the first second.
     """
@@ -194,7 +194,7 @@ class Window:
 
 
 def _percentile(ordered: list[float], part: float) -> float | None:
-    """Return the smallest value not below this part of all values; None without values."""
+    """Return the smallest value not below this part of all values, or None without values."""
     return ordered[ceil(part * len(ordered)) - 1] if ordered else None
 
 
@@ -210,7 +210,7 @@ def growth_per_day(sizes: Iterable[tuple[float, int]]) -> float | None:
 
 
 def days_until(size: int, per_day: float | None, limit: int | None) -> float | None:
-    """Return the days until a size reaches a limit; None without growth or limit."""
+    """Return the days until a size reaches a limit, or None without growth or limit."""
     if limit is None or not per_day or per_day <= 0:
         return None
     return max(limit - size, 0) / per_day
@@ -228,7 +228,7 @@ class ThreadSize:
     Args:
         thread: its id.
         bytes: about what its rows and segments hold, as stored.
-        growth_per_day: bytes a day; None in the first hour.
+        growth_per_day: bytes a day, or None in the first hour.
         days_left: days until it reaches `max_thread_bytes` at this growth.
     """
 
@@ -244,7 +244,7 @@ class Storage:
 
     Args:
         bytes: all of it, with the store's own overhead and free space.
-        growth_per_day: bytes a day; None in the first hour.
+        growth_per_day: bytes a day, or None in the first hour.
         threads: its 100 largest threads, the largest first.
         items: items of stores in the same database.
         item_bytes: bytes of their values, earlier versions and vectors.
@@ -275,7 +275,7 @@ class StorageHistory:
         self._sizes: dict[str | None, deque[tuple[float, int]]] = {}  # None: the store's own
 
     def measure(self, now: float) -> Operation[Storage | None]:
-        """Return the sizes at a time in seconds; None if they are not known."""
+        """Return the sizes at a time in seconds, or None if they are not known."""
         if self._store is None:
             return None
         found = yield from on(self._store, _sizes())

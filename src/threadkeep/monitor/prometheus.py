@@ -139,7 +139,7 @@ class _SharedSink(PrometheusSink):
 
 
 def _start_updater() -> None:
-    """Start the thread that updates the files of this process; also in the child of a fork."""
+    """Start the thread that updates the files of this process, also in the child of a fork."""
     global _updater  # noqa: PLW0603 - one per process
     with _updating:
         if _updater is not None and _updater.is_alive():

@@ -113,12 +113,12 @@ class _ServerOnIPv6(_Server):
 
 @contextmanager
 def serve(monitor: Monitor, registry: CollectorRegistry, listen: str) -> Iterator[str]:
-    """Serve `/healthz` and `/metrics` until the block ends; yields the URL.
+    """Serve `/healthz` and `/metrics` until the block ends, and yield the URL.
 
     Args:
-        monitor: the monitor; its metrics are added to the registry.
+        monitor: the monitor. Its metrics are added to the registry.
         registry: what `/metrics` shows.
-        listen: "host:port"; port 0 takes a free port.
+        listen: "host:port". Port 0 takes a free port.
 
     Raises:
         InvalidArgumentError: the address is invalid.

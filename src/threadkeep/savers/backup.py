@@ -86,7 +86,7 @@ def back_up(
     """Back up a store to a file, while programs use it. An older backup is replaced.
 
     Without a `form`, the backup is a bundle if the file's name ends in `.tkb`, or if the store has
-    no format of its own. `programs` is the folder of PostgreSQL's programs; "" takes it from
+    no format of its own. `programs` is the folder of PostgreSQL's programs. "" takes it from
     THREADKEEP_PG_BIN, or else searches the PATH. `keys` are those of an encrypted store: they
     encrypt a bundle, unless it is `plain`. A native backup is as encrypted as the store.
     """
@@ -128,8 +128,8 @@ def restore(
 ) -> RestoreReport:
     """Restore a backup to a store of its own kind, or a bundle to any store.
 
-    `replace` replaces the whole store; with a bundle, only the threads in the bundle. `keys` open
-    an encrypted bundle, and encrypt the threads.
+    `replace` replaces the whole store, or, with a bundle, only the threads in the bundle. `keys`
+    open an encrypted bundle, and encrypt the threads.
 
     Raises:
         ThreadExistsError: threads in the store would be lost.
@@ -184,7 +184,7 @@ def _sealed(backend: Backend | AsyncBackend, keys: KeyOptions | None) -> Backend
 def _readable(
     store: str, folder: Path, progress: Progress, keys: KeyOptions | None
 ) -> Iterator[Backend]:
-    """Open the store for reading; a SQLite file is copied first, for one state of all threads."""
+    """Open the store for reading. A SQLite file is copied first, for one state of all threads."""
     path = file_of(store)
     with ExitStack() as stack:
         if path is not None:

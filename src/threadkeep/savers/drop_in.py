@@ -41,10 +41,10 @@ class DropIn(KnownNames):
     """Attributes of LangGraph's classes. The errors of others name their replacement."""
 
     conn: Any
-    """The connection, pool or client that you gave; missing if you gave a path or URL."""
+    """The connection, pool or client that you gave, missing if you gave a path or URL."""
 
     loop: asyncio.AbstractEventLoop
-    """The event loop in which you opened this; missing outside one. Any loop may use it."""
+    """The event loop in which you opened this, missing outside one. Any loop may use it."""
 
     def _offer(self, given: Any, backend: Any) -> None:
         """Set the attributes that depend on the arguments of the constructor."""

@@ -84,12 +84,12 @@ class Maintenance(ForTenants, Closing):
         Args:
             thread_id: the thread's id.
             checkpoint_ids: the ids of the checkpoints.
-            checkpoint_ns: their namespace; None for any.
+            checkpoint_ns: their namespace, or None for any.
             sweep: False removes only the rows, and reads no others. Their values stay until
                 something else is removed from the thread. Only in threadkeep's own namespaces.
 
         Returns:
-            The number of checkpoints removed; ids that do not exist are ignored.
+            The number of checkpoints removed. Ids that do not exist are ignored.
 
         Raises:
             InvalidArgumentError: the ids, the namespace or `sweep` are invalid.
@@ -151,13 +151,13 @@ class Maintenance(ForTenants, Closing):
     partial, apartial = sync_and_async(_partial)
 
     def _discard_partial(self, thread_id: str, stream: str | None = None) -> Operation[int]:
-        """Discard the partial output of a thread's pending streams; return their number.
+        """Discard the partial output of a thread's pending streams, and return their number.
 
         A stream that is still under way is pending again at its next save.
 
         Args:
             thread_id: the thread's id.
-            stream: the id of one stream; None for all.
+            stream: the id of one stream, or None for all.
 
         Raises:
             InvalidArgumentError: the thread's id is invalid.
@@ -202,7 +202,7 @@ class Maintenance(ForTenants, Closing):
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
         """
         return lazy.check.check(self._store, self._engine, progress)
 
@@ -229,7 +229,7 @@ class Maintenance(ForTenants, Closing):
         Args:
             dry_run: only count.
             rewrite: PostgreSQL, with `allow_plaintext`: rewrite the tables, which locks them.
-            progress: called as `progress(stage, done, total)`; the total is 0: unknown.
+            progress: called as `progress(stage, done, total)` with a total of 0 (unknown).
 
         Raises:
             InvalidArgumentError: the saver has no keys, or has a tenant.
@@ -255,11 +255,11 @@ class Maintenance(ForTenants, Closing):
         Args:
             thread_id: the thread's id.
             forks: also shred its forks, which share its key.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: threads have no keys of their own: see `thread_keys`.
-            StateError: it has forks, and `forks` is False; nothing was done.
+            StateError: it has forks, and `forks` is False, and nothing was done.
             ThreadNotFoundError, UnfinishedErasureError, ConflictError, BackendError: as
                 `Threads.erase`.
         """
@@ -279,7 +279,7 @@ class Maintenance(ForTenants, Closing):
 
         Args:
             tenant: its name, as given to `for_tenant`.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: the name is invalid, this saver is a tenant's, or tenants have no
@@ -325,7 +325,7 @@ class Maintenance(ForTenants, Closing):
             yield from external(self._rolling.open)
 
     def _close(self) -> Operation[None]:
-        """Close the saver and its store. Idempotent; later calls raise `ClosedError`."""
+        """Close the saver and its store. Idempotent. Later calls raise `ClosedError`."""
         if self._collector is not None:
             yield from external(self._collector.close)
         if self._rolling is not None:

@@ -24,7 +24,7 @@ from threadkeep.keys import SaverKeyOptions
 
 
 def _record(kind: type, example: str, help: str, *, parse: bool = True) -> Option:
-    """Return an option whose value is a record; as text, JSON of the record's arguments."""
+    """Return an option whose value is a record, as text, JSON of the record's arguments."""
     return Option(
         None,
         help,

@@ -124,7 +124,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
     """A LangGraph checkpoint saver that stores only changes, on any backend.
 
     Args:
-        backend: stores the rows; closed with the saver. With an async backend, don't call sync
+        backend: stores the rows, closed with the saver. With an async backend, don't call sync
             methods in the thread of its event loop.
         **options: see `help(Saver.__init__)`.
 
@@ -219,11 +219,11 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         channels: Sequence[str] | None = None,
         values: Literal["eager", "lazy"] = "eager",
     ) -> CheckpointTuple | None:
-        """Return the checkpoint that the config names, or the thread's head; None if it has none.
+        """Return the checkpoint that the config names, or the thread's head. None if it has none.
 
         Args:
             config: names the thread, and may name a namespace and a checkpoint.
-            channels: read only the values and pending writes of these channels, to show them;
+            channels: read only the values and pending writes of these channels, to show them, or
                 None for all. A channel that is empty or unknown is absent from `channel_values`.
                 Versions and metadata are complete. Runs need all channels.
             values: "lazy" reads values when they are first used, as in `list`, if `channels` is
@@ -298,7 +298,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         Args:
             config: names the thread, and may name a namespace and a checkpoint.
             filter: metadata that a checkpoint must have.
-            before: a config; only checkpoints with a smaller id than its checkpoint are yielded.
+            before: a config. Only checkpoints with a smaller id than its checkpoint are yielded.
             limit: the maximum number of checkpoints.
             values: "lazy" reads channel values and pending writes when they are first used:
                 `channel_values` is a `threadkeep.threads.LazyValues`, `pending_writes` a
@@ -307,7 +307,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
 
         Raises:
             InvalidArgumentError: the limit, an id or `values` is invalid.
-            CorruptionError: a checkpoint is damaged; it is never skipped silently.
+            CorruptionError: a checkpoint is damaged, and never skipped silently.
         """
         first = arguments.listing(config, filter, before, limit)
         at: listing.Listing | None = first._replace(lazy=is_lazy(values))
@@ -328,7 +328,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
     def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, DeltaChannelHistory]]:
-        """Return the writes that DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
+        """Return the writes that DeltaChannels are rebuilt from (see `BaseCheckpointSaver`)."""
         place, names = arguments.place(config), [*channels]
         if self._rolling is not None:
             yield from self._rolling.take(self._store, self._engine, place.thread)
@@ -349,7 +349,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; durable on return. The config names its parent.
+        """Store a checkpoint, durable on return. The config names its parent.
 
         Raises:
             InvalidConfigError: the config has no thread_id, or the checkpoint no id.
@@ -385,7 +385,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         return arguments.stored(call)
 
     def _save(self, call: SaveCall) -> None:
-        """Commit a batch that can be built without reading; if that fails, run the operation."""
+        """Commit a batch that can be built without reading. If that fails, run the operation."""
         place, built = call.place, put.build(self._engine, call)
         if built is None:
             self._store.run(put.save(self._engine, call))
@@ -427,7 +427,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         """Store many checkpoints at once, with the result of one `put` after the other.
 
         All arguments are checked before anything is stored. After a failure, some checkpoints may
-        be stored; you can repeat the call.
+        be stored. You can repeat the call.
 
         Args:
             puts: for each checkpoint the arguments of `put`: config, checkpoint, metadata,
@@ -459,7 +459,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Store a task's pending writes on the config's checkpoint; durable on return.
+        """Store a task's pending writes on the config's checkpoint, durable on return.
 
         Raises:
             InvalidConfigError: the config has no thread_id or no checkpoint_id.
@@ -502,7 +502,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         Args:
             config: the thread's id, or a config that names it.
             interval: seconds within which output is saved.
-            max_pending: the number of saves to keep; the newest has all output.
+            max_pending: the number of saves to keep. The newest has all output.
             max_bytes: approximate size of output that is saved before the interval ends. Up to
                 four times as much may wait for the store.
 

@@ -40,14 +40,14 @@ class SqliteSaver(Saver):
 
     Args:
         conn: the file's path, or a connection of sqlite3 or aiosqlite. The saver opens its own
-            connections to that file; you close yours. Nothing can be saved while your program has
+            connections to that file. You close yours. Nothing can be saved while your program has
             a write transaction open on it.
         **options: see `help(SqliteSaver.__init__)`.
 
     Raises:
         OpenError: or a subclass, if the file cannot be opened. In an event loop the file is
             opened later, and `async with`, `asetup()` or the first use raises the error.
-        InvalidArgumentError: an option is unknown or invalid; nothing was opened.
+        InvalidArgumentError: an option is unknown or invalid, and nothing was opened.
     """
 
     is_setup = True
@@ -62,7 +62,7 @@ class SqliteSaver(Saver):
     @classmethod
     @listed(SqliteSaverOptions)
     def from_conn_string(cls, conn_string: str, **options: Unpack[SqliteSaverOptions]) -> Self:
-        """Open a file (or ":memory:"); use it under `with` or `async with`."""
+        """Open a file (or ":memory:"). Use it under `with` or `async with`."""
         return cls(conn_string, **options)
 
 
@@ -82,7 +82,7 @@ class PostgresSaver(Saver):
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
-        InvalidArgumentError: an option is unknown or invalid, or you gave a pool with a pipe;
+        InvalidArgumentError: an option is unknown or invalid, or you gave a pool with a pipe, and
             nothing was opened.
     """
 
@@ -109,7 +109,7 @@ class PostgresSaver(Saver):
         serde: SerializerProtocol | None = None,
         **options: Unpack[PostgresSaverOptions],
     ) -> Self:
-        """Open the database of a URL; use it under `with` or `async with`.
+        """Open the database of a URL. Use it under `with` or `async with`.
 
         Args:
             conn_string: the URL.
@@ -125,7 +125,7 @@ class AsyncPostgresSaver(PostgresSaver):
     """`PostgresSaver` with an async `setup`, in place of LangGraph's `AsyncPostgresSaver`."""
 
     async def setup(self) -> None:  # type: ignore[override] # as the class that it replaces
-        """Create or migrate the tables; see `Saver.setup`."""
+        """Create or migrate the tables (see `Saver.setup`)."""
         await self.asetup()
 
 
@@ -146,7 +146,7 @@ class RedisSaver(Saver):
     Raises:
         OpenError: the URL cannot be read, or redis-py is not installed.
         InvalidArgumentError: an option is unknown or invalid, or the client has
-            `decode_responses`; nothing was opened.
+            `decode_responses`, and nothing was opened.
     """
 
     @listed(RedisSaverOptions)
@@ -171,13 +171,13 @@ class RedisSaver(Saver):
         redis_client: Any = None,
         **options: Unpack[RedisSaverOptions],
     ) -> Self:
-        """Open the server of a URL; use it under `with` or `async with`."""
+        """Open the server of a URL. Use it under `with` or `async with`."""
         return cls(conn_string, redis_client=redis_client, **options)
 
 
 @listed(OpenSaverOptions)
 def open_saver(url: str, **options: Unpack[OpenSaverOptions]) -> Saver:
-    """Open the store that a URL names; use it under `with` or `async with`.
+    """Open the store that a URL names. Use it under `with` or `async with`.
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`,
@@ -189,7 +189,7 @@ def open_saver(url: str, **options: Unpack[OpenSaverOptions]) -> Saver:
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
-        InvalidArgumentError: an option is unknown or invalid; nothing was opened.
+        InvalidArgumentError: an option is unknown or invalid, and nothing was opened.
     """
     backend, own = open_url(url, SaverOptions, options)
     return Saver(backend, **own)

@@ -75,7 +75,7 @@ class Checkpoint:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a checkpoint from a dict, as `to_dict` returns it.
 
-        Without `id` it gets a new id; without `created_at`, the present time.
+        Without `id` it gets a new id, and without `created_at` the present time.
 
         Raises:
             InvalidArgumentError: a key is missing or unknown, or its value is invalid.
@@ -131,7 +131,7 @@ def workflow(value: object) -> str:
 
 
 def metadata(value: object) -> dict[str, Any]:
-    """Copy metadata; None gives an empty dict."""
+    """Copy metadata. None gives an empty dict."""
     if value is not None and not isinstance(value, Mapping):
         raise invalid("metadata", value, "Use a dict.")
     return dict(value or {})
@@ -188,7 +188,7 @@ def as_type(state: Any, type: Any) -> Any:
 
 
 def as_dict(state: Any) -> Any:
-    """Return `state.to_dict()`; None if it has none."""
+    """Return `state.to_dict()`, or None if it has none."""
     to_dict = None if isclass(state) else getattr(state, "to_dict", None)
     return to_dict() if callable(to_dict) else None
 
@@ -216,25 +216,25 @@ class CheckpointConfig(BaseSettings):
     """Configuration of a `CheckpointManager` and its `AutoSaver`s.
 
     If you leave out a value, it is read from the environment (`THREADKEEP_SESSIONS_SAVE_INTERVAL`
-    and so on; lists with commas or as JSON), or else has its default.
+    and so on, lists with commas or as JSON), or else has its default.
 
     Args:
-        enabled: False saves nothing; you can still read and remove saved checkpoints.
-        storage_type: "memory", "sqlite", "postgres" or "redis"; for a manager without a saver or
+        enabled: False saves nothing, but you can still read and remove saved checkpoints.
+        storage_type: "memory", "sqlite", "postgres" or "redis", for a manager without a saver or
             store. SQLite without a URL is `checkpoints.db` in the working folder.
         url: the store's URL, as for `open_saver`.
         auto_save: if False, an `AutoSaver` saves only when you call `save`.
         save_interval: steps after which an `AutoSaver` saves.
-        max_checkpoints: the number of newest checkpoints that a session keeps; None for all. The
+        max_checkpoints: the number of newest checkpoints that a session keeps, or None for all. The
             newest checkpoint of each workflow always stays.
-        retention_days: days after which older checkpoints are removed; None for never. The newest
-            checkpoint of each workflow always stays.
+        retention_days: days after which older checkpoints are removed, or None for never. The
+            newest checkpoint of each workflow always stays.
         trigger_conditions: events after which an `AutoSaver` saves at once. "state_change" also
             saves whenever the state differs from the last saved state.
         events: your own events, beside `EVENTS`.
 
     Raises:
-        InvalidArgumentError: a value is invalid; the message names each invalid value.
+        InvalidArgumentError: a value is invalid. The message names each invalid value.
     """
 
     model_config = SettingsConfigDict(

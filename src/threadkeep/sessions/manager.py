@@ -46,9 +46,9 @@ class CheckpointManager(Closing):
     `max_checkpoints` saves of a session, unless the saver cannot remove single checkpoints.
 
     Args:
-        saver: a threadkeep saver, another LangGraph saver, or a `CheckpointStore`; closed with the
+        saver: a threadkeep saver, another LangGraph saver, or a `CheckpointStore`, closed with the
             manager. None opens the store that the configuration names.
-        config: the configuration; None for `CheckpointConfig()`.
+        config: the configuration, or None for `CheckpointConfig()`.
         checkpoint_store: another name of `saver`.
 
     Raises:
@@ -93,13 +93,13 @@ class CheckpointManager(Closing):
                 keeps its `created_at`.
 
         Returns:
-            The checkpoint's id; None if the configuration has `enabled=False`.
+            The checkpoint's id, or None if the configuration has `enabled=False`.
 
         Raises:
             InvalidArgumentError: an argument is invalid, or another workflow has the id.
             UnserializableError: the state cannot be stored without loss.
-            ThreadDeletedError: the session was deleted since its last save; the next save starts a
-                new session.
+            ThreadDeletedError: the session was deleted since its last save, and the next save
+                starts a new session.
         """
         records = self._open()
         draft = SessionDraft(
@@ -119,7 +119,7 @@ class CheckpointManager(Closing):
     create_checkpoint, acreate_checkpoint = sync_and_async(_create_checkpoint)
 
     def _apply_limits(self, session: str) -> Operation[None]:
-        """Remove checkpoints beyond the limits; a failure is logged, as the save succeeded."""
+        """Remove checkpoints beyond the limits. A failure is logged, as the save succeeded."""
         if not self._is_limited or not self._records.can_remove:
             return
         try:
@@ -141,7 +141,7 @@ class CheckpointManager(Closing):
     # -- reading ---------------------------------------------------------------------
 
     def _get_checkpoint(self, session_id: str, checkpoint_id: str) -> Operation[Checkpoint | None]:
-        """Return a checkpoint of a session; None if the session has no such id.
+        """Return a checkpoint of a session, or None if the session has no such id.
 
         Raises:
             InvalidArgumentError: an id is not text.
@@ -181,7 +181,7 @@ class CheckpointManager(Closing):
     def _get_latest_checkpoint(
         self, session_id: str, workflow_id: str | None = None
     ) -> Operation[Checkpoint | None]:
-        """Return the newest checkpoint of a session or of one workflow; None without checkpoints.
+        """Return the newest checkpoint of a session or one workflow, or None without checkpoints.
 
         Raises:
             InvalidArgumentError: an id is not text.
@@ -223,7 +223,7 @@ class CheckpointManager(Closing):
     # -- removing --------------------------------------------------------------------
 
     def _delete_checkpoint(self, session_id: str, checkpoint_id: str) -> Operation[bool]:
-        """Remove a checkpoint of a session; False if the session has no such id.
+        """Remove a checkpoint of a session, or return False if the session has no such id.
 
         Raises:
             InvalidArgumentError: an id is not text, or the saver cannot remove single checkpoints.
@@ -261,7 +261,7 @@ class CheckpointManager(Closing):
         return self._records
 
     def _close(self) -> Operation[None]:
-        """Close the manager and its saver or store. Idempotent; later calls raise `ClosedError`."""
+        """Close the manager and its saver or store. Idempotent. Later calls raise `ClosedError`."""
         if not self._is_closed:
             yield from self._records.close()
             self._is_closed = True
@@ -327,7 +327,7 @@ class AutoSaver:
             metadata: metadata of the checkpoint, beside its `step` and `event`.
 
         Returns:
-            The id of the checkpoint; None if nothing was saved.
+            The id of the checkpoint, or None if nothing was saved.
 
         Raises:
             InvalidArgumentError: the event is unknown.
@@ -357,7 +357,7 @@ class AutoSaver:
         """Save the state now, even with `auto_save=False`.
 
         Returns:
-            The id of the checkpoint; None if the configuration has `enabled=False`.
+            The id of the checkpoint, or None if the configuration has `enabled=False`.
 
         Raises:
             ThreadkeepError: as `CheckpointManager.create_checkpoint`.
@@ -383,7 +383,7 @@ class AutoSaver:
         return saved
 
     def _restore(self, type: Any = None) -> Operation[Any]:
-        """Return the newest state, and continue at its step; None without checkpoints.
+        """Return the newest state, and continue at its step, or None without checkpoints.
 
         Args:
             type: see `CheckpointManager.restore_from_checkpoint`.
@@ -416,7 +416,7 @@ class AutoSaver:
 
 
 def _digest(state: Any) -> bytes | None:
-    """Compute a digest of a state; None if it cannot be pickled."""
+    """Compute a digest of a state, or None if it cannot be pickled."""
     try:
         return blake2b(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), digest_size=16).digest()
     except Exception:  # noqa: BLE001 - the state's classes may raise anything
@@ -426,14 +426,14 @@ def _digest(state: Any) -> bytes | None:
 def checkpointed(session: AutoSaver, event: str | None = None) -> Callable[[F], F]:
     """Decorate a function or a loop, so that each state is a step of a session.
 
-    Each call of a function, sync or async, is a step; the function returns the state. Each state
+    Each call of a function, sync or async, is a step. The function returns the state. Each state
     that a generator, sync or async, yields is a step, saved before the caller gets the state. When
-    the generator ends or is closed, the last state is always saved; but not after an error in the
+    the generator ends or is closed, the last state is always saved, but not after an error in the
     generator, which may leave the state half changed.
 
     Args:
         session: the saver of the session.
-        event: the event of each step; see `AutoSaver.step`.
+        event: the event of each step (see `AutoSaver.step`).
 
     Raises:
         InvalidArgumentError: the session is not an `AutoSaver`.

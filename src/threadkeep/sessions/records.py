@@ -1,8 +1,8 @@
 """Checkpoints of sessions in a LangGraph saver.
 
 A session is a thread, and a workflow is a checkpoint namespace: every store has an index on both.
-Each key of a dict is a channel, so that only changes are stored; any other state is one channel.
-Checkpoint ids sort by time; a user's own id is stored in the metadata.
+Each key of a dict is a channel, so that only changes are stored. Any other state is one channel.
+Checkpoint ids sort by time. A user's own id is stored in the metadata.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import CodecError, InvalidArgumentError, NotFoundError, ThreadkeepError
 from threadkeep.sessions.checkpoint import Checkpoint, as_dict, now
 
-_MOST_REMEMBERED = 20_000  # workflows and sessions; some 400 bytes each
+_MOST_REMEMBERED = 20_000  # workflows and sessions, some 400 bytes each
 _MOST_CHANNELS = 64  # keys of a dict that is divided into channels
 _ROOT = "__root__"  # the channel of a state that is not divided
 _PAGE = 32
 
 
 class SessionDraft(NamedTuple):
-    """A checkpoint to be saved; without `id` or `created_at` it gets new ones."""
+    """A checkpoint to be saved. Without `id` or `created_at` it gets new ones."""
 
     session: str
     workflow: str
@@ -42,7 +42,7 @@ class SessionDraft(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The id of a saved checkpoint, and its number in the session; 0 if it replaced another."""
+    """The id of a saved checkpoint, and its number in the session, or 0 if it replaced another."""
 
     id: str
     number: int
@@ -66,7 +66,7 @@ def place(found: Checkpoint) -> SessionPlace:
 def surplus(
     places: Iterable[SessionPlace], most: int | None, since: datetime | None
 ) -> list[SessionPlace]:
-    """Return the places beyond the limits; `places` come newest first.
+    """Return the places beyond the limits. `places` come newest first.
 
     The newest checkpoint of each workflow and marked checkpoints stay.
     """
@@ -95,7 +95,7 @@ class Remembered(ResetInChild):
         self._values: Lru[tuple[str, str], Any] = Lru(_MOST_REMEMBERED)
 
     def get(self, session: str, workflow: str = "") -> Any:
-        """Return a head, or a session's number; None if unknown."""
+        """Return a head, or a session's number, or None if unknown."""
         with self._lock:
             return self._values.get((session, workflow))
 
@@ -273,7 +273,7 @@ class SaverRecords:
     # -- removing --------------------------------------------------------------------
 
     def places(self, session: str, workflow: str | None = None) -> Operation[list[SessionPlace]]:
-        """List the places of all checkpoints, newest first; threadkeep savers read no state."""
+        """List the places of all checkpoints, newest first (threadkeep savers read no state)."""
         if not self.can_remove:
             return [place(one) for one in (yield from self.newest(session, workflow, None))]
         try:
@@ -300,14 +300,14 @@ class SaverRecords:
         return sorted(found, reverse=True)
 
     def remove(self, session: str, ids: Sequence[str]) -> Operation[int]:
-        """Remove checkpoints in one commit; return their number."""
+        """Remove checkpoints in one commit, and return their number."""
         if not ids:
             return 0
         number: int = yield from self._call("delete_checkpoints", session, ids, None)
         return number
 
     def delete(self, session: str, id: str) -> Operation[bool]:
-        """Remove a checkpoint of the session; False if the session has no such id."""
+        """Remove a checkpoint of the session, or return False if the session has no such id."""
         self._require_removal()
         found = yield from self._find(session, id)
         if found is None:
@@ -317,7 +317,7 @@ class SaverRecords:
         return (yield from self.remove(session, ids)) > 0
 
     def cleanup(self, session: str, most: int, workflow: str | None) -> Operation[int]:
-        """Keep the newest `most` checkpoints; return the number removed."""
+        """Keep the newest `most` checkpoints, and return the number removed."""
         self._require_removal()
         places = yield from self.places(session, workflow)
         return (yield from self.remove(session, [one.id for one in places[most:]]))
@@ -370,7 +370,7 @@ def _id(found: CheckpointTuple) -> str:
 
 
 def workflow_of(found: CheckpointTuple) -> str | None:
-    """Return the workflow that saved a checkpoint; None for a checkpoint of a graph."""
+    """Return the workflow that saved a checkpoint, or None for a checkpoint of a graph."""
     metadata: Any = found.metadata
     ns: str = found.config["configurable"].get("checkpoint_ns") or ""
     return ns if ns and metadata.get("workflow_id") == ns else None

@@ -43,22 +43,22 @@ class CheckpointStore(Protocol):
     """
 
     def save(self, checkpoint: dict[str, Any]) -> Any:
-        """Save a checkpoint; it replaces a checkpoint with its id. False means a failure."""
+        """Save a checkpoint. It replaces a checkpoint with its id. False means a failure."""
 
     def load(self, checkpoint_id: str) -> Any:
-        """Return a checkpoint; None if unknown. Ids are unique in the store."""
+        """Return a checkpoint, or None if unknown. Ids are unique in the store."""
 
     def list_by_session(self, session_id: str) -> Any:
         """Return the checkpoints of a session, newest first."""
 
     def delete(self, checkpoint_id: str) -> Any:
-        """Remove a checkpoint; False if unknown."""
+        """Remove a checkpoint, or return False if unknown."""
 
     def get_latest(self, session_id: str) -> Any:
-        """Return the newest checkpoint of a session; None without checkpoints."""
+        """Return the newest checkpoint of a session, or None without checkpoints."""
 
     def cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Any:
-        """Keep the newest `max_count` checkpoints of a session; return the number removed."""
+        """Keep the newest `max_count` checkpoints of a session, and return the number removed."""
 
 
 class SaverCheckpointStore(Closing):
@@ -72,7 +72,7 @@ class SaverCheckpointStore(Closing):
         self.records = SaverRecords(saver)
 
     def _save(self, checkpoint: Mapping[str, Any]) -> Operation[str]:
-        """Save a checkpoint, and return its id; a checkpoint without id gets one.
+        """Save a checkpoint, and return its id. A checkpoint without id gets one.
 
         A checkpoint saved again under its id keeps its `created_at`.
 
@@ -92,7 +92,7 @@ class SaverCheckpointStore(Closing):
     def _load(
         self, checkpoint_id: str, session_id: str | None = None
     ) -> Operation[dict[str, Any] | None]:
-        """Return a checkpoint; None if unknown."""
+        """Return a checkpoint, or None if unknown."""
         its_id = text("checkpoint_id", checkpoint_id)
         for session in (yield from self._sessions(session_id)):
             found = yield from self.records.find(session, its_id)
@@ -115,7 +115,7 @@ class SaverCheckpointStore(Closing):
     list_by_session, alist_by_session = sync_and_async(_list_by_session)
 
     def _delete(self, checkpoint_id: str, session_id: str | None = None) -> Operation[bool]:
-        """Remove a checkpoint; False if unknown."""
+        """Remove a checkpoint, or return False if unknown."""
         its_id = text("checkpoint_id", checkpoint_id)
         for session in (yield from self._sessions(session_id)):
             if (yield from self.records.delete(session, its_id)):
@@ -125,21 +125,21 @@ class SaverCheckpointStore(Closing):
     delete, adelete = sync_and_async(_delete)
 
     def _get_latest(self, session_id: str) -> Operation[dict[str, Any] | None]:
-        """Return the newest checkpoint of a session; None without checkpoints."""
+        """Return the newest checkpoint of a session, or None without checkpoints."""
         found = yield from self.records.newest(session_of(session_id), None, 1)
         return found[0].to_dict() if found else None
 
     get_latest, aget_latest = sync_and_async(_get_latest)
 
     def _cleanup_old_checkpoints(self, session_id: str, max_count: int) -> Operation[int]:
-        """Keep the newest `max_count` checkpoints of a session; return the number removed."""
+        """Keep the newest `max_count` checkpoints of a session, and return the number removed."""
         most = count("max_count", max_count)
         return (yield from self.records.cleanup(session_of(session_id), most, None))
 
     cleanup_old_checkpoints, acleanup_old_checkpoints = sync_and_async(_cleanup_old_checkpoints)
 
     def _close(self) -> Operation[None]:
-        """Close the store. Idempotent; later calls raise `ClosedError`."""
+        """Close the store. Idempotent. Later calls raise `ClosedError`."""
         return self.records.close()
 
     close, aclose = sync_and_async(_close)
@@ -184,7 +184,7 @@ class MemoryCheckpointStore(SaverCheckpointStore):
 
 
 class StoreRecords:
-    """Checkpoints of sessions in a `CheckpointStore`, newest first; see `SaverRecords`."""
+    """Checkpoints of sessions in a `CheckpointStore`, newest first (see `SaverRecords`)."""
 
     can_remove = True
 
@@ -245,7 +245,7 @@ class StoreRecords:
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
     def places(self, session: str, workflow: str | None = None) -> Operation[list[SessionPlace]]:
-        """See `SaverRecords.places`; a store reads states as well."""
+        """See `SaverRecords.places`. A store reads states as well."""
         found = yield from self.newest(session, workflow, None)
         return [place(one) for one in found]
 
@@ -267,7 +267,7 @@ class StoreRecords:
         return (yield from self.remove(session, [one.id for one in places[most:]]))
 
     def _call(self, name: str, *args: Any) -> Operation[Any]:
-        """Call a method of the store; awaiting callers prefer its async variant."""
+        """Call a method of the store. Awaiting callers prefer its async variant."""
         method, variant = getattr(self._store, name), getattr(self._store, f"a{name}", None)
         if inspect.iscoroutinefunction(method):
             return (yield External(partial(refuse, self._store, name), partial(method, *args)))

@@ -58,7 +58,7 @@ class OpenStoreOptions(StoreOptions, DatabaseOptions, total=False):
 
 @listed(OpenStoreOptions)
 def open_store(url: str, **options: Unpack[OpenStoreOptions]) -> Store:
-    """Open the store that a URL names; use it under `with` or `async with`.
+    """Open the store that a URL names. Use it under `with` or `async with`.
 
     Args:
         url: as `threadkeep.open_saver` takes it.
@@ -107,7 +107,7 @@ class SqliteStore(Store):
     @classmethod
     @listed(SqliteStoreOptions)
     def from_conn_string(cls, conn_string: str, **options: Unpack[SqliteStoreOptions]) -> Self:
-        """Open a file (or ":memory:"); use it under `with` or `async with`."""
+        """Open a file (or ":memory:"). Use it under `with` or `async with`."""
         return cls(conn_string, **options)
 
 
@@ -118,7 +118,7 @@ class PostgresStore(Store):
 
     Args:
         conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg.
-        pipe: a pipeline of psycopg on that connection; not needed.
+        pipe: a pipeline of psycopg on that connection, not needed.
         **options: see `help(PostgresStore.__init__)`.
     """
 
@@ -140,7 +140,7 @@ class PostgresStore(Store):
         pool_config: Any = None,
         **options: Unpack[PostgresStoreOptions],
     ) -> Self:
-        """Open the database of a URL; use it under `with` or `async with`.
+        """Open the database of a URL. Use it under `with` or `async with`.
 
         Args:
             conn_string: the URL.
@@ -155,7 +155,7 @@ class PostgresStore(Store):
 
 
 class RedisStore(Store):
-    """A store on a Redis or Valkey server, or a cluster; no modules are needed.
+    """A store on a Redis or Valkey server, or a cluster. No modules are needed.
 
     Args:
         redis_url: a URL, or a client of redis-py: see `RedisSaver`.
@@ -179,7 +179,7 @@ class RedisStore(Store):
     @classmethod
     @listed(RedisStoreOptions)
     def from_conn_string(cls, conn_string: str, **options: Unpack[RedisStoreOptions]) -> Self:
-        """Open the server of a URL; use it under `with` or `async with`."""
+        """Open the server of a URL. Use it under `with` or `async with`."""
         return cls(conn_string, **options)
 
 
@@ -187,11 +187,11 @@ class _Awaited(Store):
     """Methods that are awaited, as in LangGraph's async stores."""
 
     async def setup(self) -> None:  # type: ignore[override] # as the classes that it replaces
-        """Make or migrate the tables; see `Store.setup`."""
+        """Make or migrate the tables (see `Store.setup`)."""
         await self.asetup()
 
     async def sweep_ttl(self) -> int:  # type: ignore[override] # likewise
-        """Remove expired items; return how many were removed."""
+        """Remove expired items, and return their number."""
         return await self.asweep_ttl()
 
     async def start_ttl_sweeper(  # type: ignore[override] # likewise

@@ -60,9 +60,9 @@ class Index:
 
     Args:
         config: LangGraph's `IndexConfig`: `embed` (a LangChain `Embeddings`, a function, or
-            "provider:model"), `dims`, `fields` (paths; by default ["$"], the whole value), which
+            "provider:model"), `dims`, `fields` (paths, by default ["$"], the whole value), which
             LangGraph's `SqliteStore` calls `text_fields`. In addition: `search`, "semantic"
-            (default), "hybrid" (meaning and words) or "text" (only words, without a model);
+            (default), "hybrid" (meaning and words) or "text" (only words, without a model), and
             `distance_type`, "cosine" (default), "l2" or "inner_product".
 
     Raises:
@@ -216,7 +216,7 @@ class Embedder(ResetInChild):
         return (yield from _at_once([self._tried(each, tries) for each in requests]))
 
     def _tried(self, request: External, tries: int) -> Operation[Any]:
-        """Call the model, with retries; return its answer, or the last error."""
+        """Call the model, with retries, and return its answer, or the last error."""
         pauses = [0.1 * 2**number for number in reversed(range(tries - 1))]
         while True:
             self._called += 1
@@ -318,7 +318,7 @@ def _at_once(workflows: Sequence[Operation[T]]) -> Operation[list[T]]:
 class LocalEmbeddings(Embeddings):
     """Static word embeddings in the process (WordLlama): 16 MB, no network, no key, English.
 
-    `dims` is 256. Good enough for tests, examples and small memories; a provider's model finds
+    `dims` is 256. Good enough for tests, examples and small memories. A provider's model finds
     more.
 
     Raises:

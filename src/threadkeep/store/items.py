@@ -41,7 +41,7 @@ class StoredItem(Item):
     """An item of a store.
 
     Attributes:
-        version: a number that each put of the item increases; for `put(..., if_version=)`.
+        version: a number that each put of the item increases, for `put(..., if_version=)`.
     """
 
     __slots__ = ("version",)
@@ -63,10 +63,10 @@ class ItemVersion(NamedTuple):
     """A version of an item.
 
     Attributes:
-        version: its number; a later version has a higher one.
+        version: its number, higher in a later version.
         value: its value.
         updated_at: the time at which it was put.
-        replaced_at: the time at which it was replaced or deleted; None for the current version.
+        replaced_at: the time at which it was replaced or deleted, or None for the current version.
         deleted: True if it was deleted, not replaced.
     """
 
@@ -112,7 +112,7 @@ def time_of(micros: int) -> datetime:
 
 
 def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
-    """Return the value of an item; errors name the item."""
+    """Return the value of an item. Errors name the item."""
     try:
         value = opened(row.value)
         if not is_sound(row):
@@ -148,7 +148,7 @@ _MAYBE = (int, NoneType)
 
 
 def readable(engine: ItemEngine, row: ItemRow, of: str = "a listing") -> dict[str, Any] | None:
-    """Return the value of a listed item; log a damaged one, and return None."""
+    """Return the value of a listed item, and log a damaged one, and return None."""
     try:
         return value_of(engine, row)
     except CorruptionError as error:

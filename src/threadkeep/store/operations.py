@@ -166,7 +166,7 @@ def labels(namespace: Iterable[str]) -> Namespace:
 
 
 def checked(namespace: Iterable[str]) -> Namespace:
-    """Validate a namespace, or the beginning of one; return it as a tuple."""
+    """Validate a namespace, or the beginning of one, and return it as a tuple."""
     found = labels(namespace)
     validate_op_namespace(SearchOp(found))
     return found
@@ -401,7 +401,7 @@ class Calls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, op: Op) -> asyncio.Future[Any]:
-        """Submit an operation; return the future of its result."""
+        """Submit an operation, and return the future of its result."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._start)

@@ -51,7 +51,7 @@ _TRIES = 100  # of a put that conflicts with others, with pauses
 _LONGEST_PAUSE = 0.05  # seconds
 _PENDING = 100  # pending items that are embedded together
 _EVERY = 2**31
-_WORDS = 200_000  # characters of an item's words; a tsvector is limited to 1 MB
+_WORDS = 200_000  # characters of an item's words (a tsvector is limited to 1 MB)
 _RANDOM = Random()  # noqa: S311 - for pauses
 _log = logging.getLogger("threadkeep")
 
@@ -123,7 +123,7 @@ def _prepared(engine: ItemEngine, op: PutOp, expects: int | None) -> ItemPut:
 def _indexed(
     index: Index, puts: Sequence[ItemPut], ops: Sequence[PutOp]
 ) -> Operation[list[ItemPut]]:
-    """Add vectors and words to puts; if the model fails, add the fields to embed later."""
+    """Add vectors and words to puts. If the model fails, add the fields to embed later."""
     texts = [
         [] if op.value is None or op.index is False else index.texts(op.value, op.index)
         for op in ops
@@ -158,7 +158,7 @@ def _words(index: Index, texts: Iterable[str]) -> str | None:
 
 
 def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None) -> Operation[int]:
-    """Embed pending items, except items that the model refuses; return the number embedded.
+    """Embed pending items, except items that the model refuses, and return the number embedded.
 
     `between` is called after each page, and may raise.
 

@@ -197,9 +197,9 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
 
         Reads see the store as it was before the puts. Of several puts of one key, the last counts.
 
-        Raises:
-            InvalidNamespaceError, InvalidArgumentError: an operation is invalid; nothing was done.
-            UnserializableError: a value cannot be stored; nothing was done.
+        Raises: InvalidNamespaceError, InvalidArgumentError: an operation is invalid, and nothing
+            was done.
+            UnserializableError: a value cannot be stored, and nothing was done.
             EmbeddingError: a query cannot be embedded. (Items that cannot be embedded are stored,
                 and embedded later: see `embed_pending`.)
         """
@@ -237,13 +237,13 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
             namespace: the item's namespace.
             key: its key in the namespace.
             value: a dict with texts as keys, of JSON or any type that threadkeep's codec stores.
-            index: the fields to search instead of the store's; False for none.
-            ttl: minutes after which it expires; None for never.
+            index: the fields to search instead of the store's, or False for none.
+            ttl: minutes after which it expires, or None for never.
             if_version: put it only if the item has this version (`item.version`), or only if it
                 does not exist (0).
 
         Raises:
-            ConflictError: the item has another version; nothing was stored.
+            ConflictError: the item has another version, and nothing was stored.
         """
         op = self._op(namespace, key, value, index, ttl, if_version)
         expects = None if if_version is None else {0: if_version}
@@ -308,7 +308,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
     # -- lifetimes -----------------------------------------------------------------------
 
     def _sweep_ttl(self) -> Operation[int]:
-        """Remove expired items; return their number."""
+        """Remove expired items, and return their number."""
         return self._sweep()
 
     sweep_ttl, asweep_ttl = driver.in_store(_sweep_ttl)
@@ -356,7 +356,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         """Stop the sweeper after its present transaction. Idempotent.
 
         Args:
-            timeout: seconds to wait; None to wait until it has stopped.
+            timeout: seconds to wait, or None to wait until it has stopped.
 
         Returns:
             True if it has stopped.
@@ -387,7 +387,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         return puts.versions(self._engine, operations.checked(namespace), key)
 
     def _embed_pending(self) -> Operation[int]:
-        """Embed the items that were stored while the model failed; return their number.
+        """Embed the items that were stored while the model failed, and return their number.
 
         A text that the model refuses is logged, and its item stays pending.
 
@@ -402,13 +402,13 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
     def _export(
         self, path: str | PathLike[str], prefix: Namespace = (), *, plain: bool = False
     ) -> Operation[int]:
-        """Write items to a file, one line of JSON each; return their number.
+        """Write items to a file, one line of JSON each, and return their number.
 
         A store with keys encrypts the file: any store with the same keys can import it, and for the
         same tenant. A `serde` that encrypts leaves names readable.
 
         Args:
-            path: the file; an existing file is replaced.
+            path: the file. An existing file is replaced.
             prefix: the beginning of the items' namespaces.
             plain: never encrypt the file, so that it can be imported without the keys.
         """
@@ -418,7 +418,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
     def _import(
         self, source: str | PathLike[str] | BaseStore, *, index: bool = True
     ) -> Operation[int]:
-        """Put the items of a file or another store into this one; return their number.
+        """Put the items of a file or another store into this one, and return their number.
 
         Times are kept, and the lifetimes in a file too. Existing items are replaced. You can safely
         import again after a failure.
@@ -437,7 +437,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         return transfer.import_items(self._store, self._engine, found, index=index)
 
     def _upgrade(self, prefix: Namespace = (), *, dry_run: bool = False) -> Operation[int]:
-        """Put the items again that have an older shape than `migrations=`; return their number.
+        """Put the items again that have an older shape than `migrations=`, and return their number.
 
         With `keys=`, `allow_plaintext="migrate"` and `serde=EncryptedSerializer...`: the items that
         this serializer encrypted. Leave out `serde=` afterwards.
@@ -447,11 +447,11 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
 
         Args:
             prefix: the beginning of the items' namespaces.
-            dry_run: change nothing; return the number of items to put.
+            dry_run: change nothing, and return the number of items to put.
 
         Raises:
             InvalidArgumentError: the store was opened without `migrations=`.
-            CodecError: an item cannot be read or migrated; the message names it.
+            CodecError: an item cannot be read or migrated. The message names it.
         """
         if not self._migrates:
             raise InvalidArgumentError(
@@ -468,7 +468,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         that the store cannot clear.
 
         Args:
-            prefix: the beginning of the items' namespaces; empty only for all items of a tenant.
+            prefix: the beginning of the items' namespaces, empty only for all items of a tenant.
         """
         if not (prefix or self._engine.root):
             raise invalid("prefix", prefix, "Use a namespace, such as ('users', '1').")
@@ -482,7 +482,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
     # -- life ----------------------------------------------------------------------------
 
     def setup(self) -> Done:
-        """Create the tables in a PostgreSQL database. Idempotent; may be awaited.
+        """Create the tables in a PostgreSQL database. Idempotent, and may be awaited.
 
         `asetup` does not block the event loop.
         """

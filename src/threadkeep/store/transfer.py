@@ -79,7 +79,7 @@ def erase(
 def export_items(
     stack: LayeredBackend, engine: ItemEngine, path: Path, prefix: Namespace, *, plain: bool
 ) -> Operation[int]:
-    """Write items to a file, one on each line; return their number. Log damaged items.
+    """Write items to a file, one on each line, and return their number. Log damaged items.
 
     The store's keys encrypt the file, unless it is `plain`.
     """
@@ -127,7 +127,7 @@ def _write(
 def upgrade(
     stack: LayeredBackend, engine: ItemEngine, prefix: Namespace, *, dry_run: bool
 ) -> Operation[int]:
-    """Put the items again that have an older shape, with their times; return their number."""
+    """Put the items again that have an older shape, with their times, and return their number."""
     read: Any = FindItems(prefix, _PAGE)
     count = 0
     while True:
@@ -168,7 +168,7 @@ def _line(row: ItemRow) -> bytes:
 def import_items(
     stack: LayeredBackend, engine: ItemEngine, source: Path | BaseStore, *, index: bool
 ) -> Operation[int]:
-    """Put the items of a file, or of another store, into this one; return their number."""
+    """Put the items of a file, or of another store, into this one, and return their number."""
     if isinstance(source, BaseStore):
         return (yield from _copied(stack, engine, source, index=index))
     imported, exported = 0, None

@@ -113,7 +113,7 @@ class SerdeCodec:
 
     Args:
         serde: object with `dumps_typed` and `loads_typed`, or `dumps` and `loads`.
-        native: decodes values that threadkeep's own codec wrote earlier; None refuses them.
+        native: decodes values that threadkeep's own codec wrote earlier. None refuses them.
 
     Raises:
         InvalidArgumentError: `serde` has neither pair of methods.
@@ -254,7 +254,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Raw(UserDict[str, Any]):
-    """Stored parts of an object of an unknown class, by name; `__class__` is the class name.
+    """Stored parts of an object of an unknown class, by name. `__class__` is the class name.
 
     `__shape__` is its shape, if that is not 1.
 

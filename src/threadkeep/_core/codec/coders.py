@@ -62,7 +62,7 @@ _REFERENCE = Tag.REFERENCE  # looking up an enum member is slow
 
 
 class PlainPacker:
-    """Packer of plain msgpack values; raises TypeError for all others."""
+    """Packer of plain msgpack values. Raises TypeError for all others."""
 
     @staticmethod
     def pack(value: Any) -> bytes:

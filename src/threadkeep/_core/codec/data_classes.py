@@ -2,9 +2,9 @@
 
 A payload begins with the class: its code or "module:qualified name". An instance is rebuilt from
 its attributes without calling the class. Fields added to the class since then get the class's
-default; removed fields are dropped. The payload of a model is `[class, fields, fields_set, extra,
-private, unset]`, cut after the last part that is not None. `fields_set` is a number (one bit for
-each stored field in order, then for each extra one) or a list of names.
+default, and removed fields are dropped. The payload of a model is `[class, fields, fields_set,
+extra, private, unset]`, cut after the last part that is not None. `fields_set` is a number (one bit
+for each stored field in order, then for each extra one) or a list of names.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def encode_enum(reference: ClassReference, cls: Any) -> Encode:
 
 
 def decode_enum(tag: Tag) -> Decode:
-    """Look up the member; the standard library combines flags."""
+    """Look up the member. The standard library combines flags."""
 
     def decode(data: bytes, unpacker: Unpacker) -> Any:
         reference, member = unpacker.unpack(data)
@@ -224,7 +224,7 @@ def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
 
 
 def fields_of(cls: type[BaseModel]) -> dict[str, Any]:
-    found = getattr(cls, "__pydantic_fields__", None)  # since 2.10; faster than the property
+    found = getattr(cls, "__pydantic_fields__", None)  # since 2.10, faster than the property
     return cls.model_fields if found is None else found
 
 
@@ -236,7 +236,7 @@ def encode_model_v1(reference: ClassReference, cls: Any) -> Encode:
         declared = cls.__fields__
         fields = _fields_v1(cls, model.__dict__)
         fields_set = _bits(model.__fields_set__, list(fields))
-        # Private attributes are slots; some may not be set.
+        # Private attributes are slots. Some may not be set.
         slots = cls.__private_attributes__
         private = _without_undefined({n: getattr(model, n, PydanticUndefined) for n in slots})
         unset = [name for name in declared if name not in fields] or None

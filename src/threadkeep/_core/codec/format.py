@@ -19,7 +19,7 @@ from threadkeep.errors import (
 )
 
 OBJECT = 0xC1
-MAX_DEPTH = 64  # objects within objects; lists and dicts within one object nest to 254
+MAX_DEPTH = 64  # objects within objects, lists and dicts within one object nest to 254
 
 
 class Tag(IntEnum):
@@ -195,7 +195,7 @@ class Codec(Protocol):
     """
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:
-        """Return the bytes of a value; equal values of equal types give equal bytes.
+        """Return the bytes of a value. Equal values of equal types give equal bytes.
 
         Args:
             value: the value to store.
@@ -216,7 +216,7 @@ class Codec(Protocol):
         """
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
-        """Decode each item; cheaper than one call of `decode` per item."""
+        """Decode each item, cheaper than one call of `decode` per item."""
 
     def divides(self, value: Any) -> bool:
         """Return True if the elements of a list, tuple or dict may be stored one by one.
@@ -229,7 +229,7 @@ class Codec(Protocol):
 
 
 OWN = (ThreadkeepError, MemoryError, RecursionError)
-"""Errors that decoding passes on; any other error means malformed data."""
+"""Errors that decoding passes on. Any other error means malformed data."""
 
 
 class FinalError(UnserializableError):

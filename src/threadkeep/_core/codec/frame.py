@@ -3,7 +3,7 @@
 Integers are LEB128 varints unless noted:
 
     magic    1 byte   0xB7
-    version  1 byte   high four bits: format version; low four bits: flags
+    version  1 byte   high four bits: format version, low four bits: flags
     checksum 4 bytes  CRC-32 of the two bytes before and of all that follows, little endian
     [size of the body when decompressed, then a zstd frame]         if COMPRESSED
     [address of the whole frame, in place of the rest]              if ELSEWHERE
@@ -55,8 +55,8 @@ class Compression:
     """Compression of segments with zstd.
 
     Args:
-        level: zstd level from 1 (fast) to 22 (small); 0 or None turns compression off.
-        over: bytes; only longer segments are compressed.
+        level: zstd level from 1 (fast) to 22 (small). 0 or None turns compression off.
+        over: bytes up to which segments are not compressed.
         ratio: greatest share, 0 to 1, that a compressed segment may take of the original.
 
     Raises:
@@ -111,7 +111,7 @@ def elsewhere(data: bytes) -> bytes | None:
 
 
 def opened_size(data: bytes) -> int:
-    """Count the bytes that `unpack` decompresses; 0 for an uncompressed or damaged frame."""
+    """Count the bytes that `unpack` decompresses, or 0 for an uncompressed or damaged frame."""
     if not data.startswith(_HEADS[COMPRESSED]) or not is_intact(data):
         return 0
     try:
@@ -154,7 +154,7 @@ def unpack(data: bytes, count: int | None = None) -> list[bytes]:
 
 
 def portable_split(data: bytes, count: int | None) -> list[bytes] | None:
-    """Return the elements of a plain frame; None for another or a damaged one."""
+    """Return the elements of a plain frame, or None for another or a damaged one."""
     if data[:2] != _PLAIN or len(data) <= _HEADER or not is_intact(data):
         return None
     return _split(data[_HEADER:], count)

@@ -41,7 +41,7 @@ BASES: tuple[type, ...] = (
     *(datetime, date, time, timedelta, Decimal, deque, defaultdict, ZoneInfo, UUID),
     *(*ADDRESSES, *PATHS, Path, PurePath),
 )
-"""Built-in types that a subclass may have as its base; the order is part of the format."""
+"""Built-in types that a subclass may have as its base. The order is part of the format."""
 
 PYTHON_BASES = frozenset(BASES[BASES.index(UUID) :])
 """Bases written in Python, whose own state is attributes too."""
@@ -196,7 +196,7 @@ def depth_of_value(value: Any, level: int = 0) -> int:
 
 
 def depth_of_bytes(data: bytes) -> int:
-    """Count the levels of arrays and maps in msgpack; up to `SHALLOW`, an upper bound."""
+    """Count the levels of arrays and maps in msgpack, or up to `SHALLOW` an upper bound."""
     bound = len(data.translate(None, _OTHERS))
     return bound if bound <= SHALLOW else _exact(data)
 

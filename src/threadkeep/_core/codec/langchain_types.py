@@ -1,10 +1,10 @@
 """LangChain messages and documents, encoded by field numbers: the fast path of the codec.
 
 A payload is `[code, head, values...]`. The bits of `head` from the second on mark the fields that
-differ from their default; their values follow in bit order. The first bit is set if a different set
-of fields was set explicitly, which then follows as one more number of such bits. Unusual instances
-(extra values, missing fields) are encoded as any other model. Every save and load runs this loop,
-so a message's six common fields are written out.
+differ from their default, and their values follow in bit order. The first bit is set if a different
+set of fields was set explicitly, which then follows as one more number of such bits. Unusual
+instances (extra values, missing fields) are encoded as any other model. Every save and load runs
+this loop, so a message's six common fields are written out.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class FieldCodec:
     def finish(
         self, model: BaseModel, packer: Packer, mask: int, values: list[Any]
     ) -> bytes | None:
-        """Pack the values; None if something besides the fields is unusual."""
+        """Pack the values, or None if something besides the fields is unusual."""
         head = mask << 1
         fields_set = model.__pydantic_fields_set__
         shape = self.shapes.get(mask) or self.shape(mask)

@@ -158,7 +158,7 @@ _read_fields = _reader(lambda fields: ([], fields))  # the method that made a du
 
 
 def _read_method(data: bytes, decoder: Decoder) -> Any:
-    """Decode a method call; LangGraph writes only this one."""
+    """Decode a method call. LangGraph writes only this one."""
     module, name, arg, method = decoder.unpack(data)
     if (module, name, method) != ("datetime", "datetime", "fromisoformat"):
         raise UnknownTypeError(f"The payload asks to call {module}.{name}.{method}.")
@@ -246,7 +246,7 @@ def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
 
 
 def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
-    """Rebuild an exception; LangGraph writes only dataclasses, of others the `repr`."""
+    """Rebuild an exception. LangGraph writes only dataclasses, of others the `repr`."""
     if not dataclasses.is_dataclass(cls):
         raise unknown(name_of(cls), "is not a data class")
     value = subclasses.make_exception(cls, tuple(args))
@@ -258,9 +258,9 @@ _INTERRUPT = "langgraph.types:Interrupt"
 
 
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
-    """Set the fields; LangGraph has its own forms of `Send`, `Item` and old interrupts."""
+    """Set the fields. LangGraph has its own forms of `Send`, `Item` and old interrupts."""
     own = dict(fields)
-    if name_of(cls) == _INTERRUPT and "id" not in own:  # (before 0.6; its namespace gives the id)
+    if name_of(cls) == _INTERRUPT and "id" not in own:  # (before 0.6: its namespace gives the id)
         return cls(**own)
     if cls.__name__ == "Send" and args:
         own = dict(zip(("node", "arg", "timeout"), args, strict=False))
@@ -313,7 +313,7 @@ def _read_json(data: bytes, revive: Callable[[dict[str, Any], Finder], Any], fin
 
 
 def _revive(value: dict[str, Any], finder: Finder) -> Any:
-    """Return the object that an envelope describes; any other dict as it is."""
+    """Return the object that an envelope describes, or any other dict as it is."""
     version, kind, path = value.get("lc"), value.get("type"), value.get("id")
     if version not in (1, 2) or kind is None or not isinstance(path, list) or not path:
         return value

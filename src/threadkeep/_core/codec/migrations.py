@@ -21,8 +21,8 @@ _NAME_HINT = "Use the class, or its name as 'module.Name' or 'module:Qualified.N
 class ClassPlan(NamedTuple):
     """The shapes of a stored class.
 
-    `target` is the class that its values become, or its name, or `dict`; None if it was not moved.
-    A step is the shape that its function leads to; None in place of a lost function.
+    `target` is the class that its values become, or its name, or `dict`, or None if it was not
+    moved. A step is the shape that its function leads to, or None in place of a lost function.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Migrations:
     """Changes of an application's classes and channels since values were stored.
 
     Pass it to a saver or store as `migrations=`. Values are changed when they are read, and stored
-    as they are now by the next save of them; `threadkeep upgrade` rewrites everything. Register
+    as they are now by the next save of them. `threadkeep upgrade` rewrites everything. Register
     all changes before a saver or store uses the object.
 
     Args:
@@ -73,7 +73,7 @@ class Migrations:
         Args:
             cls: the class, or its name as "module.Name" or "module:Qualified.Name".
             version: the new shape: 2 or more, and more than all before. If you no longer need the
-                function, call `type` without decorating one; older values then raise
+                function, call `type` without decorating one. Older values then raise
                 `StateMigrationError`.
 
         Raises:
@@ -99,7 +99,7 @@ class Migrations:
 
         Args:
             old: its name in stored data, as "module.Name" or "module:Qualified.Name".
-            new: the class, or its name; `dict` to load the fields of a class that is gone.
+            new: the class, or its name, or `dict` to load the fields of a class that is gone.
 
         Raises:
             InvalidArgumentError: a name is invalid, or `old` was registered already.
@@ -126,7 +126,7 @@ class Migrations:
 
         Args:
             name: the channel's name in the shape before.
-            new: its name from then on; None to decorate a function.
+            new: its name from then on, or None to decorate a function.
             version: the new shape of all channels: 2 or more. Several changes may share it.
 
         Raises:
@@ -200,7 +200,7 @@ class Migrations:
         }
 
     def _home(self, name: str) -> tuple[str, Class | None]:
-        """Follow the moves of a class; return its last name, and what it was moved to."""
+        """Follow the moves of a class, and return its last name and its target."""
         target: Class | None = None
         met = {name}
         while (new := self._moved.get(name)) is not None:

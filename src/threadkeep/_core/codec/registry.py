@@ -71,9 +71,9 @@ def imported(name: str) -> type | None:
 class LocalClasses:
     """Weak table of classes that no name leads to: defined inside a function, or made by a call.
 
-    Among classes with the same name, the first one alive has that name in data; others get a number
-    ("app:make.<locals>.Item#2"). If a numbered class is gone, as in every other process, its name
-    stands for the latest class.
+    Among classes with the same name, the first one alive has that name in data, and others get a
+    number ("app:make.<locals>.Item#2"). If a numbered class is gone, as in every other process, its
+    name stands for the latest class.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def _weak(table: Table, key: str, cls: type) -> ref[type]:
 
 
 class Finder(NamedTuple):
-    """Class lookup of one codec; `allowed` holds (module, name) pairs."""
+    """Class lookup of one codec. `allowed` holds (module, name) pairs."""
 
     registry: Registry
     allowed: frozenset[tuple[str, ...]] = frozenset()
@@ -174,7 +174,7 @@ class Finder(NamedTuple):
         )
 
     def _is_listed(self, name: str) -> bool:
-        """Check the allowlist, which has `__name__`; data has the qualified name."""
+        """Check the allowlist, which has `__name__`. Data has the qualified name."""
         module, _, qualname = name.partition("#")[0].partition(":")
         if module == "builtins":  # its only data classes are exceptions
             return True
@@ -364,7 +364,7 @@ def register(
     *,
     name: str | None = None,
 ) -> C | Callable[[C], C]:
-    """Allow a class to be stored and loaded; also usable as a decorator.
+    """Allow a class to be stored and loaded. Also usable as a decorator.
 
     Args:
         cls: the class. Data classes (pydantic, dataclass, attrs, enum, named tuple) need no
@@ -376,7 +376,7 @@ def register(
             before it was moved or renamed.
 
     Raises:
-        InvalidArgumentError: the class cannot be registered; the message says why.
+        InvalidArgumentError: the class cannot be registered. The message says why.
     """
 
     def add(cls: C) -> C:

@@ -53,7 +53,7 @@ class ShapedRegistry(Registry):
         base.followers.add(self)
 
     def find_plan(self, reference: bytes) -> tuple[ClassPlan, int] | None:
-        """Return the plan of a class in data and the stored shape; None without migrations."""
+        """Return the plan of a class in data and the stored shape, or None without migrations."""
         name, _, number = reference.partition(_AT)
         plan = self.by_bytes.get(name.partition(b"#")[0])
         found = plan and (plan, int(number) if number.isdigit() else 1)
@@ -99,7 +99,7 @@ class ShapedFinder(Finder):
 
 
 class ShapedDecoder(Decoder):
-    """Decoder that applies migrations; `changed` counts the values that were stored otherwise."""
+    """Decoder that applies migrations. `changed` counts the values that were stored otherwise."""
 
     __slots__ = ("changed",)
 

@@ -219,7 +219,7 @@ def encode_exception(reference: ClassReference, cls: Any) -> Encode:
 
 
 def decode_exception(data: bytes, unpacker: Unpacker) -> Any:
-    """Rebuild an exception; a group with an unreadable member becomes its `repr`."""
+    """Rebuild an exception. A group with an unreadable member becomes its `repr`."""
     parts = unpacker.parts(data)
     empty: list[Any] = [None, [], {}, {}]
     reference, args, own, fields = parts + empty[len(parts) :]

@@ -41,7 +41,7 @@ def _text(value: Any, _: Packer) -> bytes:
 
 
 def pack_view(value: memoryview, _: Packer | None = None) -> bytes:
-    """Pack bytes, format, shape and read-only flag; only bytes if no cast can rebuild the view."""
+    """Pack bytes, format, shape and read-only flag. Only bytes if no cast can rebuild the view."""
     raw, shape = value.tobytes(), list(value.shape or ())
     try:
         _view(raw, value.format, shape)
@@ -95,7 +95,7 @@ def _ordered(value: OrderedDict[Any, Any], packer: Packer) -> bytes:
 
 
 FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bool, frozenset)
-"""Factories that a stored defaultdict may have; the order is part of the format."""
+"""Factories that a stored defaultdict may have. The order is part of the format."""
 
 
 def check_factory(value: defaultdict[Any, Any]) -> None:

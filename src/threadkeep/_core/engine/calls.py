@@ -30,7 +30,7 @@ class Put(NamedTuple):
 
     @property
     def loaded(self) -> LoadEntry | None:
-        """The load that the run began with; None for a run that continues."""
+        """The load that the run began with, or None for a run that continues."""
         return LOADS.of(self.parent)
 
     def with_copies(self) -> Put:
@@ -45,7 +45,7 @@ Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
 
 @quick
 class PutWrites(NamedTuple):
-    """A `put_writes` call; `indexes` are the writes' own, if another saver assigned them.
+    """A `put_writes` call. `indexes` are the writes' own, if another saver assigned them.
 
     Writes with `fences` need these and the checkpoint, and count as an update of the thread.
     """

@@ -37,7 +37,7 @@ class ArchiveRecord(NamedTuple):
 
     `folder` holds all archives of this thread from one store: this one, or the one that it is a
     copy of. `name` is the newest archive, `sha256` the hex digest of its bytes, `size` their
-    number; all empty before the first archive. `state` is the thread's own state, restored with it.
+    number, all empty before the first archive. `state` is the thread's own state, restored with it.
     `offloaded` estimates the bytes of segments offloaded besides archives: 0 without stubs, -1 if
     there may soon be some. `back_at` is the last time that the thread, or offloaded bytes of it,
     came back, in microseconds since 1970. `of` is the digest of the thread's name, empty if the
@@ -63,7 +63,7 @@ class ArchiveRecord(NamedTuple):
 
 
 def archive_of(entry: ThreadEntry | None) -> ArchiveRecord | None:
-    """Return the archive that an entry names; archives of other threads do not count.
+    """Return the archive that an entry names. Archives of other threads do not count.
 
     Raises `CorruptionError` if the entry is damaged.
     """
@@ -93,7 +93,7 @@ def without_others(entry: ThreadEntry) -> ThreadEntry:
 
 
 def lost_archive(entry: ThreadEntry | None) -> str:
-    """Describe an archived thread whose entry does not name its archive; else ""."""
+    """Describe an archived thread whose entry does not name its archive, else ""."""
     if not is_archived(entry):
         return ""
     try:
@@ -140,7 +140,7 @@ def home_of(store: str, name: str = "") -> str:
 
     Args:
         store: the store's identity.
-        name: of the thread as part of a key; see `name_of`.
+        name: of the thread as part of a key (see `name_of`).
     """
     return f"threads/{store}/{name}/" if name else f"threads/{store}/"
 

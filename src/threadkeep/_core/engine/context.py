@@ -79,7 +79,7 @@ class Engine(NamedTuple):
     shapes: ChannelShapes | None = None  # of a program that has changed channels
 
     def shapes_in(self, ns: str) -> ChannelShapes | None:
-        """Return the shapes of a namespace's channels; None in those of threadkeep itself."""
+        """Return the shapes of a namespace's channels, or None in threadkeep's own namespaces."""
         return None if ns.startswith(OWN_NS) else self.shapes
 
     def memory(self, thread: str) -> ThreadMemory:
@@ -172,7 +172,7 @@ def named(stored: StoredCheckpoint) -> Iterator[None]:
 
 
 def look(engine: Engine, place: CheckpointRef) -> Operation[tuple[ThreadState, Proof]]:
-    """Fetch a checkpoint; forget the thread's values if they are no longer stored.
+    """Fetch a checkpoint, and forget the thread's values if they are no longer stored.
 
     Returns also the proof of the thread's values, as long as the working set has it.
     """

@@ -28,7 +28,7 @@ from threadkeep.errors import UnserializableError
 
 @quick
 class Piece(NamedTuple):
-    """The new elements `start <= i < stop`; kept ones begin at `old` in the old version."""
+    """The new elements `start <= i < stop`. Kept ones begin at `old` in the old version."""
 
     old: int | None
     start: int
@@ -169,7 +169,7 @@ def _is_fragment(old: SeenSequence, items: list[Any]) -> bool:
 def shadows(
     now: Comparison, pieces: list[Piece], old: SeenSequence, found: Mapping[int, Shadow]
 ) -> tuple[Shadow, list[Shadow]]:
-    """Return the shadow of a sequence as it is stored; `found` are known shadows of elements.
+    """Return the shadow of a sequence as it is stored. `found` are known shadows of elements.
 
     Also returns the shadows of the last version's elements that were replaced by equal ones: the
     stored bytes are right only as long as these hold too.

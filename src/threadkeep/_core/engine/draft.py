@@ -105,7 +105,7 @@ class _MovedError(Exception):
 
 
 class Draft:
-    """One batch of one namespace of a thread; `writes`: of pending writes."""
+    """One batch of a thread's namespace, of pending writes if `writes`."""
 
     __slots__ = (
         *("memory", "codec", "ns", "compression", "writes", "home", "fresh", "stored"),
@@ -162,7 +162,7 @@ class Draft:
             raise
 
     def _again(self, channel: str, value: Any, old: ChannelValue | None) -> Stored:
-        """Store a value that changes meanwhile; in the end, a copy of the whole."""
+        """Store a value that changes meanwhile, in the end as a copy of the whole."""
         try:
             for _ in range(_TRIES - 1):
                 try:
@@ -181,7 +181,7 @@ class Draft:
             self._publishes = False
 
     def _value(self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool) -> Stored:
-        """Store a value; with `trust`, objects that were seen count as unchanged until the end."""
+        """Store a value. With `trust`, objects that were seen count as unchanged until the end."""
         known = self.memory.recent.values.get((channel, id(value)))
         if known is not None and known.holds(value):
             for span in known.ref.needs:
@@ -229,7 +229,7 @@ class Draft:
         trust: bool,
         afresh: bool = False,
     ) -> Stored:
-        """Store the new elements of a value; `afresh`: all elements, wherever they are stored."""
+        """Store the new elements of a value, or with `afresh` all elements, stored or not."""
         seen = None if old is None else old.seen
         now = compare(value, seen, trust)
         numbers: Sequence[int] = range(len(now.items))
@@ -304,7 +304,7 @@ class Draft:
         return places, rest, now.pieces is None and len(rest) == unknown
 
     def _find_parts(self, new: _New, rest: Sequence[int], places: _Places) -> Sequence[int]:
-        """Find elements that came with a list or dict that is stored already; return the rest."""
+        """Find elements of a list or dict that is stored already, and return the rest."""
         parts, at = self.memory.recent.parts, 0
         channel, _, items, _ = new
         left: list[int] = []
@@ -390,7 +390,7 @@ class Draft:
     def _put_apart(
         self, new: _New, rest: Sequence[int], made: _Encoded, old: RunValue | None
     ) -> list[Span]:
-        """Put elements at their reserved positions; opaque ones only if they have changed."""
+        """Put elements at their reserved positions, opaque ones only if they have changed."""
         data, spans = made.data, list[Any]([None] * len(rest))
         if made.raws and old is not None:
             for n, k in enumerate(rest):
@@ -483,12 +483,12 @@ class Draft:
     def _single(
         self, channel: str, value: Any, old: CellValue | None, taken: WatchedCopies | None = None
     ) -> Stored:
-        """Store a value as one element, or inline; `taken` are copies made of it already."""
+        """Store a value as one element, or inline. `taken` are copies made of it already."""
         copies, shadow, originals = taken or copy_and_watch([value])
         uses: list[StoredObject] = []
 
         def intern(part: object) -> tuple[int, int] | None:
-            # (the instance is a copy; `originals` has its source)
+            # (a copy, whose source is in `originals`)
             placed = self._placed_at(originals.get(id(part)))
             if placed is None:
                 return None
@@ -522,7 +522,7 @@ class Draft:
     # -- segments ----------------------------------------------------------------------
 
     def append(self, channel: str, data: list[bytes]) -> tuple[int, int]:
-        """Add elements to the channel's log; return log and first position. Takes the list over."""
+        """Add elements to the channel's log, taking over the list. Return log and position."""
         log, start = self.memory.logs.reserve(self.ns, channel, len(data))
         size = sum(map(len, data))
         self._runs.append((log, start, data, size))
@@ -622,7 +622,7 @@ class Draft:
 def _watched(
     new: _New, seen: SeenSequence | None, places: _Places, unknown: int, shadow: Shadow
 ) -> tuple[SeenSequence, list[Shadow]]:
-    """Return the record of a sequence; `shadow` is that of the `unknown` elements without a place.
+    """Return the record of a sequence. `shadow` covers the `unknown` elements without a place.
 
     Also returns the shadows of the last version's elements that were replaced by equal ones.
     """

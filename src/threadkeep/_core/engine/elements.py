@@ -32,7 +32,7 @@ _OLDEST = 15  # anchors on anchors, before the value is stored whole again
 _CACHE_BYTES = 32 << 20  # of values built from patches, for one reading
 
 _PLAIN, _ZSTD = 0, 1
-_SHORTEST_DICTIONARY = 8  # bytes; zstd takes none below
+_SHORTEST_DICTIONARY = 8  # bytes, the least that zstd takes
 _HEAD = 64  # most bytes at the front that are repeated
 _LARGE_BASE = 1 << 19
 _COMPRESS_OVER = 64  # smaller middles do not gain from a zstd frame of a dozen bytes

@@ -2,7 +2,7 @@
 
 A head is a thread's own row. It names the tips of the thread's last commits (see `tips`). A move
 names the head that it builds on. If that is still the thread's head, another one takes its place,
-and rows are added and removed with it; otherwise nothing happens. So the rules (`rules`) are
+and rows are added and removed with it. Otherwise nothing happens. So the rules (`rules`) are
 Python, on heads and rows that the move then proves, and a database knows no rule.
 """
 
@@ -52,8 +52,8 @@ class Head(NamedTuple):
 
     thread: str
     tips: tuple[int, ...] = ()  # of the last commits, newest first
-    number: RowsKey = 0  # of its rows, as the store assigned it; 0: none yet
-    heap: RowsKey = 0  # whose segments these are; 0: its own alone
+    number: RowsKey = 0  # of its rows, as the store assigned it (0: none yet)
+    heap: RowsKey = 0  # whose segments these are (0: its own alone)
     generation: int = 0
     life: int = 0
     deleted_at: int = 0
@@ -74,7 +74,7 @@ class Head(NamedTuple):
 
     @property
     def entry_revision(self) -> int:
-        """The revision of its entry; 0 without one."""
+        """The revision of its entry, or 0 without one."""
         return 0 if self.state is None else self.revision
 
 
@@ -118,7 +118,7 @@ def _damaged(head: Head, wrong: Iterable[str]) -> CorruptionError:
 
 
 def problem_of(head: Head, labels: Iterable[str]) -> str:
-    """Name the damaged fields of a thread's own row in a sentence; "" if it is sound."""
+    """Name the damaged fields of a thread's own row in a sentence, or "" if it is sound."""
     entry, wrong = entry_of(head, labels), wrong_in(head)
     if entry is not None and entry.damage:
         return entry.damage
@@ -136,7 +136,7 @@ class Copying(NamedTuple):
 
 @quick
 class Move(NamedTuple):
-    """One conditional change of a thread; see above.
+    """One conditional change of a thread (see above).
 
     The stored heads must have the newest tips of `old` and of each old head `beside`. If segments
     are added, each of `drop_segments` must exist. Otherwise the move is refused. Then, in this
@@ -145,7 +145,7 @@ class Move(NamedTuple):
     - `clears`: the thread's checkpoints and writes are removed, `clears_labels`: its labels,
       `clears_heap`: the segments of the old head's heap;
     - the rows of `copies` are added, unchanged;
-    - rows are dropped, hidden and replaced; missing ones are left out;
+    - rows are dropped, hidden and replaced (missing ones are left out);
     - rows are added. Writes have their `seq`. Added segments overlap no others. Checkpoints replace
       by (ns, id), labels by `label_prefix`. Segments are added to the heap of the new head, and
       dropped from it;

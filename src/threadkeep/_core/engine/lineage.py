@@ -173,7 +173,7 @@ def searches(
     A channel without a value is a DeltaChannel if the metadata counts it (as LangGraph does, from
     its first write to its next snapshot). Without counters, it is one if a write to it led to a
     checkpoint without a value, or if the nearest value on its path is a snapshot. `elements` are
-    the thread's sound ones; without them they are read, and an unreadable value counts as a
+    the thread's sound ones. Without them they are read, and an unreadable value counts as a
     snapshot.
     """
     sure: list[ChannelSearch] = []
@@ -205,7 +205,7 @@ def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
 def snapshots_among(
     engine: Engine, thread: str, seeds: set[Ref], elements: Elements | None = None
 ) -> Operation[set[Ref]]:
-    """Return the values that are snapshots of a DeltaChannel; see `searches`."""
+    """Return the values that are snapshots of a DeltaChannel (see `searches`)."""
     found, known = set[Ref](), elements
     single = [seed for seed in seeds if not isinstance(seed, Run)]
     if known is None:

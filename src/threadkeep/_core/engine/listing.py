@@ -20,7 +20,7 @@ def is_path(name: object) -> bool:
 
 
 def field(value: Mapping[str, Any], name: str) -> Any:
-    """Return a field of a dict, or along its path in nested dicts; None if it is missing.
+    """Return a field of a dict, or along its path in nested dicts, or None if it is missing.
 
     A field with exactly this name takes precedence over the path.
     """

@@ -65,7 +65,7 @@ class Load(NamedTuple):
 
 @quick
 class Loaded(NamedTuple):
-    """A checkpoint as a caller gets it; only elements lent to a run are shared."""
+    """A checkpoint as a caller gets it. Only elements lent to a run are shared."""
 
     thread: str
     ns: str
@@ -273,7 +273,7 @@ def _decoded(found: Elements, ref: refs.Ref, channel: str) -> Any:
 
 
 class Wanted(NamedTuple):
-    """The channels to read of some checkpoints, None for all; the flags of the loads."""
+    """The channels to read of some checkpoints, None for all, and the flags of the loads."""
 
     channels: Collection[str] | None = None
     flags: int = model.FREE
@@ -313,8 +313,8 @@ def of_thread(
 def listed(engine: Engine, rows: Sequence[model.StoredCheckpoint]) -> list[Loaded]:
     """Return checkpoints without reading segments.
 
-    In place of each value is a function that decodes it; if segments must be read, the number of
-    its elements, or None if it has none. In place of each pending write's value is None.
+    In place of each value is a function that decodes it, or, if segments must be read, the number
+    of its elements, or None if it has none. In place of each pending write's value is None.
     """
     found, known = Elements(engine.codec), Keyframes()
     loaded: list[Loaded] = []

@@ -42,7 +42,7 @@ def read_logs(thread: str, places: Sequence[SegmentInfo]) -> Operation[LogSizes]
 
 
 def read_parts(thread: str, refs: Iterable[Ref]) -> Operation[tuple[LogSizes, int]]:
-    """Read the sizes of the elements that values need; return them and the bytes read."""
+    """Read the sizes of the elements that values need, and return them and the bytes read."""
     logs = LogSizes(thread)
     spans = covering([span for ref in refs for span in ref.needs])
     segments = yield from fetch(ReadSegments(thread, spans, stub=True))
@@ -70,10 +70,10 @@ def _elements(segments: Iterable[Segment]) -> Elements:
 
 
 class LogSizes:
-    """The sizes of all elements of a thread, summed up along each log; 0 for missing ones.
+    """The sizes of all elements of a thread, summed up along each log, 0 for missing ones.
 
     Attributes:
-        elements: all elements, if they are few; else None.
+        elements: all elements, if they are few, else None.
         compressed: bytes that compression saves.
     """
 
@@ -101,7 +101,7 @@ class LogSizes:
     # -- whole values ------------------------------------------------------------------
 
     def resolve(self, refs: Iterable[Ref]) -> Operation[None]:
-        """Find the sizes of values that use other elements; read those, if they are not here.
+        """Find the sizes of values that use other elements, and read the missing ones.
 
         Sizes of earlier calls are forgotten.
         """

@@ -1,6 +1,6 @@
 """Logs of a thread that this process appends to.
 
-Invariant: a working set hands out a position once; positions that others have taken are noticed at
+Invariant: a working set hands out a position once. Positions that others have taken are noticed at
 the commit.
 """
 
@@ -105,7 +105,7 @@ class OpenLogs:
         return self._ends.get(log, 0)
 
     def reserve(self, ns: str, channel: str, count: int) -> tuple[int, int]:
-        """Reserve positions of the channel's log; return its number and the first position."""
+        """Reserve positions of the channel's log, and return its number and the first position."""
         with self._lock:
             log = self._logs.get((ns, channel)) or self._open(ns, channel, self._new_number(ns))
             start = log.next
@@ -154,7 +154,7 @@ class OpenLogs:
                 self._open(ns, channel, log, stop)
 
     def note_tails(self, segments: Iterable[Segment]) -> None:
-        """Remember stored segments; small ones are sealed later. The caller holds the lock."""
+        """Remember stored segments. Small ones are sealed later. The caller holds the lock."""
         noted: dict[int, OpenLog] = {}
         for part in segments:
             number, start, count, data = part
@@ -195,7 +195,7 @@ class OpenLogs:
         log.new_count = log.new_bytes = log.old_count = log.old_bytes = 0
 
     def begin_seals(self) -> list[tuple[OpenLog, Tail]]:
-        """Return the ripe logs, each with a copy of its tail; `end_seal` must follow."""
+        """Return the ripe logs, each with a copy of its tail. `end_seal` must follow."""
         if not self._ripe:
             return []
         with self._lock:

@@ -74,12 +74,12 @@ HIDDEN = 4  # pruned, and kept only because a DeltaChannel is rebuilt through it
 
 @quick
 class CheckpointRow(NamedTuple):
-    """One checkpoint as stored; `run` and `seen` say which writes on the parent led to it."""
+    """One checkpoint as stored. `run` and `seen` say which writes on the parent led to it."""
 
     ns: str
     id: str
     parent: str | None
-    run: int  # 0: the run that put the parent continues; else the token of this run's first load
+    run: int  # 0: the run that put the parent continues, else the token of this run's first load
     seen: int  # the `seq` of the newest write on the parent that this load returned
     flags: int
     ts: int | str  # microseconds since 1970 (UTC), or the text if it is not an ISO time
@@ -95,13 +95,13 @@ class WriteRow(NamedTuple):
     """The writes of one `put_writes` call, by one task, in one row.
 
     `seq` is assigned at commit, by the rules of moves (any given value is ignored, except in a
-    `numbered` batch): it grows with every row of the same checkpoint. Rows are only ever added; the
+    `numbered` batch): it grows with every row of the same checkpoint. Rows are only ever added. The
     engine decides which of them count.
     """
 
     ns: str
     checkpoint_id: str
-    run: int  # 0: the run that put the checkpoint; else the token of the writer's load
+    run: int  # 0: the run that put the checkpoint, else the token of the writer's load
     seen: int  # as in `CheckpointRow`
     task_id: str
     task_path: str
@@ -123,7 +123,7 @@ class StoredCheckpoint(NamedTuple):
 
     thread: str
     row: CheckpointRow
-    keyframe: Segment | None  # the whole segment that holds it; None: missing (damage)
+    keyframe: Segment | None  # the whole segment that holds it, or None (damage)
     writes: tuple[WriteRow, ...] = ()
     child: Child | None = None  # with the smallest greater id, hidden ones included
 
@@ -132,7 +132,7 @@ class StoredCheckpoint(NamedTuple):
 class ThreadState(NamedTuple):
     """The state of a thread, part of every reply about one, and a checkpoint if it was found.
 
-    `generation` grows whenever segments of the thread are removed (delete, prune); anything cached
+    `generation` grows whenever segments of the thread are removed (delete, prune). Anything cached
     under an older generation must be read again. It is 0 for a missing thread. `deleted_at` is the
     tombstone: microseconds since 1970, or 0 if the thread was never deleted. `tips` are those of
     its last commits, newest first (see `tips`); only what the row still names may be used of what a
@@ -166,8 +166,8 @@ class ReadSegments(NamedTuple):
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
     If `generation` is given and is not the thread's, the reply is empty, as other bytes may be at
-    these positions; also if the thread's row does not name each tip of `base`. Stores ignore
-    `stub`, which leaves offloaded bytes in the cold store.
+    these positions. It is also empty if the thread's row does not name each tip of `base`. Stores
+    ignore `stub`, which leaves offloaded bytes in the cold store.
     """
 
     thread: str
@@ -214,9 +214,9 @@ class ReadThread(NamedTuple):
     """Everything of one thread except the data of its segments, for maintenance.
 
     Reply: one `ThreadRows`. An unreadable row raises `CorruptionError`. With `skip` it is returned
-    as unreadable instead, and checkpoints may come without their keyframes; so is the thread's own
-    row if its entry, generation (then 0) or tombstone is damaged. Stores ignore `stub`: it leaves
-    an archived thread in the cold store.
+    as unreadable instead, and checkpoints may come without their keyframes. The thread's own row is
+    unreadable, too, if its entry, generation (then 0) or tombstone is damaged. Stores ignore
+    `stub`: it leaves an archived thread in the cold store.
     """
 
     thread: str
@@ -249,7 +249,7 @@ class SegmentInfo(NamedTuple):
 class ThreadRows(NamedTuple):
     """All rows of a thread, and the positions of its segments.
 
-    Checkpoints (hidden ones included) are ordered by ns, then id, each with its own writes; orphans
+    Checkpoints (hidden ones included) are ordered by ns, then id, each with its own writes. Orphans
     are writes whose checkpoint is missing. `family` holds the other threads that share the
     segments, in ascending order: they may need segments that this thread does not use.
     `unreadable` holds the rows that a read with `skip` left out.
@@ -270,7 +270,7 @@ class FindThreads(NamedTuple):
     """Ids of the threads that hold checkpoints (hidden ones count), in ascending order.
 
     With `run_ids`, only threads with a checkpoint whose metadata has one of them as `run_id`. With
-    `empty` (and no `run_ids`), all threads that the store knows, including empty ones; their rows,
+    `empty` (and no `run_ids`), all threads that the store knows, including empty ones. Their rows,
     which may be damaged, are not read. `after` continues after that thread id. With a `prefix`,
     only ids that begin with it. Reply: at most `limit` `str`s.
     """
@@ -308,7 +308,7 @@ class StoredThreadSize(NamedTuple):
 class Sizes(NamedTuple):
     """The sizes of some threads, and of the store."""
 
-    total: int  # bytes of the whole store, with its own overhead; on later pages it may be 0
+    total: int  # bytes of the whole store, with its own overhead (may be 0 on later pages)
     threads: tuple[StoredThreadSize, ...]
 
 
@@ -383,8 +383,8 @@ class Batch(NamedTuple):
     - each fence must hold, else `ConflictError`.
 
     Then come `drop_segments` (each only if log, start and count all match), then `segments`: an
-    existing one with the same bytes is skipped; one that overlaps stored positions in any other way
-    is a `SegmentTakenError`. Checkpoint rows replace by (ns, id), and `replace_writes` by (ns,
+    existing one with the same bytes is skipped, and one that overlaps stored positions in any other
+    way is a `SegmentTakenError`. Checkpoint rows replace by (ns, id), and `replace_writes` by (ns,
     checkpoint id, seq). Dropping or replacing a missing row is harmless. A batch that drops or
     hides rows raises the revision of the entry, if there is one. `bump_generation` raises the
     generation of all threads that share the segments. If the thread's own row is in
@@ -396,11 +396,11 @@ class Batch(NamedTuple):
     With `numbered`, writes keep their `seq`, as those of another copy of the thread. For each
     checkpoint, these numbers follow those of its stored writes.
 
-    The row then names `tip` first; a change without one gets a random tip from the store.
+    The row then names `tip` first. A change without one gets a random tip from the store.
 
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
-    thread's (if it had no entry, so do its times and `waits_at`; its size never). Then the `touch`
-    is applied.
+    thread's (if it had no entry, so do its times and `waits_at`, but never its size). Then the
+    `touch` is applied.
     """
 
     thread: str
@@ -430,7 +430,7 @@ class Batch(NamedTuple):
 
     @property
     def tip(self) -> int:
-        """The tip of this change; 0: the store chooses it."""
+        """The tip of this change, or 0 if the store chooses it."""
         return 0 if self.link is None else self.link.tip
 
     @property
@@ -443,7 +443,7 @@ class Batch(NamedTuple):
 class DropThread(NamedTuple):
     """Remove everything of a thread and leave a tombstone.
 
-    Shared segments are removed with the last thread that uses them; the generation of the others is
+    Shared segments are removed with the last thread that uses them. The generation of the others is
     raised too. `deleted_at` becomes `now`, and the generation is raised. A thread that never
     existed gets the tombstone too. Its entry then holds only the state "deleted" and the time. With
     `now` 0 neither tombstone nor entry remains, as if the thread was never deleted.
@@ -476,7 +476,7 @@ class DropThread(NamedTuple):
 
     @property
     def tip(self) -> int:
-        """The tip of this change; 0: the store chooses it."""
+        """The tip of this change, or 0 if the store chooses it."""
         return 0 if self.link is None else self.link.tip
 
 
@@ -503,7 +503,7 @@ class ForkThread(NamedTuple):
     """Begin `target` with some rows of `source`, sharing its segments if the store can.
 
     Other stores copy the segments. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq)
-    become the target's unchanged; missing ones are left out. `StaleThreadError` if `generation` is
+    become the target's unchanged. Missing ones are left out. `StaleThreadError` if `generation` is
     not the source's, `ConflictError` if `revision` is not that of its entry, `ThreadExistsError` if
     the target holds rows. The target's tombstone is cleared, the generation of all threads that now
     share segments is raised, and `entry`, as of `now`, becomes the target's whole entry.

@@ -1,8 +1,8 @@
 """Operations, the requests that they yield, and helpers to make them.
 
-An operation is a generator: it yields requests and is sent their replies; errors are thrown in at
-the yield. The engine's operations yield `Fetch` and `Commit` only, and workflows `External` only;
-layers and maintenance use all requests. `yield` is typed `Any`, so operations use the helpers here.
+An operation is a generator: it yields requests and is sent their replies. Errors are thrown in at
+the yield. The engine's operations yield `Fetch` and `Commit` only, and workflows `External` only.
+Layers and maintenance use all requests. `yield` is typed `Any`, so operations use the helpers here.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def fetch_checkpoint(thread: str, ns: str, checkpoint_id: str | None) -> Operati
 def fetch_segments(
     thread: str, spans: tuple[Span, ...], look: Look | None = None
 ) -> Operation[list[Segment]]:
-    """Return the segments that hold the spans; no round trip for no spans.
+    """Return the segments that hold the spans. No spans take no round trip.
 
     None if the thread's row has changed since the look so that others may be at the positions.
     """
@@ -102,7 +102,7 @@ def commit(change: Change) -> Operation[None]:
 
 
 def commit_many(changes: Sequence[Batch]) -> Operation[Sequence[ThreadkeepError | None]]:
-    """Carry out batches together; the reply is that of `CommitMany`."""
+    """Carry out batches together. The reply is as for `CommitMany`."""
     if not changes:
         return ()
     refusals: Sequence[ThreadkeepError | None] = yield CommitMany(changes)

@@ -31,7 +31,7 @@ class Placed(NamedTuple):
 
 
 def placed_in(head: Head, batch: model.Batch) -> Placed | None:
-    """Place the segments of a batch where none are; None if the store must be read first."""
+    """Place the segments of a batch where none are, or None if the store must be read first."""
     segments, drops = batch.segments, batch.drop_segments
     logs, gaps = head.logs, head.gaps
     if not segments:
@@ -119,7 +119,7 @@ def _covers(span: model.Span, one: model.Segment) -> bool:
 
 
 def _ranges(places: Sequence[SegmentPlace]) -> list[tuple[int, int, int]]:
-    """Join places that follow one another; return log, start and stop of each range."""
+    """Join places that follow one another, and return log, start and stop of each range."""
     found: list[tuple[int, int, int]] = []
     for log, start, count in sorted(places):
         first = found.pop()[1] if found and found[-1][::2] == (log, start) else start
@@ -134,7 +134,7 @@ def _with_gap(gaps: Gaps, log: int, start: int, stop: int) -> Gaps:
 def _filled(
     gaps: tuple[tuple[int, int], ...], start: int, stop: int
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return the gaps without the positions `start <= p < stop`; None if no gap has them all."""
+    """Return the gaps without the positions `start <= p < stop`, or None if no gap has them all."""
     for first, last in gaps:
         if first <= start and stop <= last:
             rest = [gap for gap in gaps if gap != (first, last)]

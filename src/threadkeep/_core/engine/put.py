@@ -70,7 +70,7 @@ _KNOWN_KEYS = frozenset(
 
 
 def build(engine: Engine, call: SaveCall) -> Built | None:
-    """Build the batch of a call; None if the store must be read first."""
+    """Build the batch of a call, or None if the store must be read first."""
     memory = engine.working_set.thread(call.place.thread)
     proof = memory.proof
     if proof is None or (proof.life and not _is_sure(engine, memory, call)):
@@ -101,7 +101,7 @@ def _is_sure(engine: Engine, memory: ThreadMemory, call: SaveCall) -> bool:
 
 
 def save(engine: Engine, call: SaveCall, failed: Failed | None = None) -> Operation[None]:
-    """Build the batch of a call and commit it; again if its log positions were taken.
+    """Build the batch of a call and commit it, again if its log positions were taken.
 
     `failed` is the batch of a first attempt, and its error. Raises ConflictError if another run was
     faster and `conflicts="raise"`, or if others kept taking the positions.
@@ -193,7 +193,7 @@ def _expect_record(engine: Engine, call: Put, record: str) -> Operation[None]:
 
 
 def _proven(engine: Engine, call: SaveCall, proof: Proof) -> ThreadMemory:
-    """Return the thread's memory; an empty one if other rows prove it.
+    """Return the thread's memory, or an empty one if other rows prove it.
 
     Another call may have forgotten the thread meanwhile, or have read it before a loss.
     """
@@ -382,7 +382,7 @@ def _row(
     (_, ns, own_id), above = call.place, call.parent
     run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     own_id, ts = str(own_id), pack_time(call.checkpoint.get("ts", ""))
-    # (the columns of the row that the checksum covers, in order; the ids as `own_copy`)
+    # (the columns of the row that the checksum covers, in order, the ids as `own_copy`)
     at = (ns, own_id[:1] + own_id[1:], above and above[:1] + above[1:], run, seen, flags, ts)
     fields = (*at, metadata, exact, key.log, key.pos)
     return model.CheckpointRow(*fields, seal(data, fields))

@@ -1,16 +1,16 @@
 """Value references, and manifests: the version and value of every channel of a checkpoint.
 
 References on the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the
-kind: `[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is `log, start, length`;
-no value is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older
+kind: `[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`. A span is `log, start, length`,
+and no value is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older
 reference (see `_changes`).
 
 A manifest is encoded against a *keyframe*, a whole manifest stored as a log element. Only
 differences are kept, and channels and nodes are named by their number in the keyframe. On the wire
 it is a list: `[v, updated, extra, gone, entries, gone_nodes, seen, newest]`, with `entries` flat
-triples (channel, version, value reference; false for a removed value) and `seen` flat pairs (node,
-[all?, channel, version, channel, version, ...]). An integer version is written as its distance to
-`newest`, the greatest of them.
+triples (channel, version, value reference or false for a removed value) and `seen` flat pairs
+(node, [all?, channel, version, channel, version, ...]). An integer version is written as its
+distance to `newest`, the greatest of them.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
 
 
 def after(old: Sequence[Span], new: Sequence[Span]) -> tuple[Span, ...]:
-    """Return the elements of `new` after those of `old`; none if it does not begin with them."""
+    """Return the elements of `new` that follow `old`, none if it does not begin with `old`."""
     if not old:
         return tuple(new)
     last = len(old) - 1
@@ -234,7 +234,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def joined(first: Iterable[Span], then: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the elements of both in as few spans as possible; `first` are so already."""
+    """Return the elements of both in as few spans as possible (`first` already are)."""
     out = [*first]
     log, start, stop = out[-1] if out else (-1, 0, -1)
     for span in then:
@@ -266,7 +266,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 @quick
 class ChannelEntry(NamedTuple):
-    """A channel's version and value; None if the channel is empty."""
+    """A channel's version and value, or None if the channel is empty."""
 
     version: Version
     ref: Ref | None
@@ -282,10 +282,10 @@ class ChannelEntry(NamedTuple):
 class Manifest(NamedTuple):
     """A checkpoint without its identity: format `v`, channels, and versions seen by nodes."""
 
-    v: Any  # (an int, as LangGraph saves it; kept as it is)
+    v: Any  # (an int, as LangGraph saves it, and kept as it is)
     entries: Mapping[str, ChannelEntry] = _NONE
     seen: Mapping[str, Versions] = _NONE
-    updated: list[str] | bool | None = False  # `updated_channels`; False if absent
+    updated: list[str] | bool | None = False  # `updated_channels`, or False if absent
     extra: bytes | None = None  # keys of other LangGraph releases, encoded
 
     def needs(self) -> Iterable[Span]:
@@ -307,7 +307,7 @@ def numbers(keyframe: Manifest) -> Numbers:
 def encode_manifest(
     manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None = None
 ) -> bytes:
-    """Encode a manifest as a difference to `keyframe`; `known` are its numbers."""
+    """Encode a manifest as a difference to `keyframe`. `known` are its numbers."""
     v, entries, seen, updated, extra = manifest
     channels, nodes = numbers(keyframe) if known is None else known
     if isinstance(updated, list):
@@ -326,7 +326,7 @@ def portable_difference(
     nodes: Mapping[str, int],
     to_wire: Callable[[Ref | None, Ref | None], Any],
 ) -> list[Any]:
-    """Return the last five parts of the list; the compiled twin returns None if unusual."""
+    """Return the last five parts of the list. The compiled twin returns None if unusual."""
     whole = [entry.version for entry in entries.values() if type(entry.version) is int]
     newest = max(whole) if whole and min(whole) >= 0 else 0
     changed: list[Any] = []
@@ -444,7 +444,7 @@ def _seen_wire(
 
 
 def same_version(a: Version, b: Version) -> bool:
-    """Return True for the same version; 1 and 1.0 are two."""
+    """Return True for the same version. 1 and 1.0 are two."""
     return a == b and type(a) is type(b)
 
 

@@ -112,7 +112,7 @@ def rows_fence(threads: Iterable[model.ThreadRows]) -> model.RowsFence:
 def read_snapshot(
     thread: str, *, stub: bool = True, skip: bool = False, alone: bool = False
 ) -> Operation[ThreadSnapshot]:
-    """Read one state of a thread; with `alone`, without the threads that share its segments.
+    """Read one state of a thread, with `alone`, without the threads that share its segments.
 
     `stub` leaves an archived thread in the cold store, so that it has no rows. `skip` lists
     unreadable rows apart and returns a damaged entry, instead of raising.
@@ -135,7 +135,7 @@ def optimistic(
     build: Build[T],
     read: Callable[[str], Operation[ThreadSnapshot]] = read_snapshot,
 ) -> Operation[T]:
-    """Change a thread: read a snapshot, build a change, commit it; again if overtaken.
+    """Change a thread: read a snapshot, build a change, commit it, again if overtaken.
 
     Raises ConflictError if other writers were faster at every attempt. `build` may raise one of
     `OVERTAKEN` to be called again.
@@ -333,7 +333,7 @@ def for_each(
     progress: Progress | None,
     run: Callable[[Operation[Any]], Generator[Any, Any, Any]] = lambda operation: operation,
 ) -> Generator[Any, Any, int]:
-    """Visit the entry of each thread by name, or of some threads; return their number.
+    """Visit the entry of each thread by name, or of some threads, and return their number.
 
     Without `threads`, threadkeep's own threads are skipped. Damaged entries are visited too. `run`
     runs an operation.

@@ -231,7 +231,7 @@ def time_of(row: CheckpointRow) -> int | None:
 
 
 class Write(NamedTuple):
-    """One pending write; `idx` is negative for LangGraph's special channels."""
+    """One pending write. `idx` is negative for LangGraph's special channels."""
 
     task_id: str
     task_path: str
@@ -275,7 +275,7 @@ def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
 
     With a child, these are the writes that the child's run made, or had loaded when it began.
     Without one, they are those of the first run of each task. Among a task's writes with the same
-    index the first counts; among the special ones (negative index) the last.
+    index the first counts, and among the special ones (negative index) the last.
     """
     chosen: dict[tuple[str, int], Write] = {}
     began: dict[str, list[WriteRow]] = {}

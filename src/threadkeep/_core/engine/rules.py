@@ -51,14 +51,14 @@ def move_of(
     careful: bool = False,
     shares_heaps: bool = True,
 ) -> Planning[Move | None]:
-    """Return the move of a change; None if there is nothing to change.
+    """Return the move of a change, or None if there is nothing to change.
 
     Args:
         change: the change.
         head_of: returns the head of a thread.
         tip: the tip of the commit.
         careful: look at stored segments, also if the head knows where there are none.
-        shares_heaps: a fork shares the segments of its origin; else it copies them.
+        shares_heaps: a fork shares the segments of its origin, else it copies them.
 
     Raises:
         ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
@@ -229,7 +229,7 @@ def _touched(
 
 
 def _raised(head: Head, tip: int) -> Planning[tuple[Head, tuple[tuple[Head, Head], ...]]]:
-    """Raise the generation of all threads that share a heap; see `Move.beside`."""
+    """Raise the generation of all threads that share a heap (see `Move.beside`)."""
     _, *others = yield from family_of(head)
     beside = [
         (one, one._replace(generation=one.generation + 1, tips=after(one.tips, tip)))
@@ -438,7 +438,7 @@ _NO_ENTRY = {name: Head._field_defaults[name] for name in (*_ENTRY, "size") if n
 
 
 def with_entry(head: Head, entry: ThreadEntry) -> Head:
-    """Return the head with an entry, without its labels; see `Batch`."""
+    """Return the head with an entry, without its labels (see `Batch`)."""
     kept = _OF_A_NEW_ONE if _is_there(head) else ()
     fields = {name: getattr(entry, name) for name in _ENTRY if name not in kept}
     fields.update(state=str(entry.state), revision=head.revision + 1)

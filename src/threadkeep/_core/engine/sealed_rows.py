@@ -82,7 +82,7 @@ class Searchable(NamedTuple):
         return found
 
     def label(self, label: str) -> str | None:
-        """Return the indexed label that stands for a label; None if searches do not find it."""
+        """Return the indexed label that stands for a label, or None if searches do not find it."""
         if label.startswith("[") and json.loads(label)[0] not in self.keys:
             return None
         return self.indexed(label)

@@ -5,7 +5,7 @@ every mutable container reachable from a sequence of elements, and the identity 
 referred to. While it holds, encoding the elements again would give the same bytes. Parts that
 cannot be watched (arrays, foreign objects) are opaque, and their shadow never holds.
 
-Compiled in `_identity.c`; the Python here gives the same answers. Only if a value changes without
+Compiled in `_identity.c`. The Python here gives the same answers. Only if a value changes without
 pause, each container is copied at an instant of its own, and counts as opaque.
 """
 
@@ -207,7 +207,7 @@ class _Walk:
         return Watched(self.containers, self.refs, self.dicts, self.keys, not watched)
 
     def below(self, element: Any) -> bool:
-        """Watch all containers reachable from an element; False if one cannot be watched."""
+        """Watch all containers reachable from an element, or False if one cannot be watched."""
         met = {id(element)}
         own: set[int] = set()  # of instances: each one's `__dict__` and set of fields
         reached = [element]
@@ -215,7 +215,7 @@ class _Walk:
         watched = True
         for number, value in enumerate(reached):  # (which grows meanwhile)
             if number in again:
-                # A container in several places of an element; of an instance, its `__dict__`.
+                # A container in several places of an element, or, of an instance, its `__dict__`.
                 once = value.__dict__ if LAYOUTS.get(type(value), (False,))[0] else value
                 self._note(once, gc.get_referents(once))
                 continue
@@ -407,7 +407,7 @@ class PortableShadow:
         return any(element.is_opaque for element in self.elements)
 
     def holds(self) -> bool:
-        """Return True if every element is unchanged at one instant; never if one is opaque."""
+        """Return True if every element is unchanged at one instant, never if one is opaque."""
         return not self.is_opaque and self.holds_now()
 
     def holds_now(self) -> bool:

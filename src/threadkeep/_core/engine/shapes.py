@@ -31,7 +31,7 @@ class ChannelShapes(NamedTuple):
 
     @staticmethod
     def of(migrations: Migrations | None) -> ChannelShapes | None:
-        """Return the shapes of a program; None if it has never changed a channel."""
+        """Return the shapes of a program, or None if it has never changed a channel."""
         if migrations is None:
             return None
         shape, steps, least = migrations._channel_plan()  # noqa: SLF001 - ours

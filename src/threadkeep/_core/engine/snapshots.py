@@ -48,7 +48,7 @@ class Noted(NamedTuple):
     """Parts of a checkpoint that a run has seen stored."""
 
     tasks: set[Task]
-    proof: Proof | None  # proves all of it; None: no single one does
+    proof: Proof | None  # proves all of it (None: no single one does)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +92,7 @@ def own_copy(text: str) -> str:
 
 
 _UNHELD = _references(LoadEntry(own_copy("id"), 1, 0, 0))
-"""Reference count of an id that only its entry holds; it depends on the version of Python."""
+"""Reference count of an id that only its entry holds. It depends on the version of Python."""
 
 
 E = TypeVar("E", LoadEntry, RunEntry)
@@ -134,7 +134,7 @@ class Loads(_ByIdentity[LoadEntry]):
     """
 
     def add(self, text: str, run: int, seen: int, flags: int) -> str:
-        """Remember a load; return its id, as a separate object if it has two characters or more."""
+        """Remember a load, and return its id, if longer than a character as a separate object."""
         if len(text) < 2:  # noqa: PLR2004 - see above
             return text
         found = own_copy(text)
@@ -151,7 +151,7 @@ class Runs(_ByIdentity[RunEntry]):
     """
 
     def begin(self, run: object, thread: Any, life: int, *, first: bool, inner: bool) -> RunEntry:
-        """Note the life that a run has loaded; `first`: its first read of all. Return its entry.
+        """Note the life that a run has loaded, and return its entry. `first`: its first read.
 
         `inner`: a subgraph's read, which belongs to the run around it.
         """
@@ -251,7 +251,7 @@ _ELEMENT_FACTOR = 10  # the most of these per encoded byte
 
 @quick
 class Keyframe(NamedTuple):
-    """A whole manifest and its position; `used` counts the checkpoints encoded against it."""
+    """A whole manifest and its position. `used` counts the checkpoints encoded against it."""
 
     manifest: Manifest
     log: int

@@ -3,7 +3,7 @@
 A label is a JSON text that every store can look up: `"urgent"` is a tag, `["user_id","u1"]` an item
 of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its pin), and
 `{"kept":...}` an internal record, one per kind and thread. The last two are not indexed.
-Equal tags and metadata are the same text; 1 is neither 1.0 nor true.
+Equal tags and metadata are the same text. 1 is neither 1.0 nor true.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ThreadEntry(NamedTuple):
     waits_at: str | None = None  # the checkpoint of the root namespace where an interrupt waits
     deleted_at: int = 0  # the tombstone
     revision: int = 0  # grows with every change except of times and size
-    damage: str = ""  # names the fields whose stored values are damaged; see `checked`
+    damage: str = ""  # names the fields whose stored values are damaged (see `checked`)
 
     def hides(self, name: str) -> bool:
         """Return True if the stored value of this field is damaged."""
@@ -54,7 +54,7 @@ class StateTransition(NamedTuple):
     """A transition from one of `sources` ("": no entry) to `target`, caused by a checkpoint.
 
     It does not apply if an interrupt waits at a checkpoint with a greater id, or, without `same`,
-    at this one. If it `waits`, the checkpoint becomes `waits_at`; else `waits_at` becomes None.
+    at this one. If it `waits`, the checkpoint becomes `waits_at`, else `waits_at` becomes None.
     """
 
     sources: tuple[str, ...]
@@ -91,7 +91,7 @@ class ReadEntry(NamedTuple):
 class ThreadQuery(NamedTuple):
     """A filter of entries. An entry must match all of its parts."""
 
-    states: tuple[str, ...] = ()  # one of these; by default all except "deleted"
+    states: tuple[str, ...] = ()  # one of these, by default all except "deleted"
     labels: tuple[str, ...] = ()  # each of these
     created: tuple[int | None, int | None] = (None, None)  # from (inclusive), to (exclusive)
     updated: tuple[int | None, int | None] = (None, None)
@@ -145,7 +145,7 @@ class ThreadStatus(StrEnum):
     CREATED = "created"  # by name, before anything is saved
     ACTIVE = "active"
     SUSPENDED = "suspended"  # an interrupt waits for an answer
-    FORKED = "forked"  # before anything is saved in the fork; an interrupt may wait
+    FORKED = "forked"  # before anything is saved in the fork (an interrupt may wait)
     ARCHIVED = "archived"  # its rows are in the cold store
     DELETED = "deleted"  # only its tombstone remains
 
@@ -189,7 +189,7 @@ def transitions_to(head: str | None, waits_at: str | None) -> tuple[StateTransit
     Forks stay forks, and archived threads archived. Without a `head`, and if nothing waits, a
     thread that is unknown, deleted or only created stays so.
     """
-    # First clear any wait in the entry; then set the actual one.
+    # First clear any wait in the entry, then set the actual one.
     transitions = [
         StateTransition(("active", "suspended"), "active", AFTER_ALL, waits=False, same=True),
         StateTransition(("forked",), "forked", AFTER_ALL, waits=False, same=True),
@@ -290,7 +290,7 @@ _ORDERED = ("created_at", "updated_at", "size")
 def checked(entry: ThreadEntry) -> ThreadEntry:
     """Return an entry read from a store, with each field of its type and in its range.
 
-    A damaged field gets a safe value (no ttl, pinned) and is named in `damage`; damaged labels are
+    A damaged field gets a safe value (no ttl, pinned) and is named in `damage`. Damaged labels are
     left out. Fields that entries are sorted by keep values that are only out of range.
     """
     wrong = wrong_in(entry)
@@ -384,7 +384,7 @@ def taken_label(thread: str, source: Sequence[str]) -> str:
 
 
 def is_taken(labels: Iterable[str], thread: str, source: Sequence[str], *, exact: bool) -> bool:
-    """Return True if a thread was copied from there; without `exact`, perhaps by another host."""
+    """Return True if a thread was copied from there, without `exact`, perhaps by another host."""
     label = taken_label(thread, source)
     if not exact:
         label = label.rpartition(",")[0]

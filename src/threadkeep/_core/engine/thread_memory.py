@@ -78,8 +78,8 @@ class ThreadMemory:
         `proof` and its tips `before` are those from before the read, `is_new`: nothing is stored
         yet.
 
-        Returns the proof from now on; None, without effect, if the reply is older than a commit of
-        this process: read again.
+        Returns the proof from now on, or None, without effect, if the reply is older than a commit
+        of this process: read again.
         """
         with self._lock:
             now, named = self.proof, state.tips
@@ -146,7 +146,7 @@ class ThreadMemory:
                 self.added += _STATE_WEIGHT + _FRESH_FACTOR * state.fresh
 
     def parent(self, ns: str, own_id: str, read: LoadEntry | None) -> CheckpointSnapshot | None:
-        """Return a known checkpoint; `read` is the load by which a caller got it."""
+        """Return a known checkpoint. `read` is the load by which a caller got it."""
         with self._lock:
             shown = self._shown
             if shown is not None and read is not None and shown.owner is read and shown.ns == ns:

@@ -37,7 +37,7 @@ _MAX_SCANNED = 10_000
 BATCH = 256  # checkpoints whose manifests are in memory at once
 _MOMENTS = 8  # of a thread's life, at which some checkpoints are read
 _ROWS = 4  # checkpoints of each
-_SMALL = 1 << 16  # bytes; of checkpoints up to this size, several are read
+_SMALL = 1 << 16  # bytes: several checkpoints up to this size are read
 EVERYTHING = 2**62
 """Greater than every position of a log."""
 
@@ -47,7 +47,7 @@ class ThreadStats:
     """One thread: the number of its rows, and the bytes of their contents and its segments.
 
     Bytes are counted as in `ThreadInfo.bytes`, without the store's overhead (ids, indexes, pages).
-    Bytes shared by several parts count for the first of them; bytes shared by several threads
+    Bytes shared by several parts count for the first of them, and bytes shared by several threads
     (forks) count for the first thread that refers to them.
 
     Attributes:
@@ -88,7 +88,7 @@ class ChannelStats:
         bytes: bytes of its stored values, without small ones (they are in the manifests).
         full_copy_bytes: bytes of one whole, uncompressed copy of its value per checkpoint.
         changes: number of changes of its value.
-        longest: the largest number of items of its value; 0 if it is stored as one value.
+        longest: the largest number of items of its value, or 0 if it is stored as one value.
     """
 
     name: str
@@ -161,7 +161,7 @@ def _recent(since: int) -> Operation[tuple[list[tuple[str, int]], tuple[str, ...
 def thread_stats(
     thread: str, families: dict[frozenset[str], tuple[Span, ...]]
 ) -> Operation[tuple[ThreadStats, list[ChannelStats]]]:
-    """Count one thread; add the shared spans that it refers to to `families`."""
+    """Count one thread, and add the shared spans that it refers to to `families`."""
     rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
     logs = yield from read_logs(thread, rows.segments)
     family = frozenset((thread, *rows.family))
@@ -241,7 +241,7 @@ def step_of(row: CheckpointRow) -> int | None:
 
 
 def _mean(points: Sequence[tuple[int, float]]) -> float:
-    """Return the mean height of the line through these points; 0 for none."""
+    """Return the mean height of the line through these points, or 0 for none."""
     if len(points) <= 1:
         return sum([height for _, height in points])
     areas = [(b - a) * (low + high) / 2 for (a, low), (b, high) in pairwise(points)]

@@ -74,7 +74,7 @@ def of_checkpoint(
 
 
 def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> EntryUpdate:
-    """Return the update of pending writes; an interrupt of the head begins a wait."""
+    """Return the update of pending writes. An interrupt of the head begins a wait."""
     size += len(row.body)
     if not waits:
         return EntryUpdate(size)
@@ -168,7 +168,7 @@ def of_thread(rows: ThreadRows) -> EntryUpdate:
 def entry_of(
     thread: str, checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], now: int
 ) -> ThreadEntry:
-    """Return the entry of a thread from its rows; `now` if they have no time."""
+    """Return the entry of a thread from its rows, at `now` if they have no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
     own, at = of_the_graph(checkpoints), waits_at(checkpoints, orphans)
     return ThreadEntry(
@@ -252,7 +252,7 @@ def state_channels(channels: Iterable[str]) -> list[str]:
 
 
 def following(channels: Iterable[str]) -> list[str]:
-    """Return the nodes that run next, by the channels that hold a value; without sends."""
+    """Return the nodes that run next, by the channels that hold a value, without sends."""
     held = list(channels)
     nodes = [name.removeprefix(BRANCH) for name in held if name.startswith(BRANCH)]
     return [START, *nodes] if START in held else nodes

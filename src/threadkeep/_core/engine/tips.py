@@ -3,7 +3,7 @@
 Each commit of a thread gets a random number, its *tip*. The thread's row names the tips of its last
 commits, newest first. If it names the tip of a commit, the rows of that commit and of all before it
 are stored. A store that loses its last commits (a promoted replica, a restored file) no longer
-names their tips, whatever other programs commit afterwards; numbers that are counted would repeat.
+names their tips, whatever other programs commit afterwards. Numbers that are counted would repeat.
 """
 
 from __future__ import annotations

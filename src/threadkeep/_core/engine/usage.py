@@ -26,7 +26,7 @@ class ReadUsage(NamedTuple):
 
 
 class ThreadUsage(NamedTuple):
-    """Counts of one thread; `bytes` and `updated_at` are its entry's."""
+    """Counts of one thread. `bytes` and `updated_at` are its entry's."""
 
     thread: str
     bytes: int

@@ -26,7 +26,7 @@ class Counts:
 _GROWN_PART = 8  # a thread is weighed again when it has grown by one part in so many
 _IDLE_PART = 8  # idle threads take at most this part of the limit
 _IDLE = 4  # a thread is idle if it was not used while all were used so often, on average
-_FEW = 32  # threads; fewer count as so many, as their turns may alternate
+_FEW = 32  # threads (fewer count as so many, as their turns may alternate)
 
 
 class WorkingSet:
@@ -93,7 +93,7 @@ class WorkingSet:
                 room.drop(name)
 
     def note_use(self, thread: str, memory: ThreadMemory) -> None:
-        """Note a use of the thread; weigh it again if it has grown by an eighth, and make room."""
+        """Note a use of the thread, weigh it again if it has grown by an eighth, and make room."""
         room = self._room
         weight = memory.weighed
         if memory.added * _GROWN_PART > weight:
