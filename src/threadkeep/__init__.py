@@ -1,10 +1,9 @@
-"""threadkeep: a LangGraph checkpoint saver that stores what changed.
+"""threadkeep: a LangGraph checkpoint saver that stores only changes.
 
 Savers, each for sync and async programs: SqliteSaver, PostgresSaver, RedisSaver and MemorySaver.
-AsyncSqliteSaver, AsyncRedisSaver and InMemorySaver are other names of them; of AsyncPostgresSaver
-you await `setup`. `open_saver(url)` opens one by its URL, `open_all(url)` with a store and a cache
-on its connections. Options: Compression, Retention, Tiering (with WarmTier and
-ColdTier).
+AsyncSqliteSaver, AsyncRedisSaver and InMemorySaver are other names of them, and you await `setup`
+of AsyncPostgresSaver. `open_saver(url)` opens one by its URL, `open_all(url)` with a store and a
+cache on its connections. Options: Compression, Retention, Tiering (with WarmTier and ColdTier).
 
 Long-term memory: `open_store(url)`, SqliteStore, PostgresStore, RedisStore and InMemoryStore
 (MemoryStore), all of the class Store, with LocalEmbeddings; AsyncSqliteStore, AsyncPostgresStore

@@ -13,7 +13,7 @@ _LIBRARIES = ("pydantic", "pydantic_settings", "rich", "typer")  # of the extra 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; see `threadkeep.cli.main`."""
     try:
-        from threadkeep.cli import main as run  # noqa: PLC0415 - an extra, only where it is used
+        from threadkeep.cli import main as run  # noqa: PLC0415 - an extra, only when it is used
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _LIBRARIES:
             raise

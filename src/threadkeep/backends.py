@@ -1,8 +1,8 @@
 """Base classes of databases and the records that they exchange, for authors of backends.
 
-`Database` and `AsyncDatabase` make moves and answer reads; `Backend` and `AsyncBackend` are what
-the rest of threadkeep sees of them. The docstring of each record says what the reply to a read is,
-and what a move or a change does. `threadkeep.testing` has the tests of all that.
+`Database` and `AsyncDatabase` make moves and answer reads, and `Backend` and `AsyncBackend` are the
+rest of threadkeep's view of them. The docstring of each record describes the reply to a read, and
+the effect of a move or a change. `threadkeep.testing` has the tests of all that.
 """
 
 from threadkeep._core.engine.heads import Copying, Head, Move, entry_of

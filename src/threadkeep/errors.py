@@ -1,7 +1,7 @@
-"""The errors of threadkeep; each is a `ThreadkeepError`.
+"""The errors of threadkeep. Each is a `ThreadkeepError`.
 
-The docstring of a class is its default message; `hint` says what to do. Errors carry the place
-(`thread`, `namespace`, `checkpoint`, `channel`) if it is known; `retryable` is True if a retry can
+The docstring of a class is its default message, and `hint` names the remedy. Errors carry the place
+(`thread`, `namespace`, `checkpoint`, `channel`) if it is known. `retryable` is True if a retry can
 help.
 """
 
@@ -49,7 +49,7 @@ class ThreadkeepError(Exception):
         checkpoint: str | None = None,
         channel: str | None = None,
     ) -> ThreadkeepError:
-        """Fill in the unknown parts of the place; return the error itself."""
+        """Fill in the unknown parts of the place, and return the error itself."""
         self.thread = self.thread or thread
         self.namespace = self.namespace or namespace
         self.checkpoint = self.checkpoint or checkpoint
@@ -274,7 +274,7 @@ class EmbeddingError(ThreadkeepError):
     retryable = True
 
 
-# -- between a backend and the engine; users never see them --------------------------
+# -- between a backend and the engine, users never see them --------------------------
 
 
 class SegmentTakenError(BackendError):

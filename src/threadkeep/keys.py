@@ -1,4 +1,4 @@
-"""Keys that encrypt what a store holds."""
+"""Keys that encrypt a store's data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class KeyService(Protocol):
 
 
 class KeyRing:
-    """Keys of a store: the first encrypts new data, each decrypts what it encrypted.
+    """Keys of a store: the first encrypts new data, each decrypts its own data.
 
     Nothing shows the keys themselves: `repr` and errors name them by their ids. An id is eight
     hexadecimal digits, derived from the key.
@@ -87,7 +87,7 @@ class KeyRing:
         """Return the ring that `as_text` wrote.
 
         Args:
-            text: keys in base64, separated by commas or white space; `#` begins a comment.
+            text: keys in base64, separated by commas or white space. `#` begins a comment.
                 `openssl rand -base64 32` makes a key.
             service: unwraps each key, if they were wrapped by it.
 
@@ -173,7 +173,7 @@ class KeyRing:
         return "".join([urlsafe_b64encode(key).decode() + "\n" for key in given])
 
     def save(self, path: str | os.PathLike[str], service: KeyService | None = None) -> None:
-        """Write the keys to a file that only its owner can read; an existing one is replaced.
+        """Write the keys to a file that only its owner can read. An existing one is replaced.
 
         Raises:
             OpenError, DiskFullError, BackendError: the file cannot be written.
@@ -211,7 +211,7 @@ class KeyRing:
         return KeyRing([one for name, one in self._keys.items() if name.hex() != key])
 
     def sealer(self, *context: str | bytes, clues: bytes = b"", padding: int = 0) -> Sealer:
-        """Return a sealer of values, with keys derived for a context; see `Sealer`."""
+        """Return a sealer of values, with keys derived for a context (see `Sealer`)."""
         from threadkeep._core.sealing import Sealer  # noqa: PLC0415 - an extra
 
         return Sealer(self._keys, next(iter(self._keys)), context, clues, padding=padding)
@@ -232,7 +232,7 @@ class KeyRing:
         return f"KeyRing({', '.join(self.ids)})"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """Refuse to be pickled, since others may read what pickles hold."""
+        """Refuse to be pickled, since others may read pickles."""
         raise TypeError("A KeyRing is not pickled: save it, and load it where it is needed.")
 
 

@@ -66,7 +66,7 @@ def open_all(
         url: as `open_saver` takes it.
         store: options of `threadkeep.store.Store`, such as `index`.
         cache: options of `threadkeep.cache.NodeCache`.
-        **options: those of `open_saver`, without `cache`.
+        **options: as for `open_saver`, without `cache`.
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.

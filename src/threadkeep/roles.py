@@ -54,5 +54,5 @@ def _module(url: str) -> Any:
             "Only PostgreSQL has roles with rows of their own.", hint="Use a postgresql:// URL."
         )
     with extra("PostgreSQL", "postgres"):
-        from threadkeep._stores.postgres import roles  # noqa: PLC0415 - an extra, only where it is used
+        from threadkeep._stores.postgres import roles  # noqa: PLC0415 - an extra, only when it is used
     return roles

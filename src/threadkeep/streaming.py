@@ -48,13 +48,13 @@ _log = logging.getLogger("threadkeep")
 
 
 class StreamingCheckpointSaver(Delegate):
-    """A saver that adds streaming saves to any other saver; all other calls pass through.
+    """A saver that adds streaming saves to any other saver. All other calls pass through.
 
     Its listings leave out the rows of streams. If you close it, running streams stay pending.
 
     Args:
-        base_saver: the other saver; closed with this one.
-        interval: see `Saver.streaming`; for all streams.
+        base_saver: the other saver, closed with this one.
+        interval: see `Saver.streaming`, for all streams.
         max_pending: likewise.
         max_bytes: likewise.
 
@@ -87,7 +87,7 @@ class StreamingCheckpointSaver(Delegate):
         return Stream(self._inner, config, **{**self.streaming_limits, **limits})
 
     def _start_streaming(self, thread_id: RunnableConfig | str) -> Operation[Stream]:
-        """Start a stream of a thread; a thread may have several. See `Stream.start`."""
+        """Start a stream of a thread. A thread may have several. See `Stream.start`."""
         stream = yield from self.streaming(thread_id)._start()  # noqa: SLF001 - one workflow
         for one in list(self._streams.values()):
             if not one.is_started:
@@ -108,7 +108,7 @@ class StreamingCheckpointSaver(Delegate):
 
         Raises:
             StateError: the thread has no running stream, or not this one. For other errors see
-                `Stream.stop`; the thread's other streams are stopped before one is raised.
+                `Stream.stop`. The thread's other streams are stopped before one is raised.
         """
         yield from _stopped(self._started(thread_id, stream), status)
 
@@ -203,19 +203,19 @@ async def astream_saved(  # noqa: PLR0913 - they are given by name
     """Stream a graph as `graph.astream` does, and save the output while it runs.
 
     The saved output has chunks of messages, custom events, and values that nodes of an unfinished
-    step wrote; those of subgraphs only with `subgraphs=True`. At the end of the run the stream is
-    completed; if the run is refused (`ConflictError`), it is discarded. After any other error, a
+    step wrote, in subgraphs only with `subgraphs=True`. At the end of the run the stream is
+    completed. If the run is refused (`ConflictError`), it is discarded. After any other error, a
     cancellation or an interrupt it stays pending. See `Saver.partial`.
 
     Args:
         graph: a compiled graph.
         input: see `graph.astream`.
-        config: likewise; it names the thread.
+        config: likewise. It names the thread.
         stream_mode: likewise.
         subgraphs: likewise.
-        saver: the saver for the stream; None for the graph's checkpointer.
-        interval: see `Saver.streaming`; None for the interval of a `StreamingCheckpointSaver`, or
-            3.0.
+        saver: the saver for the stream, or None for the graph's checkpointer.
+        interval: see `Saver.streaming`, or None for the interval of a `StreamingCheckpointSaver`,
+            or 3.0.
         max_pending: likewise.
         max_bytes: likewise.
         **options: more options of `graph.astream`.

@@ -51,7 +51,7 @@ HINTS = {
     "stop_streaming": _STREAMS,
     "trim_messages": _LAYERED,
 }
-"""For each name, what does its task here."""
+"""For each name, its replacement here."""
 
 
 class KnownNames:

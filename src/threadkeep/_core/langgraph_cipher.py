@@ -42,5 +42,5 @@ class LangGraphCipher:
         raise WrongKeyError(f"No key decrypts the value ({ciphername}), or it was changed.")
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """Refuse to be pickled, since others may read what pickles hold."""
+        """Refuse to be pickled, since others may read pickles."""
         raise TypeError("A LangGraphCipher is not pickled: pickles would show its keys.")

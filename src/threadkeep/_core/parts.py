@@ -1,4 +1,4 @@
-"""Parts of limited number and size: what one read or write may hold."""
+"""Parts of limited number and size, each for one read or write."""
 
 from __future__ import annotations
 

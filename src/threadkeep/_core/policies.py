@@ -34,7 +34,7 @@ class WarmTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdTier:
-    """Limits of what moves into the cold store when it is no longer warm.
+    """Limits for moving data into the cold store when it is no longer warm.
 
     Args:
         archive: whether threads are archived.

@@ -48,7 +48,7 @@ class FileWriter:
     """Writes a file in sealed frames, or as it is without a sealer. `end` completes it.
 
     Args:
-        file: where to write.
+        file: the file to write.
         kind: the kind of file.
         sealer: seals the frames.
         about: text that the reader has to give too, such as the name of the object.

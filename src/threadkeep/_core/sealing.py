@@ -19,7 +19,7 @@ same value sealed again for its place is the same bytes, so that a repeated comm
 values at one place show that they are equal, and nothing else.
 
 Bytes are filled up to a multiple of the sealer's padding with 0x80 and zeros, as in ISO/IEC 7816-4.
-Then the place ends with "padded", so that no value is one of the other form, and no nonce serves
+Then the place ends with "padded", so that no value has the other form, and no nonce serves
 both.
 """
 
@@ -97,8 +97,8 @@ class Sealer:
     Args:
         roots: root keys by their id.
         current: the id of the root that seals.
-        context: what the keys are for, such as the store and the tenant. Other contexts have other
-            keys.
+        context: the purpose of the keys, such as the store and the tenant. Other contexts have
+            other keys.
         clues: the secret of digests for searches, which stay the same with other roots.
         runs: the secret of digests of runs' ids, if it is another one.
         padding: values are filled up to a multiple of these bytes. 0: they are not.
@@ -183,7 +183,7 @@ class Sealer:
         raise TamperedDataError
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """Refuse to be pickled, since others may read what pickles hold."""
+        """Refuse to be pickled, since others may read pickles."""
         raise TypeError("A Sealer is not pickled: pickles would show its keys.")
 
 

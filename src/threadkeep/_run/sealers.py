@@ -35,7 +35,7 @@ def _request(keys: StoreKeys, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Ex
 
 
 def file_sealer(store: StoreOfThreads, *, plain: bool = False) -> Operation[Sealer | None]:
-    """Return the sealer of files beside a store, or None for `plain` ones, or without keys.
+    """Return the sealer of files next to a store, or None for `plain` ones, or without keys.
 
     Raises:
         WrongKeyError: rows are encrypted, and no keys were given.

@@ -117,7 +117,7 @@ def named(error: BaseException) -> ThreadkeepError:
 
 
 class _RefusedError(Exception):
-    """The store refused a collected batch: not that of the operation that runs just now."""
+    """The store refused a collected batch: not the running operation's."""
 
     def __init__(self, error: ThreadkeepError) -> None:
         super().__init__(error)

@@ -1,1 +1,1 @@
-"""Backends: stores of rows behind one protocol."""
+"""Backends: stores of rows with one protocol."""

@@ -5,7 +5,7 @@ or runs. `threadkeep.testing` tests this contract for every backend:
 
 1. Replies come in request order. Calls are thread-safe. No lock outlives a call.
 2. A commit is atomic, and as durable as the backend's options say. A commit that raised changed
-   nothing; a commit that returned survives a crash.
+   nothing, and a commit that returned survives a crash.
 3. Repeating a commit is harmless (see `Batch`). It may duplicate write rows, which the engine
    tolerates.
 4. Driver errors are mapped once per backend, with `raise ... from`, to `threadkeep.errors`.
@@ -111,7 +111,7 @@ class Backend(_Supports, ABC):
 
     @abstractmethod
     def commit(self, change: Change) -> None:
-        """Make the change, all or nothing; return when it is durable.
+        """Make the change, all or nothing, and return when it is durable.
 
         An error means that nothing was changed.
 
@@ -123,10 +123,10 @@ class Backend(_Supports, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything. Idempotent; later calls raise `ClosedError`."""
+        """Release everything. Idempotent. Later calls raise `ClosedError`."""
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Make each change, in order, as `commit` would; durable on return.
+        """Make each change, in order, as `commit` would, durable on return.
 
         Override it, and set `commits_groups`, if the store can use one transaction.
 
@@ -134,7 +134,7 @@ class Backend(_Supports, ABC):
             For each change None, or the error that refused it. The others are still made.
 
         Raises:
-            LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed;
+            LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed, and
             nothing was changed.
         """
         refusals: list[ThreadkeepError | None] = []
@@ -196,13 +196,13 @@ class Backend(_Supports, ABC):
     def scrub(self, *, rewrite: bool) -> ScrubReport:
         """Clear the store's files of all rows that were ever removed.
 
-        Others may use the store meanwhile. Idempotent; harmless if interrupted.
+        Others may use the store meanwhile. Idempotent, harmless if interrupted.
 
         Args:
             rewrite: also do work that blocks other users of the store.
 
         Raises:
-            LockedError: another user of the store prevents it; the hint says how.
+            LockedError: another user of the store prevents it, and the hint says how.
             ReadOnlyError, DiskFullError, BackendError: the store failed.
         """
         del rewrite
@@ -277,7 +277,7 @@ Meaning: TypeAlias = tuple[type[ThreadkeepError], str]
 
 
 def store_error(meaning: Meaning, store: str, message: str, text: str = "") -> ThreadkeepError:
-    """Return the error for a store's message; `text` replaces the default text before it."""
+    """Return the error for a store's message. `text` replaces the default text before it."""
     kind, hint = meaning
     text = text or kind().message
     return kind(f"{text.rstrip('.')}: {store} says {message!r}.", hint=hint)

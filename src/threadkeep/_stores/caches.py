@@ -29,7 +29,7 @@ CacheRow: TypeAlias = tuple[bytes | None, bytes | None]
 
 
 class GetEntries(NamedTuple):
-    """Read entries. Reply: a dict of ids to `CacheRow`s; missing and expired ids are left out.
+    """Read entries. Reply: a dict of ids to `CacheRow`s. Missing and expired ids are left out.
 
     `tenant` is the label whose keys open them (`_core.tenants`), or "".
     """
@@ -40,7 +40,7 @@ class GetEntries(NamedTuple):
 
 
 class ReadUses(NamedTuple):
-    """Read what a trim may remove. Reply: `Uses`."""
+    """Read the entries that a trim may remove. Reply: `Uses`."""
 
     now: int
 
@@ -58,7 +58,7 @@ class Uses(NamedTuple):
 
 
 class SetEntries(NamedTuple):
-    """Store values, in place of values and leases; `tenant` as for `GetEntries`."""
+    """Store values, in place of values and leases. `tenant` as for `GetEntries`."""
 
     entries: tuple[Entry, ...]
     now: int
@@ -73,7 +73,7 @@ class UseEntries(NamedTuple):
 
 
 class RemoveEntries(NamedTuple):
-    """Remove values and leases; with `owner`, only the leases of that one."""
+    """Remove values and leases, with `owner` only its leases."""
 
     ids: tuple[bytes, ...]
     owner: bytes | None = None
@@ -103,9 +103,9 @@ CacheCommit: Callable[[CacheChange], operation.Commit] = _commit
 
 
 class CacheBackend(Backend):
-    """A backend whose `fetch` answers `GetEntries` and `ReadUses`; its changes are `CacheChange`.
+    """A backend whose `fetch` answers `GetEntries` and `ReadUses`. Its changes are `CacheChange`.
 
-    The connections are those of another backend, which closes them.
+    The connections are another backend's, which closes them.
     """
 
     def commit(self, change: Any) -> None:
@@ -124,7 +124,7 @@ class AsyncCacheBackend(AsyncBackend):
         await self.commit_many([change])
 
     def blocking(self, asynchronous: AsyncCacheBackend | None) -> BlockingCache:
-        """Return the same cache for blocking calls; its connections never suspend."""
+        """Return the same cache for blocking calls. Its connections never suspend."""
         return BlockingCache(self, asynchronous)
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """The cold store: objects by key, in a folder or on an object store.
 
-No error shows more of a URL than its scheme. obstore is imported where a cold store is opened.
+No error shows more of a URL than its scheme. obstore is imported when a cold store is opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ColdStore:
         url: `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
             Keys and endpoints come from the environment, as the clouds' own programs read them
             (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, ...).
-        keys: seal the objects; see `threads.archives.seals`. None: objects are stored plain.
+        keys: seal the objects (see `threads.archives.seals`). None: objects are stored plain.
 
     Raises:
         OpenError: the URL names no such store, or obstore is not installed.
@@ -45,7 +45,7 @@ class ColdStore:
         if scheme not in SCHEMES:
             raise OpenError("Invalid URL of a cold store.", hint=_FORMS)
         with extra("A cold store", "cold"):
-            from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra, only where it is used
+            from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra, only when it is used
         self._scheme = scheme
         try:
             self._store = _opened(url, scheme)
@@ -78,7 +78,7 @@ class ColdStore:
         return self._prefix + thread
 
     def home(self, name: str = "") -> str:
-        """Return the folder of all objects of this store, or of those of one thread.
+        """Return the folder of all objects of this store, or of one thread.
 
         See `home_of`.
         """
@@ -86,7 +86,7 @@ class ColdStore:
         return home_of(self._owner, name)
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object; durable on return."""
+        """Store an object, durable on return."""
         with self._named(key):
             self._store.put(key, data)
         self._sync(key)
@@ -104,8 +104,8 @@ class ColdStore:
     def get_parts(self, key: str, parts: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return parts of an object, each given by its first byte and its size.
 
-        They are read at once, with the bytes between them. (`get_ranges` of obstore panics where
-        the object is shorter than that.)
+        They are read at once, with the bytes between them. (`get_ranges` of obstore panics if the
+        object is shorter than that.)
         """
         first = min([start for start, _ in parts])
         stop = max([start + size for start, size in parts])
@@ -170,7 +170,7 @@ class ColdStore:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of obstore's message; the rest is its own structure."""
+    """The first line of obstore's message. The rest is its own structure."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -39,7 +39,7 @@ from threadkeep.errors import (
     UnreachableError,
 )
 
-# Where attempts do not take turns, as on Redis, one of five wins if eight clients commit to one
+# If attempts do not take turns, as on Redis, one of five wins if eight clients commit to one
 # thread without a pause: so many are lost in turn once in 10^9 commits.
 _ATTEMPTS = 96
 _MOST_HEADS = 1024
@@ -57,7 +57,7 @@ class Ask(NamedTuple):
 
 
 class MakeMoves(NamedTuple):
-    """Make these moves of different threads, each alone. Reply: the new heads; None if refused."""
+    """Make these moves of different threads, each alone. Reply: the new heads. None if refused."""
 
     moves: Sequence[Move]
 
@@ -102,7 +102,7 @@ class Heads:
 
 
 def plain_move(head: Head, change: model.Change, tip: int) -> Move | None:
-    """Return the move of a change that only adds rows, as most do; None if it takes a closer look.
+    """Return the move of a change that only adds rows, as most do. None if it takes a closer look.
 
     So a change is never refused here: the head may be an old one.
     """
@@ -126,7 +126,7 @@ def plain_move(head: Head, change: model.Change, tip: int) -> Move | None:
 def plain_moves(known: Heads, changes: Sequence[model.Change]) -> list[Move]:
     """Return the moves of the most common commits: rows added to threads with known heads.
 
-    One for each thread; none at all if a change takes a closer look.
+    One for each thread, or none at all if a change takes a closer look.
     """
     moves: dict[str, Move] = {}
     for change in changes:
@@ -153,7 +153,7 @@ def committing(
     shares_heaps: bool = True,
     has_lost: Callable[[], bool] = bool,
 ) -> Asking[tuple[Results, Iterable[Head]]]:
-    """Make changes, in order; return the refusal of each, and the heads to remember.
+    """Make changes, in order, and return the refusal of each, and the heads to remember.
 
     `tried` are the `plain_moves` of the same changes and their new heads, None of a refused one.
     Without `shares_heaps`, a fork copies segments. `has_lost` returns True if an answer may have
@@ -219,7 +219,7 @@ class _Group:
             self._reply(move, head, owners[move.new.thread])
 
     def read(self, names: Iterable[str], *, again: bool = False) -> Asking[None]:
-        """Look up heads; read those that are unknown, or all."""
+        """Look up heads. Read the unknown ones, or all."""
         unknown = []
         for name in names:
             head = None if again else self._known.get(name)
@@ -240,7 +240,7 @@ class _Group:
             self._sure.add(head.thread)
 
     def _read_each(self, names: Iterable[str]) -> Asking[list[Head]]:
-        """Look up heads one by one; a damaged one is an error only for its own changes."""
+        """Look up heads one by one. A damaged one is an error only for its own changes."""
         found: list[Head] = []
         for name in names:
             try:
@@ -252,9 +252,9 @@ class _Group:
         return found
 
     def unmade(self, changes: Sequence[model.Change]) -> Asking[list[int]]:
-        """Read the heads of stale changes; return those that are not made.
+        """Read the heads of stale changes. Return the changes that are not made.
 
-        The answer to a move may have been lost; the repeated move is refused.
+        The answer to a move may have been lost. The repeated move is refused.
         """
         stale = {number: changes[number] for number in self.stale}
         self._late.clear()
@@ -274,7 +274,7 @@ class _Group:
         return True
 
     def plan(self, changes: Sequence[model.Change], numbers: Iterable[int]) -> Asking[None]:
-        """Make changes; those whose heads have moved are `stale` afterwards."""
+        """Make changes. Changes whose heads have moved are `stale` afterwards."""
         self.stale = []
         for number in numbers:
             yield from self._take(number, changes[number])
@@ -282,7 +282,7 @@ class _Group:
         self.stale.sort()
 
     def _take(self, number: int, change: model.Change) -> Asking[None]:
-        """Plan a change that only adds rows; make any other one at once."""
+        """Plan a change that only adds rows. Make any other one at once."""
         name, names = change.thread, _threads([change])
         is_late = not self._late.isdisjoint(names)
         move = None if is_late or name in self._damaged else self._plain(change)
@@ -299,7 +299,7 @@ class _Group:
         self.heads[name] = move.new
 
     def _plain(self, change: model.Change) -> Move | None:
-        """Return the move of a change that only adds rows, with those of its thread before it."""
+        """Return the move of a change that only adds rows, with its thread's moves before it."""
         name = change.thread
         pending = self._moves.get(name)
         if name in self._sent:
@@ -322,7 +322,7 @@ class _Group:
             made = yield MakeMoves([*moves.values()])
         except ThreadkeepError as error:
             if self._ends(error):
-                raise  # (otherwise the failure may be that of one change)
+                raise  # (otherwise the failure may be one change's)
         for (name, move), head in zip(moves.items(), made, strict=True):
             self._reply(move, head, owners[name])
 
@@ -405,7 +405,7 @@ def _looked(rule: Planning[T]) -> Asking[T]:
 
 
 def carried_out(asking: Asking[T], answer: Callable[[Ask | MakeMoves], list[Any]]) -> T:
-    """Run the steps of a commit on a blocking database; return their result."""
+    """Run the steps of a commit on a blocking database, and return their result."""
 
     async def answered(request: Ask | MakeMoves) -> list[Any]:
         return answer(request)
@@ -416,7 +416,7 @@ def carried_out(asking: Asking[T], answer: Callable[[Ask | MakeMoves], list[Any]
 async def awaited(
     asking: Asking[T], answer: Callable[[Ask | MakeMoves], Awaitable[list[Any]]]
 ) -> T:
-    """Run the steps of a commit on a database whose calls are awaited; return their result."""
+    """Run the steps of a commit on a database whose calls are awaited, and return their result."""
     try:
         request = next(asking)
         while True:
@@ -442,7 +442,7 @@ _PLAIN = Move(Head(""), Head(""))[7:]  # all after `drop_segments`
 
 
 def _move_after(first: Move, change: model.Change, tip: int) -> Move | None:
-    """Return the move of a change together with one before it; None if it takes a closer look."""
+    """Return the move of a change together with one before it. None if it takes a closer look."""
     if type(change) is model.Batch and change.segments:
         # (a `put` carries the segments of its writes if it was built before their commit)
         new = [one for one in change.segments if one not in first.segments]
@@ -453,7 +453,7 @@ def _move_after(first: Move, change: model.Change, tip: int) -> Move | None:
 
 
 def _joined(first: Move, then: Move) -> Move | None:
-    """Return two moves of a thread that only add rows as one; None if they do more."""
+    """Return two moves of a thread that only add rows as one, or None if they do more."""
     if first[7:] != _PLAIN or then[7:] != _PLAIN:
         return None
     segments, drops = first.segments, then.drop_segments

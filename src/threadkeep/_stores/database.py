@@ -48,18 +48,18 @@ class Database(_Commits, Backend):
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """Answer each read, in order, from one view of the store. See `derived`.
 
-        The reads are those of `Backend.fetch`, and those of the rules, from `ReadHead` to
+        The reads are from `Backend.fetch`, and from the rules, from `ReadHead` to
         `ReadEnds`. The docstring of each read names its reply.
         """
 
     @abstractmethod
     def make(self, moves: Sequence[Move]) -> list[Head | None]:
-        """Make moves of different threads, each all or nothing; return when they are durable.
+        """Make moves of different threads, each all or nothing, and return when they are durable.
 
         Of several moves, each only adds rows, and replaces segments.
 
         Returns:
-            For each the new head, with its `number`; None if the move was refused. See `Move`.
+            For each the new head, with its `number`, or None if the move was refused. See `Move`.
 
         Raises:
             LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed.

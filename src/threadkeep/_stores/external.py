@@ -16,7 +16,7 @@ _SUFFIXES = ("", "-journal", "-wal", "-shm")  # of files that SQLite may leave
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Create a new file beside this one, which takes its name at the end of the block.
+    """Create a new file next to this one, which takes its name at the end of the block.
 
     Only its owner can read it, and others' rights are not copied: a backup holds all that the
     store does.
@@ -65,7 +65,7 @@ def sync(file: Path, flags: int = os.O_RDWR) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder durable; some systems cannot."""
+    """Make a new name in a folder durable. Some systems cannot."""
     with suppress(OSError):
         sync(folder, os.O_RDONLY)
 

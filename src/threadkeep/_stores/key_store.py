@@ -2,7 +2,7 @@
 
 Each key is the pending write of a thread `threadkeep$key STORE NAME`, sealed with the ring. It lies
 apart from the data, so that a backup of the data has no keys, and the end of a key is the end of
-all copies of what it sealed. A destroyed key leaves a tombstone: its name is never used again.
+all copies of its data. A destroyed key leaves a tombstone: its name is never used again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class KeyStore:
         self._ring = ring
 
     async def get(self, store: bytes, name: str, *, create: bool) -> Secret | None:
-        """Return a key; without it make a new one, or return None.
+        """Return a key. Without it make a new one, or return None.
 
         Raises:
             WrongKeyError: the key was destroyed, or the ring has no key that opens it.
@@ -163,7 +163,7 @@ class KeyStore:
         await self._call("commit", DropThread(thread, time.time_ns() // 1000))
 
     async def rewrap(self, store: bytes) -> int:
-        """Seal all keys of a store with the current key of the ring; return how many changed."""
+        """Seal all keys of a store with the current key of the ring. Return how many changed."""
         changed = 0
         for thread in await self._threads(_thread(store, "")):
             for row in (await self._rows(thread)).orphans:

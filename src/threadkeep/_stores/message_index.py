@@ -61,8 +61,8 @@ class Hit(NamedTuple):
 class ArchiveIndex(Protocol):
     """An index of the messages in a thread's archive records. Its methods block.
 
-    Any number of threads of the program may use it. Hits come with the highest position first; of
-    those at one position, the one that was added last.
+    Any number of threads of the program may use it. Hits come with the highest position first, and
+    at one position with the last one added.
     """
 
     def add(
@@ -102,7 +102,7 @@ class ArchiveIndex(Protocol):
         """
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
-        """Return the messages with these ids; an id that no message has is left out."""
+        """Return the messages with these ids. An id that no message has is left out."""
 
     def remove(self, *threads: str) -> None:
         """Remove threads. An index in a database also removes the threads that a saver deletes."""

@@ -94,7 +94,7 @@ class DatabaseOptions(SqliteOptions, PostgresOptions, RedisOptions, MysqlOptions
 def open_url(
     url: str, kind: type[T], given: Mapping[str, Any], defaults: str = ""
 ) -> tuple[Backend | AsyncBackend, T]:
-    """Open the database that a URL names; see `open_in`.
+    """Open the database that a URL names (see `open_in`).
 
     An option that is not given is taken from the URL's query, else from the environment, else from
     the attribute `defaults` of the database's folder, if it has one.
@@ -112,7 +112,7 @@ def open_url(
 
 
 def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
-    """Open the database that a URL names, with options of the database; see `open_url`."""
+    """Open the database that a URL names, with options of the database (see `open_url`)."""
     return open_url(url, MemoryOptions, options)[0]
 
 
@@ -156,7 +156,7 @@ def forms() -> str:
 
 
 def database_of(url: object) -> str:
-    """Return the name of the database of a URL; see `DATABASES`."""
+    """Return the name of the database of a URL (see `DATABASES`)."""
     if not isinstance(url, str):
         raise OpenError(f"{type(url).__name__} is not a URL.", hint=forms())
     try:
@@ -177,7 +177,7 @@ def _by_scheme(url: str) -> str | None:
 
 
 def _scheme(url: str) -> str:
-    """Return the scheme in lower case; "" without one."""
+    """Return the scheme in lower case, or "" without one."""
     scheme, separator, _ = url.partition("://")
     return scheme.lower() if separator else ""
 
@@ -209,7 +209,7 @@ def _unknown(url: str) -> OpenError:
 
 
 def named(store: str) -> str | None:
-    """Return the name of the database that a user names by a URL or path; None if unknown."""
+    """Return the name of the database that a user names by a URL or path, or None if unknown."""
     if "://" in store:
         return _by_scheme(store)
     check_is_path(store)
@@ -243,7 +243,7 @@ def as_url(store: str) -> str:
 
 
 def open_to_read(store: str, *, live: bool = False) -> Backend | AsyncBackend:
-    """Open the database that a user names by a URL or path; a file is left as it is.
+    """Open the database that a user names by a URL or path. A file is left as it is.
 
     With `live`, later commits of other processes are seen.
     """

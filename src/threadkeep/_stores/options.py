@@ -29,9 +29,9 @@ class Option(NamedTuple):
     Attributes:
         default: the value if none is given.
         help: a line of help.
-        check: returns whether a value is valid; it may raise its own error.
+        check: returns whether a value is valid, and it may raise its own error.
         hint: says which values are valid.
-        parse: converts text to a value, or raises ValueError; None if the option has no text form.
+        parse: converts text to a value, or raises ValueError. None if the option has no text form.
     """
 
     default: Any
@@ -118,7 +118,7 @@ def parsed(source: str, text: str, option: Option) -> Any:
     """Return the value of a text from a URL or the environment.
 
     Raises:
-        InvalidArgumentError: the text is invalid; it is shown if it cannot hold a password.
+        InvalidArgumentError: the text is invalid, and it is shown if it cannot hold a password.
     """
     try:
         assert option.parse is not None  # noqa: S101 - others have no text form
@@ -132,7 +132,7 @@ def parsed(source: str, text: str, option: Option) -> Any:
 
 
 def from_url(url: str, known: Options) -> tuple[str, dict[str, Any]]:
-    """Take options out of a URL's query; all other parameters stay as they are.
+    """Take options out of a URL's query. All other parameters stay as they are.
 
     Returns:
         The URL without them, and their values.
@@ -173,7 +173,7 @@ def from_environment(environment: Mapping[str, str], known: Options) -> dict[str
 
 
 def flag(text: str) -> bool:
-    """Convert "true" or "false"; likewise 1 and 0, yes and no, on and off."""
+    """Convert "true" or "false", likewise 1 and 0, yes and no, on and off."""
     words = {"true": True, "1": True, "yes": True, "on": True}
     words |= {"false": False, "0": False, "no": False, "off": False}
     try:

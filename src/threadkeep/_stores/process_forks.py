@@ -1,4 +1,4 @@
-"""State and connections of each process and event loop; opening at first use; forks."""
+"""State and connections of each process and event loop, opening at first use, and forks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FirstUse(ResetInChild):
     Call it before each use, in a thread that may block. After a failure, the next call retries.
 
     Args:
-        do: opens it; it may block.
+        do: opens it, and may block.
 
     Raises:
         Exception: `do` failed, and no event loop runs in this thread.
@@ -132,7 +132,7 @@ class PerProcess(Generic[T]):
             return made
 
     def renew(self) -> None:
-        """Make another one at the next use; the present one is not closed."""
+        """Make another one at the next use. The present one is not closed."""
         with self._lock:
             self._made = None
 

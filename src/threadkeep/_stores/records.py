@@ -59,7 +59,7 @@ _LAST, _FIRST_SURROGATE, _AFTER_SURROGATES = 0x10FFFF, 0xD800, 0xE000
 
 
 def tie(changes: Iterable[model.Change]) -> None:
-    """Prepare changes that one transaction commits; see `Link`."""
+    """Prepare changes that one transaction commits (see `Link`)."""
     tip = new_tip()
     for change in changes:
         link = getattr(change, "link", None)  # (changes of items and results have none)
@@ -76,7 +76,7 @@ def confirm(changes: Iterable[model.Change], refusals: Iterable[object]) -> None
 
 
 def tip_of(change: model.Change) -> int:
-    """Return the tip of a change; a new one if it has none."""
+    """Return the tip of a change, or a new one if it has none."""
     link = getattr(change, "link", None)
     return new_tip() if link is None or not link.tip else int(link.tip)
 
@@ -155,7 +155,7 @@ def pack_record(record: Head | model.CheckpointRow | model.WriteRow | model.Segm
 
 
 def unpack_record(kind: type[R], data: bytes) -> R:
-    """Reverse `pack_record`. Missing fields have their defaults; damage is a CorruptionError."""
+    """Reverse `pack_record`. Missing fields have their defaults. Damage is a CorruptionError."""
     try:
         found = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
         fields = {n: tuple(v) if type(v) is list else v for n, v in found.items()}
@@ -177,7 +177,7 @@ class Log:
         self.segments: dict[int, model.Segment] = {}
 
     def put(self, segment: model.Segment) -> bool:
-        """Add a segment; False if the same one exists. Raises `SegmentTakenError` on overlap."""
+        """Add a segment. False if the same one exists. Raises `SegmentTakenError` on overlap."""
         starts = self.starts
         at = bisect_left(starts, segment.stop)
         last = self.segments[starts[at - 1]] if at else None
@@ -281,7 +281,7 @@ def with_writes(
     keyframes: Iterable[model.Segment | None],
     writes: Iterable[model.WriteRow],
 ) -> tuple[tuple[model.StoredCheckpoint, ...], tuple[model.WriteRow, ...]]:
-    """Return a thread's checkpoints, and the writes without one; all in ascending order."""
+    """Return a thread's checkpoints, and the writes without one, all in ascending order."""
     key = attrgetter("ns", "checkpoint_id")
     by_place = {at: tuple(group) for at, group in groupby(writes, key)}
     children = first_children(rows)

@@ -130,7 +130,7 @@ class _Pass:
         seal: Callable[[Any], Any],
         opened: Callable[[Any], Any],
     ) -> Iterator[list[Any]]:
-        """Return rows sealed again, some at a time; those that stay the same are left out.
+        """Return rows sealed again, some at a time, without rows that stay the same.
 
         A row that was copied from another thread keeps its seal if that has the current key.
         """

@@ -39,7 +39,7 @@ _PAGE = 500
 
 
 class SealedFace(AsyncBackend):
-    """The async face; over a blocking backend it never suspends."""
+    """The async face. Over a blocking backend it never suspends."""
 
     keys: StoreKeys
 
@@ -179,7 +179,7 @@ class SealedFace(AsyncBackend):
     async def _rows_for(self, batch: model.Batch) -> RowSealer:
         """Return the sealer of a batch: for a root only if the store proves it with the commit."""
         thread, known = batch.thread, self.families.get(batch.thread)
-        if batch.generation == 0:  # (that of a fork is greater)
+        if batch.generation == 0:  # (a fork's is greater)
             known = Known(thread)
         elif known is None:
             if batch.drop_segments or self.keys.allow_plaintext:  # (others may share the new ones)
@@ -205,7 +205,7 @@ class SealedFace(AsyncBackend):
         relatives = dict.fromkeys([one for family in found for one in family.relatives])
         family = Family(found[-1].root if found else thread, tuple(relatives))
         for one in relatives:
-            with suppress(WrongKeyError):  # (destroyed: what it sealed does not open)
+            with suppress(WrongKeyError):  # (destroyed: its values do not open)
                 await self.keys.of(one.thread, is_thread=True)
         self.families.put(thread, Known(thread, family, named))
         return family
@@ -308,7 +308,7 @@ class SealedFace(AsyncBackend):
         return Family(root, (Relative(change.source, last), *source.relatives))
 
     async def _add_family(self, thread: str, family: Family, now: int) -> None:
-        """Add to a thread's family, for rows that are copied; without the copy it does no harm.
+        """Add to a thread's family, for rows that are copied. Without the copy it does no harm.
 
         Families only grow: the thread may exist already, or another program copies to it.
         """

@@ -26,7 +26,7 @@ def names(read: model.Read, reply: Any) -> set[str]:
 def opened(
     read: model.Read, reply: Any, rows: Callable[[str], RowSealer], each: Callable[..., Any] = call
 ) -> Any:
-    """Return a reply with opened rows; `each` calls a function to open a row with the row."""
+    """Return a reply with opened rows. `each` calls a function to open a row with the row."""
     if isinstance(read, model.ReadPath | model.ScanCheckpoints):
         return [rows(one.thread).opened(one) for one in reply]
     if isinstance(read, model.ReadCheckpoint) and reply.found is not None:
@@ -68,7 +68,7 @@ def damaged(_: Callable[[Any], Any], row: Any) -> Any:
 
 
 def depends_on_child(read: model.Read, stored: model.StoredCheckpoint) -> bool:
-    """Return True if the first child decides what a reply means.
+    """Return True if the first child decides a reply's meaning.
 
     The child of a head is hidden: a changed flag would make an older checkpoint the head.
     """

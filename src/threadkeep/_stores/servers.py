@@ -17,7 +17,7 @@ _PATIENCE = 45.0  # seconds: long enough for a server to restart or fail over
 
 
 class Source:
-    """Connections to a server, blocking or awaited; of our own or the program's."""
+    """Connections to a server, blocking or awaited, of our own or the program's."""
 
     awaited = False
     _open = True
@@ -46,7 +46,7 @@ class Retrying(Generic[S]):
 
     Args:
         source: the connections.
-        errors: what the driver raises.
+        errors: the driver's errors.
         passes: returns True if a repeated call may succeed.
         lost: returns True if a call that failed like this may have succeeded.
     """

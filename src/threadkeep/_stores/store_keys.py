@@ -68,7 +68,7 @@ class StoreKeys:
         allow_plaintext: return rows that are not sealed as they are.
         key_store: the database of random keys.
         thread_keys: whether each thread has its own.
-        padding: of values in the store; see `Sealer`.
+        padding: of values in the store (see `Sealer`).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class StoreKeys:
 
     @property
     def has_thread_keys(self) -> bool:
-        """True if each thread has a random key; decided once the record was read."""
+        """True if each thread has a random key. Decided once the record was read."""
         record = self._known.record
         return (self._wanted if record is None else record.random) > 1
 
@@ -105,7 +105,7 @@ class StoreKeys:
 
     @property
     def has_older_objects(self) -> bool:
-        """True if objects in the cold store may lack the current key; see `refresh`.
+        """True if objects in the cold store may lack the current key (see `refresh`).
 
         Objects of threads with keys of their own keep these.
         """
@@ -119,7 +119,7 @@ class StoreKeys:
 
     @property
     def instant(self) -> bool:
-        """True if no key is read from a disk or a server; see `Backend.instant`."""
+        """True if no key is read from a disk or a server (see `Backend.instant`)."""
         return self._key_database is None or self._key_database.instant
 
     def for_store(self, store: Any) -> StoreKeys:
@@ -166,7 +166,7 @@ class StoreKeys:
         A commit proves the record if it builds on a sealed one: that is younger.
 
         Args:
-            within: seconds; do nothing if the record was read or confirmed that short a time ago.
+            within: seconds. Do nothing if the record was read or confirmed that short a time ago.
         """
         now = time.monotonic()
         if self._known.until - KNOWN_FOR + within > now:
@@ -191,7 +191,7 @@ class StoreKeys:
         return await self._sealer(name, is_thread=is_thread, create=False)
 
     async def writing(self, name: str = "", *, is_thread: bool = False) -> Sealer:
-        """Return the sealer to seal an item or a thread; see `of`.
+        """Return the sealer to seal an item or a thread (see `of`).
 
         Raises:
             InvalidArgumentError: the store holds threads that are not encrypted.
@@ -201,9 +201,9 @@ class StoreKeys:
         return await self._sealer(name, is_thread=is_thread, create=True)
 
     async def prepare(self) -> None:
-        """Make the record before the first change; add the current key to it. Raises as `writing`.
+        """Make the record before the first change. Add the current key to it. Raises as `writing`.
 
-        Even a tombstone comes after it: threads without a record are those of a plain store.
+        Even a tombstone comes after it: threads without a record belong to a plain store.
         """
         if not self.is_prepared:
             await self._prepare()
@@ -229,7 +229,7 @@ class StoreKeys:
     async def destroy(
         self, kind: str, name: str, others: Sequence[str] = ()
     ) -> tuple[tuple[str, ...], ScrubReport]:
-        """Destroy the key of a "tenant" or "thread", with those of the tenant's or other threads.
+        """Destroy the key of a "tenant" or "thread", with keys of the tenant's or other threads.
 
         Returns:
             The keys' ids, and the places that were cleared of them.
@@ -293,7 +293,7 @@ class StoreKeys:
     def _remember(
         self, record: KeyRecord, name: str, key: str, secret: Secret, own: Secret | None
     ) -> Sealer:
-        """Return the sealer of a random key; `own` is the key of the thread's tenant."""
+        """Return the sealer of a random key. `own` is the key of the thread's tenant."""
         if key.startswith("thread "):  # (searches use the same digests in all threads)
             secret = secret._replace(clues=record.clues if own is None else own.clues)
         context = "store", record.store, tenants.tenant_of(name)
@@ -316,7 +316,7 @@ class StoreKeys:
                 self._remember(record, name, key, found[key], found.get(above[key]))
 
     def _forget(self, keys: Sequence[str]) -> bool:
-        """Forget destroyed keys; return True if one was in memory."""
+        """Forget destroyed keys, and return True if one was in memory."""
         names = [name for key in keys for name in (key, f"portable {key}")]
         return sum(map(self._known.forget, names)) > 0
 
@@ -460,7 +460,7 @@ class _Known(ResetInChild):
         return sealer
 
     def forget(self, name: str) -> bool:
-        """Forget a sealer; return True if it was in memory."""
+        """Forget a sealer, and return True if it was in memory."""
         with self._lock:
             was_known = self._sealers.get(name) is not None
             self._sealers.drop(name)

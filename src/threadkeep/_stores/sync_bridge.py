@@ -88,7 +88,7 @@ class BlockingFace(Backend, Generic[A]):
 
     @property
     def retries(self) -> int:
-        """See `Backend.retries`. Includes those of awaiting calls."""
+        """See `Backend.retries`. Includes retries of awaiting calls."""
         awaited = 0 if self.asynchronous is None else self.asynchronous.retries
         return self.face.retries + awaited
 
@@ -128,7 +128,7 @@ class BlockingFace(Backend, Generic[A]):
         return finish(self.face.scrub(rewrite=rewrite))
 
     def close(self) -> None:
-        """Close our own connections; later calls raise `ClosedError`. Idempotent."""
+        """Close our own connections. Later calls raise `ClosedError`. Idempotent."""
         finish(self.face.close())
         if self._loops is not None:
             self._loops.close_elsewhere()

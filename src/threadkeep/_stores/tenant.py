@@ -50,7 +50,7 @@ class Names:
         return self.prefix + thread
 
     def plain(self, name: str) -> str:
-        """Return the plain name of a stored one of this tenant."""
+        """Return the plain name of this tenant's stored name."""
         return name[len(self.prefix) :]
 
     # -- reads ---------------------------------------------------------------------------
@@ -220,9 +220,9 @@ _REPLIES: dict[type[model.Read], Callable[[Names, Any, Any], Any]] = {
 
 
 class TenantFace(AsyncBackend):
-    """The async face; over a blocking backend it never suspends.
+    """The async face. Over a blocking backend it never suspends.
 
-    It does not count usage: a store counts that of all tenants together.
+    It does not count usage: a store counts all tenants together.
     """
 
     def __init__(self, below: Backend | AsyncBackend, names: Names) -> None:
@@ -277,7 +277,7 @@ class TenantFace(AsyncBackend):
         return cast("str", await result(self.below.identity()))
 
     async def item_usage(self, now: int) -> ItemUsage:
-        """Return no counts: see `Backend.item_usage`, which counts those of all tenants."""
+        """Return no counts: see `Backend.item_usage`, which counts all tenants'."""
         del now
         return ItemUsage()
 

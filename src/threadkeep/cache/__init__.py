@@ -76,7 +76,7 @@ class SqliteCache(NodeCache):
     """A cache in a SQLite file, in place of LangGraph's `SqliteCache`.
 
     Args:
-        path: the file, which may be that of a saver, but not that of LangGraph's cache.
+        path: the file, which may be a saver's, but not LangGraph's cache.
         **options: see `help(SqliteCache.__init__)`.
     """
 

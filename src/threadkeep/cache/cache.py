@@ -194,9 +194,9 @@ class NodeCache(BaseCache[Any], Closing):
         """Return this cache as one tenant sees it, over the same connections.
 
         No method of it reads, replaces or removes entries of other tenants. `clear()` removes all
-        of its own. Other settings are those of this cache, and the limits and counters are for all
+        of its own. Other settings are this cache's, and the limits and counters are for all
         tenants together. `close` does nothing. A cache without a tenant has entries of its own, and
-        its `clear()` removes those of all.
+        its `clear()` removes all tenants' entries.
 
         Args:
             tenant: the tenant's name, a text of 1 to 200 bytes in UTF-8.
@@ -248,7 +248,7 @@ class NodeCache(BaseCache[Any], Closing):
         """Return the cached values by key.
 
         With `lease`, missing keys are leased to the caller, who should then `set` them. If another
-        run has leased one of them, this waits for its value until that lease ends. If that run
+        run has leased any of them, this waits for its value until that lease ends. If that run
         fails, this waits for the next one, for three leases in all.
         """
         asked = {_id(key, self._tenant): key for key in keys}

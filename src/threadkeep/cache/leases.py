@@ -94,7 +94,7 @@ class Leases(ResetInChild):
         values: dict[bytes, Any],
         leased: dict[bytes, bytes],
     ) -> Operation[None]:
-        """Lease all missing keys. While another run has leased one of them, lease none, and wait.
+        """Lease all missing keys. While another run has leased any of them, lease none, and wait.
 
         So no run waits while it holds leases from the same call.
 

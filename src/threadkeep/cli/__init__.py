@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: as the shell passes them; None for the process's own.
+        arguments: as the shell passes them, or None for the process's own.
 
     Returns:
         The exit code. 0: success. 1: a problem was found, or nothing has that name.

@@ -86,7 +86,7 @@ def command(
     """Add a command: a function of a session and of typer's parameters.
 
     With `store`, its first argument is the store. Its docstring is the help, and the example names
-    it. It returns the exit code, or None for 0. Each of `groups` is a function of options; its
+    it. It returns the exit code, or None for 0. Each of `groups` is a function of options. Its
     result is the argument of that name.
     """
     wanted = {"imports": imports, "migrations": imports and migrations, "raw": raw}
@@ -289,7 +289,7 @@ def _options(
 ) -> None:
     """Look at, change, move and keep LangGraph threads.
 
-    The first argument of a command is the store; without it, THREADKEEP_URL.
+    The first argument of a command is the store. Without it, THREADKEEP_URL.
     """
 
 
@@ -374,7 +374,7 @@ def flags() -> dict[str, str]:
 def print_error(
     error: ThreadkeepError | typer.TyperException, *, as_json: bool, secrets: Sequence[str] = ()
 ) -> None:
-    """Print an error to stderr; replace secrets that a usage error would repeat."""
+    """Print an error to stderr, and replace secrets that a usage error would repeat."""
     if isinstance(error, ThreadkeepError):
         error.message, error.hint = in_shell(error.message), in_shell(error.hint)
         text = str(error)

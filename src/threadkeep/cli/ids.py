@@ -17,7 +17,7 @@ _WHOLE = 36  # characters of LangGraph's checkpoint ids
 
 
 def whole_thread(saver: Saver | LangGraphReader, word: str) -> str:
-    """Return the id of a thread by its beginning; the word itself if no thread begins with it.
+    """Return the id of a thread by its beginning, or the word itself if no thread begins with it.
 
     Raises:
         InvalidArgumentError: several threads begin with it, and it is none's whole id.
@@ -38,7 +38,7 @@ def whole_threads(saver: Saver | LangGraphReader, words: Iterable[str]) -> list[
 def whole_checkpoint(
     saver: Saver | LangGraphReader, thread: str, namespace: str, word: str | None
 ) -> str | None:
-    """Return the id of a checkpoint by its beginning; see `whole_thread`."""
+    """Return the id of a checkpoint by its beginning (see `whole_thread`)."""
     if word is None or len(word) >= _WHOLE:
         return word
     found: list[str] = []

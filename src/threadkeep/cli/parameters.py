@@ -42,7 +42,7 @@ def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def option(names: str, help: str, default: Any = None, **more: Any) -> Any:
-    """Return an option; `names` has its flags and its value: "--yes -y", or "--as NAME"."""
+    """Return an option. `names` has its flags and its value: "--yes -y", or "--as NAME"."""
     words = names.split()
     flags = [word for word in words if word.startswith("-")]
     metavar = next((word for word in words if word not in flags), None)
@@ -55,7 +55,7 @@ def flag(names: str, help: str) -> Any:
 
 
 def argument(name: str, help: str, default: Any = ..., **more: Any) -> Any:
-    """Return an argument of a command; required if it has no default."""
+    """Return an argument of a command, required if it has no default."""
     return typer.Argument(default, metavar=name, help=help, **more)
 
 
@@ -152,7 +152,7 @@ def parse_time(option: str, value: str | None) -> datetime | timedelta | None:
 
 
 def parse_ttl(value: str | None) -> timedelta | int | None:
-    """Parse an idle time; 0 stands for `never`, as in `saver.threads`."""
+    """Parse an idle time. 0 stands for `never`, as in `saver.threads`."""
     if value is None or value == "never":
         return None if value is None else 0
     return parse_positive("--ttl", value)

@@ -95,7 +95,7 @@ def indented(value: str) -> Padding:
 def message_lines(
     messages: Iterable[Message], *, full: bool, note: str = ""
 ) -> Iterator[RenderableType]:
-    """Yield the lines of messages, each after an empty line; `note` is beside the role."""
+    """Yield the lines of messages, each after an empty line. `note` follows the role."""
     for message in messages:
         yield ""
         yield line(

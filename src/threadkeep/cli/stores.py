@@ -172,7 +172,7 @@ def open_existing(
     read_only: bool | Literal["live"] = False,
     migrations: Migrations | None = None,
 ) -> Saver:
-    """Open an existing store; `read_only` leaves a file unchanged, see `SqliteBackend`."""
+    """Open an existing store. `read_only` leaves a file unchanged, see `SqliteBackend`."""
     options: dict[str, Any] = {
         "cold": cold or settings().cold,
         "migrations": migrations,
@@ -224,7 +224,7 @@ KEY_HELP = f"Key of encrypted values (LANGGRAPH_AES_KEY). Default: the value of 
 
 
 def langgraph_key(file: Path | None = None) -> bytes | None:
-    """Read the key of a LangGraph store, without a trailing line break; None if none is given."""
+    """Read the key of a LangGraph store, without a trailing line break. None if none is given."""
     if file is None:
         return os.fsencode(os.environ.get(_KEY, "")) or None
     with file_errors(file):
@@ -266,11 +266,11 @@ class Session(Output):
     example: str = _EXAMPLE
 
     def store_url(self) -> str:
-        """Return the URL of the store; see `url_of`."""
+        """Return the URL of the store (see `url_of`)."""
         return url_of(self.store, self.example)
 
     def open(self, *, read_only: bool | Literal["live"] = False) -> Saver:
-        """Open the store; use it under `with`. See `open_existing`."""
+        """Open the store. Use it under `with`. See `open_existing`."""
         saver = open_existing(
             *(self.store_url(), self.cold),
             read_only=read_only,
@@ -282,7 +282,7 @@ class Session(Output):
         return saver
 
     def of_tenant(self, saver: Saver) -> Saver:
-        """Return the saver of `--tenant`; closing it closes the store."""
+        """Return the saver of `--tenant`. Closing it closes the store."""
         if self.tenant is None:
             return saver
         view = saver.for_tenant(self.tenant)
@@ -306,7 +306,7 @@ class Session(Output):
             found: Saver | LangGraphReader
             try:
                 found = stack.enter_context(self.open(read_only=read_only))
-                # (a server is asked at the first use)
+                # (a server is checked at the first use)
                 store_of(found).run(fetch(FindThreads(None, 1)))
             except (NotOursError, NotSetUpError) as error:
                 try:
@@ -331,7 +331,7 @@ class Session(Output):
             yield found
 
     def open_to_read(self) -> Saver:
-        """Open the store read-only; with --cold, reading an archived thread restores it."""
+        """Open the store read-only. With --cold, reading an archived thread restores it."""
         saver = self.open(read_only=not self.cold)
         if self.migrations is None:
             show_as_stored(saver)

@@ -1,7 +1,7 @@
 """Output of the commands: results on stdout, everything else on stderr.
 
-Invariants: nothing else in the package prints; only a terminal gets colours and boxes; a thread's
-contents cannot control the terminal.
+Invariants: nothing else in the package prints, only a terminal gets colours and boxes, and a
+thread's contents cannot control the terminal.
 
 Strings and table cells are escaped when printed. `text` escapes and styles.
 """
@@ -40,7 +40,7 @@ from threadkeep.threads import ThreadInfo
 from threadkeep.threads.transfer.reading import LangGraphThread
 
 Drawn: TypeAlias = RenderableType | None
-"""Something to print; None prints nothing."""
+"""Something to print. None prints nothing."""
 
 _READER_GONE = 141  # as shells have it: 128 and the number of SIGPIPE
 _UNLIMITED = 10_000  # columns: lines that go to no terminal are not wrapped
@@ -107,7 +107,7 @@ class Output:
             yield update
 
     def watch(self, draw: Callable[[], Iterable[Drawn]], seconds: float) -> None:
-        """Show the result of `draw` on the whole terminal; refresh it until interrupted."""
+        """Show the result of `draw` on the whole terminal, and refresh it until interrupted."""
         console = _console(sys.stdout)
         if not console.is_terminal or console.is_dumb_terminal:
             raise InvalidArgumentError(
@@ -199,7 +199,7 @@ def _draw(items: Iterable[Drawn], stream: TextIO) -> None:
 
 
 def write(text: str, stream: TextIO, end: str = "\n") -> None:
-    """Print a text; if the reader of stdout is gone, end the command."""
+    """Print a text. If the reader of stdout is gone, end the command."""
     try:
         print(text, file=stream, end=end, flush=True)
     except BrokenPipeError:
@@ -221,9 +221,9 @@ def text(value: Any, style: str = "") -> Text:
 
 
 def line(*parts: tuple[str, str] | str) -> Text:
-    """Join texts, each with or without a style, to a line; skip empty ones.
+    """Join texts, each with or without a style, to a line, and skip empty ones.
 
-    Where a terminal wraps the line, short texts stay whole.
+    If a terminal wraps the line, short texts stay whole.
     """
     styled = [(part, "") if isinstance(part, str) else part for part in parts]
     shown = [text(_bound(what), style) for what, style in styled if what]
@@ -234,7 +234,7 @@ def _bound(part: str) -> str:
     return part.replace(" ", _BOUND) if len(part) <= _SHORT else part
 
 
-_FOLDED = ("", "metadata", "tags", "value")  # columns that may be folded; others are never broken
+_FOLDED = ("", "metadata", "tags", "value")  # columns that may be folded (others are never broken)
 
 _FOLD, _GAP = 10, 3  # least width of a folded column, and the gap between columns
 
@@ -279,7 +279,7 @@ class _Fitting:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[Text | str | int]]
 ) -> RenderableType | None:
-    """Return a table, or None if it has no rows; columns whose names end in `>` hold numbers.
+    """Return a table, or None if it has no rows. Columns whose names end in `>` hold numbers.
 
     Ids and times are never broken: if they do not fit, each row becomes several lines.
     """
@@ -299,12 +299,12 @@ def bar(part: float, whole: float, longest: int) -> Text:
 
 
 def width() -> int:
-    """Return the width of the terminal; 100 without one."""
+    """Return the width of the terminal, or 100 without one."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
 
 
 def columns(counts: Sequence[int], unit: str, names: Sequence[str]) -> Text:
-    """Return a chart with a column for each count; its labels are the greatest, and `names`."""
+    """Return a chart with a column for each count. Its labels are the greatest, and `names`."""
     most, is_terminal = max(counts, default=0), sys.stdout.isatty()
     blocks = _BLOCKS if is_terminal else " #"
     steps = len(blocks) - 1

@@ -85,7 +85,7 @@ def open_index(saver: BaseCheckpointSaver[Any]) -> ArchiveIndex:
 
 
 class Archive(Delegate):
-    """A saver that stores records of threads beside their checkpoints."""
+    """A saver that stores records of threads next to their checkpoints."""
 
     def __init__(
         self, saver: BaseCheckpointSaver[Any], channel: str, index: ArchiveIndex | None

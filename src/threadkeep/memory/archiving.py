@@ -341,7 +341,7 @@ def effective_count(record: Record | None, left: int) -> int:
 
 
 class Background(ResetInChild):
-    """Workflows that run beside their callers, at most one for each thread."""
+    """Workflows that run concurrently with their callers, at most one for each thread."""
 
     def _reset(self) -> None:
         self._pool = ThreadPoolExecutor(_WORKERS, "threadkeep-memory")

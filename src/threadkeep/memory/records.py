@@ -84,7 +84,7 @@ class Group:
 class Record:
     """Record of messages that have left the window of a thread, and the state after it.
 
-    What the record adds:
+    The record adds:
         messages: messages `start` to `stop` of the conversation.
         edits: later changes of archived messages by id, None for a removed message.
         closed: groups that it fills.

@@ -1,6 +1,6 @@
 """Summaries of messages, the protocol of summarizers, and their answers as summaries.
 
-A summarizer gets the previous summary separately, never as one of the messages.
+A summarizer gets the previous summary separately, never as a message.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def _sender(target: Any) -> tuple[str, Callable[[Alert], object]]:
             raise invalid("alert", target, "Use a function that is not async.")
         return getattr(target, "__name__", type(target).__name__), target
     with extra("An alert by URL", "monitor"):
-        import apprise  # noqa: PLC0415 - an extra, only where it is used
+        import apprise  # noqa: PLC0415 - an extra, only when it is used
     service = apprise.Apprise()
     # (errors must not show the URL: it may hold a password)
     scheme = target.partition("://")[0] if isinstance(target, str) and "://" in target else ""
@@ -217,7 +217,7 @@ class Channel:
         self._thread: threading.Thread | None = None
 
     def put(self, alert: Alert | None) -> None:
-        """Queue an alert. Never waits."""
+        """Queue an alert without waiting."""
         is_running = self._thread is not None and self._thread.is_alive()
         if not is_running and alert is not None:
             self._end.clear()

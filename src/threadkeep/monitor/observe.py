@@ -52,7 +52,7 @@ def _timed(
 
     Args:
         method: the method of LangGraph's base class.
-        kind: what precedes the operation's name, such as "store.", or "" for savers.
+        kind: the prefix of the operation's name, such as "store.", or "" for savers.
     """
     name, awaited = method.__name__, f"a{method.__name__}"
     operation = f"{kind}{name}"
@@ -125,7 +125,7 @@ class ObservedSaver(Observed, Delegate):
 
 
 class _Front(Observed, Closing):
-    """Front of a store or cache. Attributes that it lacks are those of the inner one."""
+    """Front of a store or cache. Attributes that it lacks are the inner one's."""
 
     _inner: Any
 

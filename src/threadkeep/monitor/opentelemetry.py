@@ -1,6 +1,6 @@
 """Spans and metrics of observed savers by OpenTelemetry's API, without an SDK.
 
-Names are those of the semantic conventions for databases. Other names begin with "threadkeep.".
+Names follow the semantic conventions for databases. Other names begin with "threadkeep.".
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _CHANNEL = "canary"
 class Canary:
     """Canary of a store, on one of 32 threads that only canaries use.
 
-    The threads have fixed names, so that the next monitor finds and removes what a crash left in
+    The threads have fixed names, so that the next monitor finds and removes a crash's leftovers in
     any store, without a search.
     """
 
@@ -227,7 +227,7 @@ class ThreadSize:
 
     Args:
         thread: its id.
-        bytes: about what its rows and segments hold, as stored.
+        bytes: approximate size of its rows and segments, as stored.
         growth_per_day: bytes a day, or None in the first hour.
         days_left: days until it reaches `max_thread_bytes` at this growth.
     """

@@ -88,7 +88,7 @@ class PrometheusMetrics:
             self._added[backend, attribute] = value
 
     def begin_in_child(self) -> None:
-        """Leave out what the parent of a fork has counted: the parent exports that itself."""
+        """Leave out the counts of a fork's parent: the parent exports that itself."""
         for _, backend, _, attribute, value in self._values():
             self._added[backend, attribute] = value
 

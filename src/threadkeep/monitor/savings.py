@@ -20,7 +20,7 @@ _MOST_SECONDS = 10.0
 
 
 class Sample(NamedTuple):
-    """The newest checkpoints of a thread: LangGraph's bytes, and those of the same here."""
+    """The newest checkpoints of a thread: LangGraph's bytes, and the same checkpoints' here."""
 
     thread: str
     checkpoints: int

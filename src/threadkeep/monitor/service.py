@@ -117,7 +117,7 @@ def serve(monitor: Monitor, registry: CollectorRegistry, listen: str) -> Iterato
 
     Args:
         monitor: the monitor. Its metrics are added to the registry.
-        registry: what `/metrics` shows.
+        registry: the registry that `/metrics` shows.
         listen: "host:port". Port 0 takes a free port.
 
     Raises:

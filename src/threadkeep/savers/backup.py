@@ -87,7 +87,7 @@ def back_up(
 
     Without a `form`, the backup is a bundle if the file's name ends in `.tkb`, or if the store has
     no format of its own. `programs` is the folder of PostgreSQL's programs. "" takes it from
-    THREADKEEP_PG_BIN, or else searches the PATH. `keys` are those of an encrypted store: they
+    THREADKEEP_PG_BIN, or else searches the PATH. `keys` belong to an encrypted store: they
     encrypt a bundle, unless it is `plain`. A native backup is as encrypted as the store.
     """
     check_may_be_replaced(file)

@@ -224,7 +224,7 @@ class Maintenance(ForTenants, Closing):
 
         With `allow_plaintext="migrate"`, also encrypts plain values, then removes the plain text
         that is left: cached results, full-text and vector indexes, and removed rows in the store's
-        files, as `threads.erase` does. The report names what may still hold some.
+        files, as `threads.erase` does. The report names places that may still hold some.
 
         Args:
             dry_run: only count.

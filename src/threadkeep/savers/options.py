@@ -187,7 +187,7 @@ class SqliteSaverOptions(SaverOptions, SqliteOptions, total=False):
 
 
 class PostgresSaverOptions(CommonOptions, PostgresOptions, total=False):
-    """Options of `PostgresSaver`, beside `serde`."""
+    """Options of `PostgresSaver`, apart from `serde`."""
 
 
 class RedisSaverOptions(SaverOptions, RedisThreadOptions, total=False):
@@ -197,7 +197,7 @@ class RedisSaverOptions(SaverOptions, RedisThreadOptions, total=False):
 class OpenSaverOptions(
     CommonOptions, SerdeOption, DatabaseOptions, RedisThreadOptions, total=False
 ):
-    """Options of `open_saver` and `open_all`: those of savers, and of all databases."""
+    """Options of `open_saver` and `open_all`: of savers, and of all databases."""
 
 
 def check_options(given: Mapping[str, Any]) -> None:

@@ -273,7 +273,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
     def _raw(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
         """Return a checkpoint as it is stored, without your classes and migrations.
 
-        In place of a value of one of your classes is a dict-like object with its stored fields,
+        In place of a value of your classes is a dict-like object with its stored fields,
         its class as `__class__`, and its shape as `__shape__` if it is not 1. Your code does not
         run, so this reads values that `get_tuple` cannot load. Otherwise as `get_tuple`.
         """

@@ -24,12 +24,12 @@ def show_raw(saver: Serializing) -> None:
 
 
 def show_as_stored(saver: Serializing) -> None:
-    """Let a saver without migrations show channels of any shape. Never save with it."""
+    """Let a saver without migrations show channels of any shape. Don't save with it."""
     saver._engine = saver._engine._replace(shapes=AS_STORED)  # noqa: SLF001 - as above
 
 
 def as_stored(saver: S) -> S:
-    """Return a view of a saver that shows values as `raw` does. Never save with it.
+    """Return a view of a saver that shows values as `raw` does. Don't save with it.
 
     It keeps nothing in memory, so the saver never gets its objects. It needs no `close`.
     """

@@ -66,7 +66,7 @@ class ForTenants:
         It shares connections, options, caches and their limits with this saver. Tenants may have
         threads of the same id. A call for the same tenant returns the same saver (of the last
         1,000), so you can call it for each request. Its `close` leaves the store open. Its
-        `counters` are its own, without those of the shared parts.
+        `counters` are its own, without the shared parts'.
 
         This saver, without a tenant, is the operator's: it shows the threads of all tenants by
         their stored names (`threadkeep@tenant NAME ID`), and `gc`, `check`, `tier`, `stats` and

@@ -194,7 +194,7 @@ def as_dict(state: Any) -> Any:
 
 
 def _readable(type: Any) -> Any:
-    """Make a TypedDict for pydantic, which reads those of `typing` only since Python 3.12."""
+    """Make a TypedDict for pydantic, which reads `typing`'s only since Python 3.12."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(type):
         return type
     fields: dict[str, Any] = typing.get_type_hints(type)
@@ -231,7 +231,7 @@ class CheckpointConfig(BaseSettings):
             newest checkpoint of each workflow always stays.
         trigger_conditions: events after which an `AutoSaver` saves at once. "state_change" also
             saves whenever the state differs from the last saved state.
-        events: your own events, beside `EVENTS`.
+        events: your own events, in addition to `EVENTS`.
 
     Raises:
         InvalidArgumentError: a value is invalid. The message names each invalid value.

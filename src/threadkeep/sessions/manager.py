@@ -324,7 +324,7 @@ class AutoSaver:
         Args:
             state: the state after the step.
             event: an event of the step, from `EVENTS` or the configuration's `events`.
-            metadata: metadata of the checkpoint, beside its `step` and `event`.
+            metadata: metadata of the checkpoint, in addition to its `step` and `event`.
 
         Returns:
             The id of the checkpoint, or None if nothing was saved.

@@ -150,7 +150,7 @@ class SQLiteCheckpointStore(SaverCheckpointStore):
 
     Args:
         path: the file, or ":memory:".
-        **options: those of `SqliteSaver`.
+        **options: as for `SqliteSaver`.
 
     Raises:
         OpenError: and its kinds, if the file cannot be opened.
@@ -165,7 +165,7 @@ class MemoryCheckpointStore(SaverCheckpointStore):
     """Checkpoints of sessions in the memory of this process.
 
     Args:
-        **options: those of `MemorySaver`.
+        **options: as for `MemorySaver`.
     """
 
     @listed(SaverOptions)

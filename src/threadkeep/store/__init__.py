@@ -88,7 +88,7 @@ class MemoryStore(Store):
 class SqliteStore(Store):
     """A store in one SQLite file, in place of LangGraph's `SqliteStore`.
 
-    The file may be that of a saver.
+    The file may be a saver's.
 
     Args:
         conn: the file's path, or a connection of sqlite3 or aiosqlite, whose file is opened.

@@ -126,7 +126,7 @@ def value_of(engine: ItemEngine, row: ItemRow) -> dict[str, Any]:
 
 
 def is_older(engine: ItemEngine, row: ItemRow) -> bool:
-    """Return True if an item has a shape before that of the program's migrations."""
+    """Return True if an item has an older shape than the program's migrations."""
     value_of(engine, row)  # (raises for a damaged item)
     return engine.packer.is_older(engine.unseal(row.value, row.namespace, row.key))
 

@@ -12,9 +12,9 @@ from threadkeep.store.store import Store
 
 
 def items_of(saver: Saver) -> Store:
-    """Return the items beside a saver, of its tenant, with values as they are stored.
+    """Return the items in a saver's store, of its tenant, with values as they are stored.
 
-    It shares the saver's connections and needs no `close`. Never put items with it.
+    It shares the saver's connections and needs no `close`. Don't put items with it.
 
     Raises:
         OpenError: the store has no tables for items, or cannot be opened.

@@ -62,7 +62,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
     """A LangGraph store of items, on any backend of threadkeep.
 
     Args:
-        backend: that of a saver (`saver.backend`), whose connections it shares.
+        backend: a saver's (`saver.backend`), whose connections it shares.
         owned: close the backend with the store.
         **options: see `help(Store.__init__)`.
 
@@ -140,9 +140,9 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         """Return this store as one tenant sees it, over the same connections.
 
         No method of it reads, lists, changes, sweeps or erases items of other tenants. Other
-        settings are those of this store, and `backend` and `counters` are shared. Its `erase`
-        takes an empty prefix, for all items of the tenant. `close` ends a sweeper that was started
-        on it, and nothing else.
+        settings are this store's, and `backend` and `counters` are shared. Its `erase` takes an
+        empty prefix, for all items of the tenant. `close` ends a sweeper that was started on it,
+        and nothing else.
 
         A store without a tenant sees the items of all: their namespaces begin with a label that
         names the tenant.
@@ -442,8 +442,8 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         With `keys=`, `allow_plaintext="migrate"` and `serde=EncryptedSerializer...`: the items that
         this serializer encrypted. Leave out `serde=` afterwards.
 
-        They keep their times, and are indexed by this store's `index`: open it with that of your
-        program. You can repeat an interrupted call.
+        They keep their times, and are indexed by this store's `index`: open it with your program's.
+        You can repeat an interrupted call.
 
         Args:
             prefix: the beginning of the items' namespaces.

@@ -131,7 +131,7 @@ class BatchContract(Contract):
         assert self.rows().generation == 2
 
     def test_a_batch_belongs_to_one_life(self) -> None:
-        """A batch of another `life` raises `ThreadDeletedError`; before a deletion it is 0."""
+        """A batch of another `life` raises `ThreadDeletedError`. Before a deletion it is 0."""
         assert self.state().life == 0
         fence = HeadFence("", uid(1))
         for _ in range(2):
@@ -153,7 +153,7 @@ class BatchContract(Contract):
             assert self.state().life == lives[-1]
 
     def test_a_row_names_its_last_tips(self) -> None:
-        """The row names the tips of the last commits; a change without one gets one."""
+        """The row names the tips of the last commits. A change without one gets one."""
         assert self.state(thread="new").tips == self.rows("new").tips == ()
         links = [linked() for _ in range(3)]
         for link in links:
@@ -192,7 +192,7 @@ class BatchContract(Contract):
         assert self.state().tips == (end.tip,)
 
     def test_the_generation_must_be_the_threads_own(self) -> None:
-        """A batch of another `generation` raises `StaleThreadError`; a new thread has 0."""
+        """A batch of another `generation` raises `StaleThreadError`. A new thread has 0."""
         stale = Batch(THREAD, NOW, generation=1, segments=(segment(0),), bump_generation=True)
         self.refuses(stale, StaleThreadError)
         assert self.state().generation == 0
@@ -264,7 +264,7 @@ class BatchContract(Contract):
         assert set(bodies(self.stored(2).writes)) == {b"body 2"}
 
     def test_a_closed_backend_refuses_everything(self) -> None:
-        """`close` may be called twice; `fetch` and `commit` then raise `ClosedError`."""
+        """`close` may be called twice. `fetch` and `commit` then raise `ClosedError`."""
         self.put(checkpoints=(checkpoint(1),))
         self.backend.close()
         self.backend.close()

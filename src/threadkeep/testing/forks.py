@@ -70,7 +70,7 @@ class ForkContract(Contract):
         return change._replace(**fields)
 
     def origin_and_fork(self) -> bool:
-        """Put an origin and its fork; return True if they share segments."""
+        """Put an origin and its fork, and return True if they share segments."""
         self.origin()
         self.commit(self.fork())
         return self.rows().family != ()
@@ -142,7 +142,7 @@ class ForkContract(Contract):
         assert self.rows(FORK).family == ()
 
     def test_a_move_proves_the_heads_beside_it(self) -> None:
-        """`make` refuses a move if a head beside it has moved; otherwise that one changes, too."""
+        """`make` refuses a move if a head beside it has moved. Otherwise that one changes, too."""
         if not self.origin_and_fork():
             pytest.skip("this backend's threads do not share segments")
         head, fork = self.row(), self.row(FORK)
@@ -154,7 +154,7 @@ class ForkContract(Contract):
         assert self.row(FORK).size == 7
 
     def test_both_go_on(self) -> None:
-        """A fork and its origin can both grow; only equal positions collide."""
+        """A fork and its origin can both grow. Only equal positions collide."""
         self.origin_and_fork()
         self.put(thread=FORK, segments=(segment(0, log=3),), checkpoints=(checkpoint(5, 2),))
         self.put(segments=(segment(0, log=4),), checkpoints=(checkpoint(4, 3),))
@@ -219,7 +219,7 @@ class ForkContract(Contract):
                 self.put(fences=(fence,))
 
     def test_the_last_one_takes_the_segments_along(self) -> None:
-        """Shared segments are removed with their last thread; a copy shares none."""
+        """Shared segments are removed with their last thread. A copy shares none."""
         self.origin_and_fork()
         self.commit(CopyThread(FORK, "copy", now=NOW + 10))
         assert self.rows("copy").family == ()

@@ -129,7 +129,7 @@ class GroupContract(Contract):
     # -- batches that only add ---------------------------------------------------------
 
     def test_refused_additions_leave_their_neighbours_alone(self) -> None:
-        """A refused addition stores nothing; additions to this and other threads are applied."""
+        """A refused addition stores nothing. Additions to this and other threads are applied."""
         self.put(segments=(segment(0, 4),))
         self.drop("gone")
         results = self.group(
@@ -288,7 +288,7 @@ class ConcurrencyContract(Contract):
     """Calls are thread-safe, reads are consistent, and one of several rival commits succeeds."""
 
     def together(self, work: Callable[[int], int]) -> int:
-        """Run `work(worker)` in several threads that start together; return the sum."""
+        """Run `work(worker)` in several threads that start together, and return the sum."""
         start = Barrier(WORKERS)
 
         def run(worker: int) -> int:

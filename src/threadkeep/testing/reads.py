@@ -154,7 +154,7 @@ class ReadContract(Contract):
         assert [w.task_id for w in found[0].writes] == ["g"]
 
     def test_the_head_is_the_greatest_visible_id(self) -> None:
-        """The head is the greatest id that is not hidden; a read by id finds hidden ones."""
+        """The head is the greatest id that is not hidden. A read by id finds hidden ones."""
         self.put(checkpoints=(checkpoint(9, 5, flags=HIDDEN),))
         assert self.head() is None
         self.put(checkpoints=(checkpoint(5),))
@@ -386,7 +386,7 @@ class SegmentContract(Contract):
         assert self.segments() == []
 
     def test_a_span_finds_what_it_overlaps(self) -> None:
-        """A span covers `start <= p < stop` of one log; an empty span finds nothing."""
+        """A span covers `start <= p < stop` of one log. An empty span finds nothing."""
         self.put(segments=(segment(0, 3),))
         for start, stop in ((0, 3), (2, 3), (0, 1), (0, 100)):
             assert self.segments((1, start, stop)) == [segment(0, 3)], (start, stop)

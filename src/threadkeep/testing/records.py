@@ -51,7 +51,7 @@ class BlockingBackend(Backend):
     """Blocking front of an `AsyncBackend`, which runs on an event loop in a thread.
 
     Args:
-        make: opens the backend; awaited on that loop.
+        make: opens the backend, awaited on that loop.
     """
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, AsyncBackend]]) -> None:
@@ -102,12 +102,12 @@ def linked(*base: int) -> Link:
 
 
 def uid(number: int) -> str:
-    """A checkpoint id like those of LangGraph: a UUID; a greater number sorts later."""
+    """A checkpoint id as LangGraph makes it: a UUID. A greater number sorts later."""
     return str(uuid.UUID(int=number << 64))
 
 
 def checkpoint(number: int, parent: int | str | None = None, **fields: Any) -> CheckpointRow:
-    """A checkpoint of id `uid(number)`; its keyframe is at log 1, position 0."""
+    """A checkpoint of id `uid(number)`. Its keyframe is at log 1, position 0."""
     row: dict[str, Any] = {
         "ns": "",
         "id": uid(number),
@@ -140,7 +140,7 @@ def write(number: int, **fields: Any) -> WriteRow:
 
 
 def segment(start: int, count: int = 1, *, log: int = 1, data: bytes = b"") -> Segment:
-    """A segment; its bytes name its position unless `data` is given."""
+    """A segment. Its bytes name its position unless `data` is given."""
     return Segment(log, start, count, data or b"%d/%d+%d" % (log, start, count))
 
 
@@ -179,11 +179,11 @@ class Contract:
     """Writes that the store keeps for itself, and that `ReadUsage` may count."""
 
     def new_backend(self, folder: Path) -> Backend:
-        """Open a new, empty store; `folder` is an empty folder of this test's own."""
+        """Open a new, empty store. `folder` is an empty folder of this test's own."""
         raise NotImplementedError
 
     def reopen(self, folder: Path) -> Backend | None:
-        """Open the store of `new_backend(folder)` again; None if `close` discards it."""
+        """Open the store of `new_backend(folder)` again, or None if `close` discards it."""
         del folder
         return None
 
@@ -197,7 +197,7 @@ class Contract:
             self.backend.stop()
 
     def start_again(self) -> None:
-        """Close the backend and open its store again; skip the test if `close` discards it."""
+        """Close the backend and open its store again. Skip the test if `close` discards it."""
         self.backend.close()
         again = self.reopen(self.folder)
         if again is None:
@@ -233,7 +233,7 @@ class Contract:
 
     @property
     def database(self) -> Database:
-        """The backend; skips the test if it makes no moves."""
+        """The backend, skips the test if it makes no moves."""
         front = self.backend
         below = front.backend if isinstance(front, BlockingBackend) else front
         if not isinstance(below, Database | AsyncDatabase):

@@ -34,7 +34,7 @@ USER = metadata_label("user_id", "u1")
 OTHER_USER = metadata_label("user_id", "u2")
 TAG = tag_label("urgent")
 ALL = ThreadQuery()
-# The threads of `six_threads` in each order, descending and ascending; ties are ordered by id.
+# The threads of `six_threads` in each order, descending and ascending. Ties are ordered by id.
 ORDERS: dict[Order, tuple[str, str]] = {
     "updated_at": ("badce", "ecdab"),
     "created_at": ("bdcea", "aecdb"),
@@ -125,7 +125,7 @@ class RegistryContract(Contract):
             assert self.unrevised(thread) == expected, transitions
 
     def test_the_rows_settle_where_a_thread_waits(self) -> None:
-        """The rows of a thread say where it waits; forked and archived states stay."""
+        """The rows of a thread say where it waits. Forked and archived states stay."""
         known = [(state, at) for state in ("active", "forked", "archived") for at in (None, 1, 8)]
         known += [("suspended", 1), ("suspended", 8), ("created", None)]
         settled = {"forked": "forked", "archived": "archived"}
@@ -181,7 +181,7 @@ class RegistryContract(Contract):
     # -- labels and settings --------------------------------------------------------
 
     def test_labels_take_the_place_of_those_with_the_same_beginning(self) -> None:
-        """A metadata label replaces the label of the same key; tags are only added."""
+        """A metadata label replaces the label of the same key. Tags are only added."""
         self.touch(SAVED[1], labels=(USER, TAG))
         assert self.known().labels == tuple(sorted((USER, TAG)))
         before = self.revision()
@@ -191,7 +191,7 @@ class RegistryContract(Contract):
         assert self.revision() > before
 
     def test_an_entry_is_set(self) -> None:
-        """`entry=` sets all but times, size and name; `EntryFence` holds until the next change."""
+        """`entry=` sets all but times, size and name. `EntryFence` holds until the next change."""
         entry = ThreadEntry(THREAD, "created", NOW, NOW, 0, (TAG,))
         entry = entry._replace(pinned=True, ttl=60 * SECOND, origin=("origin", uid(7)))
         self.put(fences=(EntryFence(0),), entry=entry)
@@ -205,7 +205,7 @@ class RegistryContract(Contract):
         assert self.revision() > before
 
     def test_records_take_the_place_of_their_kind_and_marks_of_nothing(self) -> None:
-        """A record label replaces the record of its kind; mark labels are only added."""
+        """A record label replaces the record of its kind. Mark labels are only added."""
         marks = (mark_label("", uid(1)), mark_label("ns", uid(1), "best"), mark_label("ns", uid(1)))
         old, other = record_label("kept", ["a", 1, None]), record_label("retention", {"v": 1})
         self.touch(SAVED[1], labels=(TAG, *marks, old, other))

@@ -55,7 +55,7 @@ class ThreadContract(Contract):
     # -- drop ------------------------------------------------------------------------
 
     def test_dropped_threads_hold_nothing(self) -> None:
-        """`DropThread` removes all rows and leaves a tombstone; the id may be used again."""
+        """`DropThread` removes all rows and leaves a tombstone. The id may be used again."""
         self.fill()
         self.fill("thread-2")
         self.drop()
@@ -287,7 +287,7 @@ class ScanContract(Contract):
         assert self.places(thread=None, ns="y") == [p for p in everything if p[2] == "y"]
 
     def test_before_and_id_narrow_the_scan(self) -> None:
-        """`id` selects this id, `before` smaller ids; both may be combined."""
+        """`id` selects this id, `before` smaller ids. Both may be combined."""
         self.fill_threads()
         assert self.numbers(before=uid(3)) == [2, 1]
         assert self.numbers(before="00000000-0000-0001-8") == [1]
@@ -333,7 +333,7 @@ class ScanContract(Contract):
         assert len(self.scan(filter={"k": 1})) == 1
 
     def test_pages_of_a_filter_join_to_the_whole(self) -> None:
-        """Pages of a filtered scan return every match; only the last page is short."""
+        """Pages of a filtered scan return every match. Only the last page is short."""
         self.fill_metadata(tuple({"odd": number % 2} for number in range(20)))
         found: list[StoredCheckpoint] = []
         after = None

@@ -1,4 +1,4 @@
-"""Threads of a store beside running them: `saver.threads`, and what its methods return."""
+"""Threads of a store, apart from running them: `saver.threads`, and its methods' results."""
 
 from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING

@@ -53,11 +53,11 @@ class PendingInterrupt:
         id: its id, as `Command(resume={id: value})` takes it.
         value: the question.
         checkpoint_id: the head of the thread.
-        checkpoint_ns: the namespace of the graph that asked; "" is the thread's own.
+        checkpoint_ns: the namespace of the graph that asked. "" is the thread's own.
         task_id: the task that asked.
         answered: True if an answer is stored, with which the next run continues.
         response_schema: JSON schema of the answer, if the graph gave one.
-        answer: the stored answer; None without one.
+        answer: the stored answer, or None without one.
     """
 
     id: str
@@ -192,7 +192,7 @@ def _check_reach(engine: Engine, thread: str, chosen: Mapping[str, _Task]) -> Op
 
 
 def _node_of(task: _Task, sent: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return the node of a task; None if it is unknown, as of a functional task."""
+    """Return the node of a task, or None if it is unknown, as of a functional task."""
     if task.path.startswith(_PULL):
         return task.path.removeprefix(_PULL)
     index = _SENT.match(task.path)
@@ -211,7 +211,7 @@ def _ids_of(task: _Task, node: str) -> list[str]:
 
 
 def _read(engine: Engine, thread: str) -> Operation[_Head | None]:
-    """Read what the head of a thread waits for; None if it has no checkpoints."""
+    """Read what the head of a thread waits for, or None if it has no checkpoints."""
     look = None
     while True:
         state = yield from fetch_checkpoint(thread, "", None)
@@ -249,7 +249,7 @@ def _below(thread: str, root: StoredCheckpoint) -> Operation[list[StoredCheckpoi
 
 
 def _head(found: Sequence[tuple[StoredCheckpoint, load.Loaded]]) -> _Head:
-    """Return the pending interrupts of the first checkpoint; the others are of subgraphs."""
+    """Return the pending interrupts of the first checkpoint. The others are of subgraphs."""
     tasks = [task for stored, loaded in found for task in _tasks(stored, loaded)]
     owners = {
         _field(asked, "id", ""): (asked, task, at - len(task.asked))

@@ -61,7 +61,7 @@ def read(author: Author, thread: str) -> Operation[tuple[Any, int | None]]:
 def replaced(author: Author, thread: str, document: Any, generation: int | None) -> DropThread:
     """Return the change that stores a document in place of the one read with this generation.
 
-    It raises `StaleThreadError` if the document was replaced or removed since; None replaces any.
+    It raises `StaleThreadError` if the document was replaced or removed since. None replaces any.
     """
     value = Inline(author.codec.encode(json.dumps(document)))
     row = WriteRow(thread, thread, 0, 0, thread, "", b"")

@@ -70,7 +70,7 @@ def edit(
 
 
 def _state(engine: Engine, at: CheckpointRef, names: Mapping[str, Any]) -> Operation[load.Loaded]:
-    """Load the edited channels; all of them if the program has changed their shapes."""
+    """Load the edited channels, all of them if the program has changed their shapes."""
     call = load.Load(at)
     if engine.shapes is None:
         found = yield from load.part(engine, call, [*names])

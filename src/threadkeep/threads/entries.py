@@ -69,7 +69,7 @@ class ThreadEntries:
             thread_id: the thread's id.
             metadata: JSON values to search by, up to 1,000 bytes each with its key.
             tags: words to search by.
-            ttl: idle seconds after which retention removes the thread; None for no limit.
+            ttl: idle seconds after which retention removes the thread, or None for no limit.
             exist_ok: return an existing thread instead of raising.
 
         Raises:
@@ -81,7 +81,7 @@ class ThreadEntries:
     create, acreate = sync_and_async(_create)
 
     def _get(self, thread_id: str) -> Operation[ThreadInfo | None]:
-        """Return the entry of a thread, also of a deleted thread; None if it never existed."""
+        """Return the entry of a thread, also of a deleted thread, or None if it never existed."""
         return on(self._store, lazy.registry.get(thread_id))
 
     get, aget = sync_and_async(_get)
@@ -95,8 +95,8 @@ class ThreadEntries:
     ) -> Operation[ThreadInfo]:
         """Change the metadata or the ttl of a thread.
 
-        Metadata replaces values of the same keys; None removes a key. A ttl of 0 means no limit;
-        None leaves the ttl unchanged.
+        Metadata replaces values of the same keys, and None removes a key. A ttl of 0 means no
+        limit, and None leaves the ttl unchanged.
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
@@ -116,8 +116,8 @@ class ThreadEntries:
             tags: words. You can search for a thread's tags, and they protect it from deletion by
                 `ttl` and `max_count`. A checkpoint's tags protect that checkpoint from retention.
                 `pin` protects a whole thread.
-            checkpoint_id: the checkpoint's id; None for the thread.
-            checkpoint_ns: the checkpoint's namespace; "" is the graph's own.
+            checkpoint_id: the checkpoint's id, or None for the thread.
+            checkpoint_ns: the checkpoint's namespace. "" is the graph's own.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -130,7 +130,7 @@ class ThreadEntries:
     def _untag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
-        """Remove tags; missing tags are ignored. Arguments as for `tag`.
+        """Remove tags. Missing tags are ignored. Arguments as for `tag`.
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
@@ -177,8 +177,8 @@ class ThreadEntries:
         Args:
             thread_id: the thread's id.
             values: new values by channel. The checkpoint has these channels.
-            checkpoint_id: the checkpoint of the graph itself to edit; None for the head. After an
-                older one, the thread branches, as with `update_state`.
+            checkpoint_id: the checkpoint of the graph itself to edit, or None for the head. After
+                an older one, the thread branches, as with `update_state`.
             if_head: refuse the edit if `checkpoint_id` is not the head any more.
 
         Returns:
@@ -187,7 +187,7 @@ class ThreadEntries:
         Raises:
             ConflictError: the thread has a newer checkpoint, with `if_head`.
             InvalidArgumentError: the checkpoint lacks a channel, or the channel decides which nodes
-                run next; or the thread has DeltaChannels, which only a graph can compute; or
+                run next, or the thread has DeltaChannels, which only a graph can compute, or
                 layered memory has archived messages of the channel.
             UnserializableError: a value could not be read back exactly.
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -208,7 +208,7 @@ class ThreadEntries:
         """Return a page of the threads that match all filters.
 
         Args:
-            order: the field to sort by; a minus sorts in descending order. Ties are sorted by id.
+            order: the field to sort by. A minus sorts in descending order. Ties are sorted by id.
             limit: the size of the page, 1 to 1,000.
             cursor: the cursor of the previous page, with the same order and filters. A thread whose
                 position changes between two pages may appear twice, or not at all.
@@ -222,7 +222,7 @@ class ThreadEntries:
     search, asearch = sync_and_async(_search)
 
     def _scan(self, **filters: Unpack[Filters]) -> Iterator[Operation[Iterable[ThreadInfo]]]:
-        """Yield all threads that match, sorted by id; reads page by page.
+        """Yield all threads that match, sorted by id, reading page by page.
 
         Raises:
             InvalidArgumentError: a filter is invalid.
@@ -242,7 +242,7 @@ class ThreadEntries:
     scan, ascan = each_and_aeach(_scan)
 
     def _count(self, **filters: Unpack[Filters]) -> Operation[int]:
-        """Return the number of threads that match; see `Filters`.
+        """Return the number of threads that match (see `Filters`).
 
         Raises:
             InvalidArgumentError: a filter is invalid.
@@ -270,19 +270,19 @@ class ThreadEntries:
         """Return the threads whose newest checkpoint is older than a recorded one.
 
         Somebody with access to the store may have put back older rows, or a backup. Each has the id
-        of its newest checkpoint; None if it has none, such as after a deletion. Archived threads
+        of its newest checkpoint, or None if it has none, such as after a deletion. Archived threads
         are left out.
 
         Args:
             heads: as `heads` returned them earlier.
-            progress: called as `progress(stage, done, total)`; the total is 0: unknown.
+            progress: called as `progress(stage, done, total)` with a total of 0 (unknown).
         """
         return on(self._store, lazy.heads.rolled_back(heads, progress))
 
     rolled_back, arolled_back = sync_and_async(_rolled_back)
 
     def _interrupts(self, thread_id: str) -> Operation[list[PendingInterrupt]]:
-        """Return the interrupts that wait at a thread's head, also those of subgraphs.
+        """Return the interrupts that wait at a thread's head, also in subgraphs.
 
         Reads only these questions and their answers, not the state. An interrupt stays in the list
         until its task has ended. Raises UnknownTypeError if a question cannot be read.
@@ -307,11 +307,11 @@ class ThreadEntries:
         Args:
             thread_id: the thread's id.
             answers: values by interrupt id, as in `Command(resume=answers)`.
-            checkpoint_id: the head that was answered, from `interrupts`; None for any.
+            checkpoint_id: the head that was answered, from `interrupts`, or None for any.
             replace: True changes an answer that no run has used yet.
 
         Raises:
-            StateError: the thread has a newer head; an interrupt does not wait, or is answered
+            StateError: the thread has a newer head, or an interrupt does not wait, or is answered
                 already, or was raised in a graph without checkpoints.
             ThreadNotFoundError: the thread has no checkpoints.
             InvalidArgumentError: `answers` is no dict of values.
@@ -339,13 +339,13 @@ class ThreadTransfers(ThreadEntries):
         read back before it gets its name. If the saver has keys, they encrypt it.
 
         Args:
-            thread_ids: one id or several; None for all threads with checkpoints.
+            thread_ids: one id or several, or None for all threads with checkpoints.
             file: the bundle (`.tkb`). Replaces an older bundle, but no other file.
             plain: never encrypt the bundle, so that it can be imported without the keys.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
-            ThreadNotFoundError: one of the threads has no checkpoints.
+            ThreadNotFoundError: a thread has no checkpoints.
             InvalidArgumentError: an id is invalid.
             OpenError, DiskFullError: the file cannot be written, or is no bundle.
             ConflictError: other programs keep writing a thread.
@@ -374,15 +374,15 @@ class ThreadTransfers(ThreadEntries):
             file: a bundle from any store.
             thread_id: a new id, if the bundle has one thread.
             replace: replace threads of the same ids that differ.
-            dry_run: verify the bundle and change nothing; report what would be done.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            dry_run: verify the bundle, and only report the changes.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
-            ThreadExistsError: a thread of the same id would be lost; nothing was changed.
+            ThreadExistsError: a thread of the same id would be lost, and nothing was changed.
             InvalidArgumentError: a new id was given, and the bundle has several threads.
             OpenError, NotOursError, NewerFormatError, CorruptionError, WrongKeyError: the bundle
-                cannot be read; nothing was changed.
-            ThreadkeepError: the store failed; a note of the error lists the imported threads.
+                cannot be read, and nothing was changed.
+            ThreadkeepError: the store failed. A note of the error lists the imported threads.
         """
         return lazy.bundles.import_bundle(
             self._store, file, thread_id, progress, replace=replace, dry_run=dry_run
@@ -413,26 +413,26 @@ class ThreadTransfers(ThreadEntries):
 
         Args:
             source: the URL or path of LangGraph's database, or the saver.
-            thread_ids: one id or several; None for all threads that were not deleted here.
+            thread_ids: one id or several, or None for all threads that were not deleted here.
             replace: replace a diverged thread with the source's.
             as_fork: copy a diverged thread into a fork, "<thread>-adopted", which begins with the
                 newest common checkpoint.
-            dry_run: change nothing; report what would be done, judged by ids only.
+            dry_run: only report the changes, judged by ids.
             verify: compare every checkpoint as LangGraph's saver and this saver return it. Needs
                 the library of LangGraph's saver.
             key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes. By default,
                 the keys of this saver are tried, and a saver as `source` has its own. Values that
                 are not encrypted are read, and counted in `plain`.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             NotLangGraphError: the source belongs to another program, or to threadkeep.
-            OpenError, InvalidArgumentError: the source cannot be opened; or both `replace` and
+            OpenError, InvalidArgumentError: the source cannot be opened, or both `replace` and
                 `as_fork` are given.
             ThreadNotFoundError: the source has no such thread.
             WrongKeyError: a value is encrypted, and the key is missing or wrong.
-            UnknownTypeError: a value has a class that this program has not imported or allowed;
-                the error names the checkpoint and the line to add.
+            UnknownTypeError: a value has a class that this program has not imported or allowed.
+                The error names the checkpoint and the line to add.
             CorruptionError: data of a named thread is damaged, or, with `verify`, differs from the
                 result of LangGraph's saver. Without names, `skipped` lists damaged threads.
         """
@@ -454,7 +454,7 @@ class ThreadTransfers(ThreadEntries):
         """Copy threads into the tables of LangGraph's SqliteSaver, PostgresSaver or InMemorySaver.
 
         LangGraph's own saver writes the threads and continues them. Copies namespaces, parents,
-        metadata, versions and pending writes; `not_held` of the report lists what LangGraph's
+        metadata, versions and pending writes. `not_held` of the report lists data that LangGraph's
         tables cannot hold. Nothing is changed here, except that archived threads are restored. A
         repeated call copies newer checkpoints, or continues an interrupted call.
 
@@ -463,19 +463,19 @@ class ThreadTransfers(ThreadEntries):
         Args:
             target: the URL or path of LangGraph's database, or the saver. Missing files and tables
                 are created.
-            thread_ids: one id or several; None for all threads.
-            dry_run: change nothing; report what would be done, judged by ids only.
+            thread_ids: one id or several, or None for all threads.
+            dry_run: only report the changes, judged by ids.
             verify: compare every checkpoint as LangGraph's saver and this saver return it.
             key: a key to encrypt values with LangGraph's EncryptedSerializer (LANGGRAPH_AES_KEY),
                 16, 24 or 32 bytes. A saver as `target` has its own serializer.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             NotLangGraphError: the target belongs to another program, or to threadkeep.
             OpenError, InvalidArgumentError: the target cannot be opened.
             ThreadNotFoundError: this store has no such thread.
             UnknownTypeError: a value has a class that this program has not imported or allowed.
-            BackendError: a store failed; repeat the call.
+            BackendError: a store failed. Repeat the call.
         """
         return self._over(
             lazy.leave.leave, target, thread_ids, key, progress, verify=verify, dry_run=dry_run
@@ -501,11 +501,11 @@ class ThreadTransfers(ThreadEntries):
 
         Args:
             other: the saver of the other store.
-            thread_ids: one id or several; None for all threads.
+            thread_ids: one id or several, or None for all threads.
             replace: replace a thread that has diverged in the other store with this store's.
             delete: delete threads in the other store that were deleted in this one.
-            dry_run: change nothing; report what would be done.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            dry_run: only report the changes.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: `other` is no saver of threadkeep, or has the same store.

@@ -149,7 +149,7 @@ def erase_all(
     dry_run: bool,
     plan: ErasurePlan | None = None,
 ) -> Operation[EraseReport]:
-    """Erase these threads, and those of the plan; see `Threads.erase`."""
+    """Erase these threads, and the plan's (see `Threads.erase`)."""
     progress = progress or no_progress
     if plan is not None:
         found = [*names, *(yield from plan.recorded()), *(yield from plan.found())]
@@ -202,7 +202,7 @@ class _Erasing:
     failures: list[ThreadkeepError] = field(default_factory=list)
 
     def look(self, names: Sequence[str], *, forks: bool) -> Operation[list[str]]:
-        """Look at threads before they are removed; return their names, with their forks."""
+        """Look at threads before they are removed, and return their names, with their forks."""
         found = yield from on(self.store, registration.forks_of(names))
         # Origins come last: an interrupted erasure finds the forks by them.
         new = [*reversed(found), *names] if forks else [*names]
@@ -212,7 +212,7 @@ class _Erasing:
         return new
 
     def remove(self, names: Sequence[str]) -> Operation[None]:
-        """Remove each thread; raise only if none could be removed."""
+        """Remove each thread, and raise only if none could be removed."""
         rehearsal = _Rehearsal(set(), {}) if self.dry_run else None
         for number, name in enumerate(names, 1):
             try:
@@ -237,7 +237,7 @@ def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
 
 
 def named(store: LayeredBackend, thread: str) -> Operation[list[str]]:
-    """Return the name of a thread as a list; raise if it never existed."""
+    """Return the name of a thread as a list, or raise if it never existed."""
     name = validation.thread_id(thread)
     if not (yield from is_known(store, name)):
         raise ThreadNotFoundError(hint="Nothing was erased.", thread=name)
@@ -315,7 +315,7 @@ def _clear(
     failures: list[ThreadkeepError],
     progress: Progress,
 ) -> Operation[EraseReport]:
-    """Clear all places; return the full report, or raise if anything has failed."""
+    """Clear all places, and return the full report, or raise if anything has failed."""
     found = ScrubReport(("rows, entries and labels",))
     for number, place in enumerate(places):
         progress("places cleared", number, len(places))
@@ -341,7 +341,7 @@ def _clear(
 def _sharing_with(thread: str, entry: ThreadEntry | None, rows: ThreadRows) -> Operation[set[str]]:
     """List the threads that share a thread's segments, and those that it was forked from.
 
-    Some stores copy segments for a fork; there only the entry's origin tells.
+    Some stores copy segments for a fork, and only the entry's origin tells.
     """
     found, seen = set(rows.family), {thread}
     while entry is not None and entry.origin is not None and entry.origin[0] not in seen:
@@ -405,7 +405,7 @@ def _erase_thread(
 def _sweep_all(
     engine: Engine, threads: Iterable[str], failures: list[ThreadkeepError] | None = None
 ) -> Operation[None]:
-    """Sweep threads, each family once; append errors to `failures`, or raise them."""
+    """Sweep threads, each family once. Append errors to `failures`, or raise them."""
     left = {*threads}
     while left:
         name = min(left)
@@ -452,7 +452,7 @@ def _empty(engine: Engine, thread: str, rehearsal: _Rehearsal | None) -> Operati
 
 
 def sweep(engine: Engine, thread: str, *, alone: bool = False) -> Operation[tuple[str, ...]]:
-    """Remove elements without a reference from a thread's segments; return who shares them.
+    """Remove elements without a reference from a thread's segments. Return who shares them.
 
     With `alone`, shared segments are not changed.
     """

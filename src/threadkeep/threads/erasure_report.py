@@ -13,7 +13,7 @@ class ErasedThread:
 
     Args:
         thread: its id.
-        checkpoints, writes, segments: number of rows; a row of writes holds one task's. Shared
+        checkpoints, writes, segments: number of rows. A row of writes holds one task's. Shared
             segments count if they were removed or shortened.
         bytes: bytes removed from the store.
         archived_bytes: size of its archive in the cold store.
@@ -38,8 +38,8 @@ class EraseReport:
         shared_with: origins of the erased threads, and other forks of these. They hold
             checkpoints from before the fork, but nothing that the erased thread added.
         cleared: places that hold nothing of the threads any more.
-        remains: places that threadkeep cannot clear, each with what to do.
-        unfinished: errors, each with what to do before you erase again.
+        remains: places that threadkeep cannot clear, each with a remedy.
+        unfinished: errors, each with the step to take before you erase again.
         dry_run: True if nothing was done.
     """
 
@@ -63,7 +63,7 @@ class EraseReport:
 
 @dataclass(frozen=True, slots=True)
 class AccountReport(EraseReport):
-    """Result of `delete_account`, or of a dry run: an `EraseReport`, and what else was removed.
+    """Result of `delete_account`, or of a dry run: an `EraseReport`, and the other removals.
 
     Args:
         items: number of items removed from each namespace.

@@ -48,7 +48,7 @@ class Threads(ThreadTransfers, KnownNames):
     # -- branches and differences ----------------------------------------------------
 
     def _branches(self, thread_id: str, checkpoint_ns: str = "") -> Operation[Branches]:
-        """Return the tree of a thread's checkpoints in a namespace; "" is the graph's own.
+        """Return the tree of a thread's checkpoints in a namespace. "" is the graph's own.
 
         Raises:
             ThreadNotFoundError: the thread has no checkpoints in this namespace.
@@ -60,7 +60,7 @@ class Threads(ThreadTransfers, KnownNames):
     branches, abranches = sync_and_async(_branches)
 
     def _branches_by_ns(self, thread_id: str) -> Operation[dict[str, Branches]]:
-        """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
+        """Return the trees of all checkpoint namespaces, by namespace. "" is the graph's own.
 
         Raises:
             ThreadNotFoundError: the thread has no checkpoints.
@@ -79,14 +79,14 @@ class Threads(ThreadTransfers, KnownNames):
         *,
         channels: Sequence[str] | None = None,
     ) -> Operation[StateDiff]:
-        """Compare two checkpoints of a thread and namespace by their ids; None is the head.
+        """Compare two checkpoints of a thread and namespace by their ids. None is the head.
 
         Args:
             thread_id: the thread's id.
             before_id: the id of the first checkpoint.
             after_id: the id of the second checkpoint.
-            checkpoint_ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
-            channels: compare and read only these channels; None for all. The result has no others.
+            checkpoint_ns: the checkpoint namespace. "" is the graph's own, a subgraph has another.
+            channels: compare and read only these channels. None for all. The result has no others.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: a checkpoint does not exist.
@@ -135,9 +135,9 @@ class Threads(ThreadTransfers, KnownNames):
         Args:
             thread_id: the thread's id.
             channel: the channel's name.
-            checkpoint_ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
-            limit: the maximum number of versions; None for all.
-            checkpoint_id: the id of the checkpoint to begin with; None for the head.
+            checkpoint_ns: the checkpoint namespace. "" is the graph's own, a subgraph has another.
+            limit: the maximum number of versions, or None for all.
+            checkpoint_id: the id of the checkpoint to begin with, or None for the head.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -179,13 +179,13 @@ class Threads(ThreadTransfers, KnownNames):
         """Fork a thread at one of its checkpoints.
 
         The fork starts in the state right after that checkpoint. Interrupts pending there are
-        pending in the fork; later nodes run again. The two threads are independent from then on.
-        Values are copied only on Redis.
+        pending in the fork, and later nodes run again. The two threads are independent from then
+        on. Values are copied only on Redis.
 
         Args:
             thread_id: the id of the thread to fork, which is not changed.
-            checkpoint_id: a checkpoint of its root namespace; None for its head.
-            new_thread_id: the fork's id; None for a new UUID.
+            checkpoint_id: a checkpoint of its root namespace, or None for its head.
+            new_thread_id: the fork's id, or None for a new UUID.
 
         Returns:
             The fork's entry: state `forked`, the metadata of the original, no tags.
@@ -211,8 +211,8 @@ class Threads(ThreadTransfers, KnownNames):
 
         If only the fork has changed a channel since the fork, the target gets the fork's value. If
         only the target has changed it, its value stays. The result is a new checkpoint after the
-        target's head, with source "update"; the nodes to run next stay the same. The fork is not
-        changed.
+        target's head, with source "update", and the nodes to run next stay the same. The fork is
+        not changed.
 
         Args:
             fork_id: the id of the fork.
@@ -224,12 +224,12 @@ class Threads(ThreadTransfers, KnownNames):
                   in the fork (None if the channel has no value). It returns the new value.
                 - A graph: its reducers get the values written in the fork.
                 - None refuses the merge.
-            dry_run: change nothing; return the channels to merge, and the conflicts.
+            dry_run: change nothing, and return the channels to merge, and the conflicts.
 
         Raises:
             MergeConflictError: both have changed a channel, and there is no strategy.
-            InvalidArgumentError: the thread is no fork of the target; or a channel is a
-                DeltaChannel, which only a graph can merge; or layered memory has archived
+            InvalidArgumentError: the thread is no fork of the target, or a channel is a
+                DeltaChannel, which only a graph can merge, or layered memory has archived
                 messages of both since, which only "theirs" and "ours" resolve.
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
             ThreadNotFoundError: one of the threads has no checkpoints.
@@ -266,16 +266,16 @@ class Threads(ThreadTransfers, KnownNames):
         since the last call is not read again.
 
         Args:
-            policy: for threads without a policy of their own (`retain`); None for the saver's
+            policy: for threads without a policy of their own (`retain`), or None for the saver's
                 own (`retention=`), or else to keep everything.
-            thread_ids: only these threads; `max_count` does not apply then.
-            dry_run: change nothing; report what would be removed.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            thread_ids: only these threads, and `max_count` does not apply then.
+            dry_run: only report the removals.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: the policy or the list of threads is invalid.
-            ThreadNotFoundError: one of the threads does not exist; nothing was removed.
-            BackendError: the store failed; earlier threads were already cleaned up.
+            ThreadNotFoundError: a thread does not exist, and nothing was removed.
+            BackendError: the store failed, and earlier threads were already cleaned up.
         """
         own = self._store.retention if policy is None else policy
         names = None if thread_ids is None else validation.each_thread(thread_ids)
@@ -297,21 +297,21 @@ class Threads(ThreadTransfers, KnownNames):
         interrupted call. A thread that cannot be migrated stays as it is, and is reported.
 
         Args:
-            thread_ids: only these threads; None for all.
-            dry_run: change nothing; report what would be rewritten.
+            thread_ids: only these threads, or None for all.
+            dry_run: only report the rewrites.
             progress: called as `progress(stage, done, total)`.
 
         Raises:
             InvalidArgumentError: the saver was opened without `migrations=`.
-            ThreadNotFoundError: one of the threads does not exist; nothing was changed.
-            BackendError: the store failed; earlier threads are upgraded.
+            ThreadNotFoundError: a thread does not exist, and nothing was changed.
+            BackendError: the store failed, and earlier threads are upgraded.
         """
         return self._over(lazy.upgrading.upgrade, thread_ids, progress, dry_run=dry_run)
 
     upgrade, aupgrade = sync_and_async(_upgrade)
 
     def _retain(self, thread_id: str, policy: Retention | None) -> Operation[ThreadInfo]:
-        """Set a thread's own retention, which replaces the saver's; None removes it.
+        """Set a thread's own retention, which replaces the saver's. None removes it.
 
         Raises:
             ThreadNotFoundError: the thread does not exist.
@@ -332,8 +332,8 @@ class Threads(ThreadTransfers, KnownNames):
             StateError: it is archived already.
             InvalidArgumentError: the saver was opened without `cold=`.
             ConflictError: other programs keep writing the thread.
-            CorruptionError: it is damaged; or the cold store lost or changed an object.
-            OpenError, BackendError: the cold store refused or failed; the thread was not moved.
+            CorruptionError: it is damaged, or the cold store lost or changed an object.
+            OpenError, BackendError: the cold store refused or failed, and the thread was not moved.
         """
         return self._over(lazy.tiering.archive, thread_id)
 
@@ -365,14 +365,14 @@ class Threads(ThreadTransfers, KnownNames):
     ) -> Operation[OffloadReport]:
         """Move old values of a thread that is in use into the cold store (`cold=`).
 
-        Moves only large values that no head and no waiting task needs. Runs continue as before;
-        reading an older checkpoint fetches its values. A thread that shares values with forks is
+        Moves only large values that no head and no waiting task needs. Runs continue as before.
+        Reading an older checkpoint fetches its values. A thread that shares values with forks is
         not changed.
 
         Args:
             thread_id: the thread's id.
-            over: size in bytes, 1024 or more; larger segments are moved.
-            older_than: seconds or a timedelta; values that younger checkpoints need stay too.
+            over: size in bytes, 1024 or more. Larger segments are moved.
+            older_than: seconds or a timedelta. Values that younger checkpoints need stay too.
                 None: only values that the heads need stay.
 
         Raises:
@@ -380,7 +380,7 @@ class Threads(ThreadTransfers, KnownNames):
             StateError: it is archived.
             InvalidArgumentError: the saver was opened without `cold=`, or a limit is invalid.
             ConflictError: other programs keep writing the thread.
-            CorruptionError: it is damaged; or the cold store lost or changed an object.
+            CorruptionError: it is damaged, or the cold store lost or changed an object.
             OpenError, BackendError: the cold store refused or failed.
         """
         return self._over(lazy.tiering.offload, thread_id, over, older_than)
@@ -400,17 +400,17 @@ class Threads(ThreadTransfers, KnownNames):
         Runs may be under way. You can repeat an interrupted call. Pinned threads stay.
 
         Args:
-            tiering: the limits; None for the saver's own (`tiering=`), or else the defaults:
-                threads neither written nor restored for a day are archived; of other threads,
-                values over 64 KB are offloaded if only checkpoints older than a day need them.
+            tiering: the limits, or None for the saver's own (`tiering=`), or else the defaults:
+                threads neither written nor restored for a day are archived, and values over 64 KB
+                of other threads are offloaded if only checkpoints older than a day need them.
             thread_ids: only these threads.
-            dry_run: move nothing; report what would be moved.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            dry_run: only report the moves.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: it is no Tiering, or the saver was opened without `cold=`.
-            ThreadNotFoundError: one of the threads does not exist; nothing was moved.
-            OpenError, BackendError: the cold store refused or failed; some threads may be moved.
+            ThreadNotFoundError: a thread does not exist, and nothing was moved.
+            OpenError, BackendError: the cold store refused or failed. Some threads may be moved.
         """
         return self._over(lazy.tiering.tier, tiering, thread_ids, progress, dry_run=dry_run)
 
@@ -429,21 +429,21 @@ class Threads(ThreadTransfers, KnownNames):
         """Move unreadable data of threads into a quarantine file, so that the rest loads.
 
         A checkpoint with any unreadable part is moved as a whole. The newest readable checkpoint
-        becomes the head; a thread without any becomes empty. Data is removed from the store only
-        after the file is synced to disk. The saver's keys, if it has any, encrypt the file; read it
-        by `read_quarantine`. Sound threads are not changed. Programs may use the
-        store meanwhile; after an interrupted call, repeat it with another file.
+        becomes the head, and a thread without any becomes empty. Data is removed from the store
+        only after the file is synced to disk. The saver's keys, if it has any, encrypt the file.
+        Read it by `read_quarantine`. Sound threads are not changed. Programs may use the store
+        meanwhile. After an interrupted call, repeat it with another file.
 
         Args:
-            thread_ids: one id or several; None for all threads.
+            thread_ids: one id or several, or None for all threads.
             file: the quarantine file (`.tkq`), which must not exist. It is created if any data is
                 moved. Not needed for a dry run.
-            dry_run: change nothing; report what would be done.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            dry_run: only report the changes.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: no file was given, or an id is invalid.
-            ThreadNotFoundError: one of the threads does not exist; nothing was changed.
+            ThreadNotFoundError: a thread does not exist, and nothing was changed.
             OpenError, DiskFullError: the file exists, or cannot be written.
             ConflictError: other programs keep writing a thread.
         """
@@ -474,18 +474,18 @@ class Threads(ThreadTransfers, KnownNames):
                 of the original. If False, the report names them.
             rewrite: on PostgreSQL, rewrite the tables (VACUUM FULL), which locks them. SQLite's
                 file is always rewritten, while others keep reading.
-            dry_run: change nothing; report what would be erased.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            dry_run: only report the erasures.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError: neither or both were given, or metadata that is empty.
-            ThreadNotFoundError: the thread never existed; nothing was done.
+            ThreadNotFoundError: the thread never existed, and nothing was done.
             UnfinishedErasureError: a place was not cleared, or one of several threads was not
                 removed. `report` lists the completed steps. Do what the message says, then
                 erase again.
             ConflictError, CorruptionError: the thread shares segments with a thread that others
-                keep writing, or that is damaged; no place was cleared.
-            BackendError: the store failed; erase again.
+                keep writing, or that is damaged, and no place was cleared.
+            BackendError: the store failed. Erase again.
         """
         return self._over(
             lazy.erasure.erase,
@@ -521,15 +521,15 @@ class Threads(ThreadTransfers, KnownNames):
         Args:
             metadata: erase all threads with this metadata, such as {"user_id": "u1"}, compared as
                 in `search`.
-            thread_ids: more threads, and ids of sessions; ids that do not exist are ignored.
+            thread_ids: more threads, and ids of sessions. Ids that do not exist are ignored.
             namespaces: erase all items of stores whose namespaces begin with one of these, such as
                 [("users", "u1")].
             results: also remove all cached results of nodes, as a cache does not know whose they
                 are. Nodes compute them again.
             forks: also erase the forks of these threads, which contain the same values.
             rewrite: as in `erase`.
-            dry_run: change nothing; report what would be erased.
-            progress: called as `progress(stage, done, total)`; a total of 0 means unknown.
+            dry_run: only report the erasures.
+            progress: called as `progress(stage, done, total)`. A total of 0 means unknown.
 
         Raises:
             InvalidArgumentError, InvalidNamespaceError: an argument is invalid, or the metadata is

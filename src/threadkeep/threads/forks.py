@@ -52,7 +52,7 @@ _READ = partial(read_snapshot, stub=False, alone=True)
 
 
 def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
-    """Copy a thread inside the store; a missing source copies nothing."""
+    """Copy a thread inside the store. A missing source copies nothing."""
     if source == target:
         raise InvalidArgumentError("A thread cannot be copied onto itself.", thread=source)
     yield from commit(CopyThread(source, target, engine.now()))
@@ -100,7 +100,7 @@ def fork(
 
 def _trim(engine: Engine, thread: str) -> Operation[None]:
     """Remove elements without a reference from a new copy or fork, unless it shares segments."""
-    # (after damage this is unknown; after conflicts a run already uses the thread)
+    # (after damage this is unknown, after conflicts a run already uses the thread)
     with suppress(CorruptionError, ConflictError):
         yield from sweep(engine, thread, alone=True)
     engine.working_set.forget(thread)
@@ -110,7 +110,7 @@ def _trim(engine: Engine, thread: str) -> Operation[None]:
 
 
 class _Begin(NamedTuple):
-    """Rows of a new fork; `at` is its newest checkpoint."""
+    """Rows of a new fork. `at` is its newest checkpoint."""
 
     at: StoredCheckpoint
     checkpoints: list[StoredCheckpoint]
@@ -234,12 +234,12 @@ class BranchCheckpoint:
         time: time of the checkpoint, as ISO text.
         metadata: the checkpoint's metadata.
         next: the nodes to run next.
-        has_sends: True if tasks were sent with `Send`; only their values name the nodes.
+        has_sends: True if tasks were sent with `Send`. Only their values name the nodes.
         written: channels of the state that the step wrote.
         interrupted: ids of the next step's tasks that called `interrupt()`.
         waiting: interrupted tasks without an answer.
         failed: ids of the next step's tasks that raised.
-        visible_parent: the nearest ancestor in the tree; None for a root.
+        visible_parent: the nearest ancestor in the tree, or None for a root.
         hidden: number of hidden checkpoints between the two, which DeltaChannels need.
         is_cut: True if the parent was removed.
         children: ids of the checkpoints below, oldest first.
@@ -352,7 +352,7 @@ def _trees(engine: Engine, thread: str, ns: str | None) -> Operation[dict[str, B
 
 
 class _Rows:
-    """Rows read so far, by namespace and id; `absent` are parents that don't exist."""
+    """Rows read so far, by namespace and id. `absent` are parents that don't exist."""
 
     def __init__(self, engine: Engine) -> None:
         self.shown: dict[str, dict[str, BranchCheckpoint]] = {}

@@ -1,4 +1,4 @@
-"""The growth of a thread over its checkpoints, beside full copies of its state."""
+"""The growth of a thread over its checkpoints, compared with full copies of its state."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class GrowthStep:
 
     Attributes:
         checkpoint: its id.
-        namespace: its namespace; "" is the graph's own.
+        namespace: its namespace. "" is the graph's own.
         time: its time, as ISO 8601.
         step: the metadata's `step`, if any.
-        channels: bytes of newly stored values, by channel; a channel that added none is absent.
+        channels: bytes of newly stored values, by channel. A channel that added none is absent.
         other_bytes: bytes of its row with the small values in it, and of its pending writes.
         full_copy_bytes: bytes of one whole, uncompressed copy of the state.
     """
@@ -66,7 +66,7 @@ class GrowthPoint(NamedTuple):
 class ThreadGrowth:
     """The growth of a thread, checkpoint by checkpoint.
 
-    Bytes are those of `ThreadStats`. Bytes that forks share count in each of the threads.
+    Bytes count as in `ThreadStats`. Bytes that forks share count in each of the threads.
 
     Attributes:
         thread: its id.

@@ -21,14 +21,14 @@ THREAD = documents.thread_of("statistics")
 
 
 def stats(engine: Engine, max_age: timedelta, *, counts_usage: bool) -> Operation[Stats]:
-    """Return the stored statistics if they are not older than `max_age`; else count, and store."""
+    """Return the stored statistics if they are not older than `max_age`, else count, and store."""
     found, generation = yield from _stored(engine)
     now = engine.now()
     # (a clock that was set back must not keep them for ever)
     if found is not None and timedelta() <= EPOCH + now * MICROSECOND - found.at <= max_age:
         return found
     counted = yield from statistics.count(now, counts_usage=counts_usage)
-    # (suppressed: a full disk, a store that is only read; or others stored or removed them
+    # (suppressed: a full disk, a store that is only read, or others stored or removed them
     # meanwhile, as ours may name a thread that was erased since)
     with suppress(ThreadkeepError):
         yield from commit(_change(engine, counted, generation))

@@ -38,7 +38,7 @@ class Medium:
 
     @property
     def title(self) -> str:
-        """Its type and size: "image/png, 70 bytes"; "" for a URL."""
+        """Its type and size: "image/png, 70 bytes", or "" for a URL."""
         if not self.base64:
             return ""
         count = len(self.base64.rstrip("=")) * 3 // 4
@@ -67,7 +67,7 @@ class Medium:
 
 
 def medium(block: Mapping[str, Any]) -> Medium | None:
-    """Return the picture or file of a message's block; None if it has none."""
+    """Return the picture or file of a message's block, or None if it has none."""
     level, found = block, {**block}
     for _ in range(_DEEPEST):
         below = next((level[name] for name in _INNER if isinstance(level.get(name), Mapping)), None)

@@ -56,7 +56,7 @@ class MergeReport:
         base: the checkpoint that was forked.
         channels: channels that only the fork has changed.
         conflicts: channels that both have changed.
-        checkpoint: the new checkpoint of `into`; None if nothing was written.
+        checkpoint: the new checkpoint of `into`, or None if nothing was written.
     """
 
     fork: str
@@ -112,7 +112,7 @@ def merge(
 class _How(NamedTuple):
     """Rules for channels that both have changed.
 
-    `written` holds the fork's writes; `layered` is a channel whose values are `[record, messages]`.
+    `written` holds the fork's writes. `layered` is a channel whose values are `[record, messages]`.
     """
 
     strategy: MergeStrategy | None
@@ -128,7 +128,7 @@ def _check_strategy(value: MergeStrategy | None) -> None:
 
 
 def _reducers(strategy: MergeStrategy | None) -> Mapping[str, Any] | None:
-    """The channels of a compiled graph; None for other strategies."""
+    """The channels of a compiled graph, or None for other strategies."""
     channels = getattr(strategy, "channels", None)
     return channels if isinstance(channels, Mapping) else None
 

@@ -25,7 +25,7 @@ _USUAL_ENDS = {"stop", "tool_calls", "end_turn", "tool_use", "STOP"}
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Call of a tool; `args` as JSON. `error` is set if the arguments could not be parsed."""
+    """Call of a tool, `args` as JSON. `error` is set if the arguments could not be parsed."""
 
     name: str
     args: Any
@@ -62,7 +62,7 @@ class Message:
     Attributes:
         role: "human", "ai", "tool" and so on, as the message names it.
         name: name of its author.
-        text: text of all blocks; in place of other blocks, their kind in brackets.
+        text: text of all blocks, and in place of other blocks their kind in brackets.
         tool_calls: calls of tools.
         tool_call_id: the call that a tool's result belongs to.
         status: "success" or "error" of a tool's result.
@@ -109,7 +109,7 @@ def _mapping(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def conversation(values: Mapping[str, Any], channel: str = CHANNEL) -> list[Message] | None:
-    """Return the messages of a state; None if the channel is not a list."""
+    """Return the messages of a state, or None if the channel is not a list."""
     found = values.get(channel)
     return [message(one) for one in found] if isinstance(found, list | tuple) else None
 
@@ -192,7 +192,7 @@ def _optional(value: Any) -> str | None:
 
 
 def _calls(calls: Any, among: Sequence[str] = ()) -> Iterator[ToolCall]:
-    """Yield calls of tools; `among` are the kinds of blocks that are calls."""
+    """Yield calls of tools. `among` are the kinds of blocks that are calls."""
     for call in calls if isinstance(calls, list | tuple) else ():
         if isinstance(call, Mapping) and (not among or call.get("type") in among):
             # (OpenAI's own form has name and arguments one level down)

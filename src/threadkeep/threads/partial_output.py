@@ -1,9 +1,9 @@
 """Partial output of runs: the parts of a stream, and the checkpoints that hold them.
 
-A stream is saved beside its thread, as checkpoints in a namespace of its own. A pending stream has
-a row for each of its last saves, an ended one a single row without parts. Each row lists all parts;
-threadkeep's savers store only the new ones. Savers that cannot delete checkpoints have one row per
-stream, which is replaced at each save and holds all parts as one text.
+A stream is saved next to its thread, as checkpoints in a namespace of its own. A pending stream has
+a row for each of its last saves, an ended one a single row without parts. Each row lists all parts,
+but threadkeep's savers store only the new ones. Savers that cannot delete checkpoints have one row
+per stream, which is replaced at each save and holds all parts as one text.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PartialMessage:
 
     id: str  # the same as in the state, once its node has ended
     node: str
-    namespace: str  # the checkpoint namespace of the node; "" if unknown
+    namespace: str  # the checkpoint namespace of the node, "" if unknown
     text: str
     message: BaseMessage  # with its partial tool calls
 
@@ -86,10 +86,10 @@ class PartialStream:
     """Output of a stream, as it was last saved. An ended stream has only its status and times.
 
     Args:
-        id: the stream's id; later streams have greater ids.
+        id: the stream's id. Later streams have greater ids.
         status: "pending", "completed" or "discarded".
         created_at, saved_at: in UTC.
-        completed_at: the end, in UTC; None while the stream is pending.
+        completed_at: the end, in UTC, or None while the stream is pending.
         checkpoint_id: the thread's newest checkpoint at the first save.
         messages: in the order in which they began.
         events: custom events, in order.
@@ -121,7 +121,7 @@ class PartialStream:
 
 
 def of_message(message: BaseMessage, namespace: str = "", node: str = "") -> Part | None:
-    """Make a part of a message or a chunk; None for an empty chunk."""
+    """Make a part of a message or a chunk, or None for an empty chunk."""
     content, name = message.content, message.id or ""
     if not isinstance(message, BaseMessageChunk):
         return Part("message", namespace, node, name, message)
@@ -133,13 +133,13 @@ def of_message(message: BaseMessage, namespace: str = "", node: str = "") -> Par
 
 def of_event(event: Any, namespace: str = "", node: str = "") -> Part:
     """Make a part of a copy of a custom event: nodes may change the object later."""
-    with suppress(Exception):  # some objects refuse; they are stored as they are at the save
+    with suppress(Exception):  # some objects refuse, and they are stored as they are at the save
         event = copy.deepcopy(event)
     return Part("event", namespace, node, "", event)
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """Join consecutive pieces of the same message and kind; leave other parts unchanged."""
+    """Join consecutive pieces of the same message and kind, and leave other parts unchanged."""
     found: dict[Any, list[Part]] = {}
     for number, part in enumerate(parts):
         is_piece = part.kind in ("text", "chunk")
@@ -253,7 +253,7 @@ def _newest_first(rows: Iterable[PartialRow]) -> list[PartialRow]:
 
 
 def _newest(rows: Iterable[PartialRow]) -> dict[str, PartialRow]:
-    """Find the newest row of each stream; `rows` come newest first."""
+    """Find the newest row of each stream. `rows` come newest first."""
     found: dict[str, PartialRow] = {}
     for row in rows:
         found.setdefault(row.stream, row)
@@ -315,7 +315,7 @@ class PartialRows:
         return _newest_first(map(self._row, found))
 
     def read_heads(self) -> Operation[list[PartialRow]]:
-        """Read all rows, newest first; without parts if the saver can delete checkpoints."""
+        """Read all rows, newest first, without parts if the saver can delete checkpoints."""
         if not self.deletes:
             return (yield from self.read())
         try:
@@ -331,7 +331,7 @@ class PartialRows:
         return None if found is None else str(found.checkpoint["id"])
 
     def put(self, row: PartialRow, parent: str | None) -> Operation[None]:
-        """Store a row; `parent` is the id of the row before it."""
+        """Store a row. `parent` is the id of the row before it."""
         checkpoint = {**empty_checkpoint(), "id": row.id}
         if row.parts:
             parts: Any = list(row.parts) if self.deletes else self._packed(row.parts)
@@ -349,7 +349,7 @@ class PartialRows:
         yield from self._call(self._saver, "put", *put)
 
     def delete(self, ids: Sequence[str], *, sweep: bool = False) -> Operation[None]:
-        """Remove rows, if the saver can; with `sweep` also unreferenced values of earlier ones."""
+        """Remove rows, if the saver can, with `sweep` also unreferenced values of earlier ones."""
         if ids and self.deletes:
             options = {"checkpoint_ns": NAMESPACE, "sweep": sweep}
             yield from self._call(self._saver, "delete_checkpoints", self.thread, ids, **options)

@@ -34,7 +34,7 @@ def filters_of(text: str) -> Filters:
             meaning of its own is the beginning of ids.
 
     Raises:
-        InvalidArgumentError: a term has an invalid value; the error names it.
+        InvalidArgumentError: a term has an invalid value, and the error names it.
     """
     found: Filters = {}
     words = []
@@ -165,6 +165,6 @@ def toggled(text: str, term: str) -> str:
 
 
 def _kind(term: str) -> str | None:
-    """Return the name of terms that a query has once; None for others."""
+    """Return the name of terms that a query has once, or None for others."""
     name = term.partition(":")[0]
     return name if name in ("size", "updated", "created", "fork") else None

@@ -56,7 +56,7 @@ _ORDERS: dict[str, Order] = {
 
 
 class Filters(TypedDict, total=False):
-    """Filters of threads; all of them must match.
+    """Filters of threads. All of them must match.
 
     state: a state, or a list of states to accept. Without it, all threads except deleted ones.
     metadata: keys and values to match, compared as JSON (1 is not 1.0).
@@ -110,7 +110,7 @@ def search(
 
 
 def by_name(engine: Engine, cursor: str | None, wanted: Filters) -> Operation[ThreadPage]:
-    """Read the largest page of threads, sorted by id; see `Threads.scan`."""
+    """Read the largest page of threads, sorted by id (see `Threads.scan`)."""
     return search(engine, "thread", MOST, cursor, wanted)
 
 
@@ -368,18 +368,18 @@ class ThreadInfo:
     Args:
         id: the thread's id.
         state: the thread's state.
-        created_at, updated_at: times in UTC; `updated_at` may be late by a second.
+        created_at, updated_at: times in UTC. `updated_at` may be late by a second.
         bytes: approximate size of the rows and segments in the store.
         metadata: metadata of `create` and `update`, and of the configs of runs.
         tags: tags, sorted.
         pinned: True if retention must not remove anything.
-        ttl: idle time after which retention deletes the thread; None for no limit.
+        ttl: idle time after which retention deletes the thread, or None for no limit.
         forked_from: thread and checkpoint that it was forked from.
         waits_at: id of the checkpoint at which an interrupt waits for an answer.
         deleted_at: time of the last deletion.
-        retention_json: the thread's own retention, if any; see `retention`.
+        retention_json: the thread's own retention, if any (see `retention`).
         marks: checkpoints with tags or a pin.
-        archived_bytes: size of the archive in the cold store; None if not archived.
+        archived_bytes: size of the archive in the cold store, or None if not archived.
         offloaded_bytes: approximate size of offloaded values. Unused ones count until they are
             removed.
     """

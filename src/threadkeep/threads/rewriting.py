@@ -1,4 +1,4 @@
-"""Rewriting the rows and elements of a thread in the shapes of the program; the pure part."""
+"""Rewriting the rows and elements of a thread in the shapes of the program, without I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Renewed:
 
     Attributes:
         elements: the new form of elements, by log and position.
-        rows: all rows, as they are afterwards; a write keeps its `seq`.
+        rows: all rows, as they are afterwards. A write keeps its `seq`.
         checkpoints: keys of the checkpoints that change.
         writes: keys of the rows of writes that change.
         added: new elements, in logs of their own.
@@ -69,8 +69,8 @@ def renew(
     """Rewrite the rows of a thread, and the elements that it or `others` refer to.
 
     Raises:
-        StateMigrationError, UnknownTypeError: a value cannot be migrated; the place is set.
-        StaleThreadError: the segments are not those of the rows.
+        StateMigrationError, UnknownTypeError: a value cannot be migrated, and the place is set.
+        StaleThreadError: the segments do not belong to the rows.
     """
     work = _Work(engine, codec, thread, rows, Elements(codec, segments))
     spans = [span for one in (rows, *others) for span, _ in _values(one)]
@@ -227,7 +227,7 @@ class _Work:
 
 
 def with_elements(engine: Engine, segment: Segment, new: Mapping[Position, bytes]) -> Segment:
-    """Return a segment with some elements replaced; the same one if it has none of them."""
+    """Return a segment with some elements replaced, or the same one if it has none of them."""
     raws = unpack(segment.data, segment.count)
     found = [new.get((segment.log, segment.start + n), raw) for n, raw in enumerate(raws)]
     if found == raws:

@@ -50,13 +50,13 @@ class RotationReport(NamedTuple):
     Attributes:
         threads: the number of threads read.
         changed: the number of values that were encrypted again, or would be.
-        key_bytes: the bytes of values in the store before the rotation, by the id of their key; ""
+        key_bytes: the bytes of values in the store before the rotation, by the id of their key, ""
             for values that were not encrypted.
         dry_run: True if nothing was changed.
         archives: the number of threads with values in the cold store, which `key_bytes` does not
             count. Objects that an older key may have encrypted are written again.
         cleared: places that were cleared of old plain text, after a rotation of plain values.
-        remains: places that may still hold some, each with what to do.
+        remains: places that may still hold some, each with a remedy.
     """
 
     threads: int
@@ -106,7 +106,7 @@ def rotate(
 
 
 def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[int]:
-    """Seal objects again that an older key may have sealed; return the number of their threads."""
+    """Seal objects again that an older key may have sealed. Return the number of their threads."""
 
     def cold(entry: ThreadEntry) -> ThreadEntry | None:
         archive = archive_of(entry)
@@ -127,7 +127,7 @@ def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[
 
 
 def _clear_plain(store: LayeredBackend, *, rewrite: bool) -> Operation[ScrubReport]:
-    """Remove old plain text beside the rows.
+    """Remove old plain text outside the rows.
 
     The rotation has put all items again, without words and vectors, and removed cached results.
     """

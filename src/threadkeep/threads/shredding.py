@@ -35,11 +35,11 @@ class ShredReport(NamedTuple):
     Attributes:
         name: the tenant or thread.
         at: the time at which the key was destroyed.
-        keys: the ids of the destroyed keys; fewer if the call was repeated.
+        keys: the ids of the destroyed keys, fewer if the call was repeated.
         erased: the threads that were also removed from the store.
         items: the number of items that were also removed.
         cleared: the places of the key store that hold no key any more.
-        remains: the places that shredding cannot reach, each with what to do.
+        remains: the places that shredding cannot reach, each with a remedy.
     """
 
     name: str

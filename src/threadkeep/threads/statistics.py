@@ -34,7 +34,7 @@ from threadkeep.threads.registry import EPOCH
 from threadkeep.threads.statistics_report import MOST, Stats
 
 IDLE_DAYS = 30
-_SAMPLE = 40  # threads, beside the largest
+_SAMPLE = 40  # threads, besides the largest
 _SAMPLE_BYTES = 64 << 20
 _SAMPLE_CHECKPOINTS = 5_000
 LISTED = 1_000  # checkpoints of another LangGraph saver that are counted
@@ -50,7 +50,7 @@ _LeftOut: TypeAlias = list[tuple[ThreadUsage, float]]  # threads that are not re
 
 
 def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Stats]:
-    """Count a store as of a time; with `exact` each part of each thread, which reads them all."""
+    """Count a store as of a time, with `exact` each part of each thread, which reads them all."""
     read = ReadUsage(now, now - IDLE_DAYS * DAY, _SAMPLE)
     found = yield from thread_sizes.usage(read, counts_usage=counts_usage)
     beside: ItemUsage = yield from call("item_usage", now)
@@ -97,10 +97,10 @@ def _copies(left: _LeftOut) -> Operation[int]:
 
 
 def _weights(found: StoreUsage) -> tuple[dict[str, float], _LeftOut]:
-    """Choose the threads to read, each with its weight; return them and those left out.
+    """Choose the threads to read, each with its weight. Return them and the rest.
 
-    The largest threads have weight 1; a sample represents the rest. Threads that take too long to
-    read are left out, but at least the smallest thread is read.
+    The largest threads have weight 1, and a sample represents the rest. Threads that take too long
+    to read are left out, but at least the smallest thread is read.
     """
     largest = {one.thread: one for one in found.largest[:MOST]}
     more = (*found.sample, *(found.largest if found.threads <= _SAMPLE else ()))
@@ -167,7 +167,7 @@ def _complete(
     unread_copies: int = 0,
     **fields: Any,
 ) -> Stats:
-    """Make statistics; each channel has the weight of its thread."""
+    """Make statistics. Each channel has the weight of its thread."""
     merged = _merged(channels)
     return Stats(
         at=EPOCH + now * MICROSECOND,
@@ -217,8 +217,8 @@ def _stats(
 
     Args:
         saver: the saver.
-        exact: count the parts of every thread; see `Saver.stats`. Other savers ignore it.
-        max_age: accept older statistics; see `Saver.stats`. Other savers ignore it.
+        exact: count the parts of every thread (see `Saver.stats`). Other savers ignore it.
+        max_age: accept older statistics (see `Saver.stats`). Other savers ignore it.
 
     Raises:
         InvalidArgumentError: `saver` is not a saver, or the other arguments are invalid.
@@ -263,7 +263,7 @@ class _Listed:
         self._count = self._read = self._pending = 0
 
     def add(self, one: CheckpointTuple) -> bool:
-        """Add a checkpoint; return True if no more are needed."""
+        """Add a checkpoint, and return True if no more are needed."""
         place, checkpoint = one.config["configurable"], one.checkpoint
         thread, ns = str(place["thread_id"]), str(place.get("checkpoint_ns", ""))
         if not ns.startswith(OWN_NS):
@@ -289,7 +289,7 @@ class _Listed:
         return len(self._serde.dumps_typed(value)[1])
 
     def _add_value(self, key: tuple[str, str, str, str], value: Any) -> int:
-        """Add a value of a channel; return its size if the version is new, else 0."""
+        """Add a value of a channel, and return its size if the version is new, else 0."""
         is_new = key not in self._sizes
         if is_new:
             self._sizes[key] = self._size(value)

@@ -27,7 +27,7 @@ class Stats:
     """Statistics of a store. Bytes are bytes of contents, without the store's own overhead.
 
     If `estimated`, channels, parts and full copies are extrapolated from a sample of threads,
-    `by_thread`; all other fields are counted. For other LangGraph savers, the first listed
+    `by_thread`. All other fields are counted. For other LangGraph savers, the first listed
     checkpoints are counted.
 
     Attributes:
@@ -36,7 +36,7 @@ class Stats:
         checkpoints: the number of checkpoints.
         writes: rows of pending writes: one per call of `put_writes`.
         bytes: the sum of all parts.
-        bytes_on_disk: bytes with the store's overhead and free space; None if unknown.
+        bytes_on_disk: bytes with the store's overhead and free space, or None if unknown.
         full_copy_bytes: bytes of one full, uncompressed copy of the state per checkpoint, in
             threadkeep's encoding.
         compression_saved: bytes of stored values that compression has saved.
@@ -50,7 +50,7 @@ class Stats:
         idle_bytes: their bytes.
         by_thread: the threads whose parts were counted.
         estimated: True if not all threads were counted.
-        note: which fields are estimated, and from which data; "" for none.
+        note: which fields are estimated, and from which data, "" for none.
         missing_indexes: statements that create missing indexes of the store's tables.
         items: items of stores in the same database, including expired items.
         item_bytes: bytes of their values and earlier versions.
@@ -61,7 +61,7 @@ class Stats:
         cache_bytes: their bytes.
         items_sampled: True if bytes of items and results are extrapolated from a sample.
         key_bytes: with `exact`, bytes of encrypted values by the id of their key, "" for values
-            that are not encrypted, without those in the cold store; empty if the saver has no keys,
+            that are not encrypted, without the cold store's, empty if the saver has no keys,
             or a tenant.
     """
 
@@ -128,7 +128,7 @@ class Stats:
         return tuple([self.at - timedelta(hours=count - number) for number in range(count)])
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; times as ISO 8601. Each hour has its `start`."""
+        """Return the fields as JSON values, times as ISO 8601. Each hour has its `start`."""
         found = asdict(self)
         for name in ("hours", "largest", "busiest"):
             found[name] = [one._asdict() for one in getattr(self, name)]
@@ -163,7 +163,7 @@ class Stats:
         return "\n".join(lines)
 
     def summary(self, language: str = "en") -> list[str]:
-        """Return the totals as lines of text; see `report`."""
+        """Return the totals as lines of text (see `report`)."""
         words = ReportTexts(language)
         say, size, plural = words.say, words.size, words.plural
         about = say("about ") if self.estimated else ""

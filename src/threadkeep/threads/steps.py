@@ -17,14 +17,14 @@ _ALONE = 20  # parents outside of a list that are read for it
 
 
 class Step(NamedTuple):
-    """A checkpoint, the step that led to it, and what runs next.
+    """A checkpoint, the step that led to it, and the next nodes.
 
     Attributes:
         id, parent, ns: the checkpoint, its parent and its namespace.
         time: of the checkpoint, as ISO 8601.
         source: "input", "loop", "update" or "fork".
-        number: the metadata's `step`; None if it is no number.
-        seconds: since the parent; None if a time is unknown.
+        number: the metadata's `step`, or None if it is no number.
+        seconds: since the parent, or None if a time is unknown.
         waited: a task of the step waited for an answer meanwhile.
         retried: a task of the step failed, and ran again.
         ran: the nodes that ran, in `tasks` tasks.
@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return "input", "update" or "fork"; "start" if only LangGraph's own steps ran."""
+        """Return "input", "update" or "fork", or "start" if only LangGraph's own steps ran."""
         return self.source if self.source in ("input", "update", "fork") else "start"
 
     @property
@@ -80,7 +80,7 @@ def step_of(
     Args:
         found: the checkpoint, as `get_tuple` returns it. Of a lazy one, load the channel of sent
             tasks before, and the pending writes if a task failed.
-        parent: the checkpoint before, which may be lazy; without it, what ran is unknown.
+        parent: the checkpoint before, which may be lazy. Without it, what ran is unknown.
         is_tip: False for a checkpoint with a child: nothing waits there any more.
     """
     place, checkpoint, metadata = found.config["configurable"], found.checkpoint, found.metadata
@@ -118,7 +118,7 @@ async def read_steps(
     most: int,
     continued: Collection[tuple[str, str]] = (),
 ) -> list[Step]:
-    """Read the steps that led to the first checkpoints of a list; see `step_of`.
+    """Read the steps that led to the first checkpoints of a list (see `step_of`).
 
     Args:
         saver: reads parents that the list lacks, at most 20.
@@ -174,13 +174,13 @@ def _ran(parent: CheckpointTuple, found: CheckpointTuple) -> tuple[str, ...]:
 
 
 def seconds_between(before: str, after: str) -> float | None:
-    """Return the seconds between two times in ISO 8601, at least 0; None if one is unknown."""
+    """Return the seconds between two times in ISO 8601, at least 0, or None if one is unknown."""
     start, end = moment_of(before), moment_of(after)
     return None if start is None or end is None else max(end - start, 0.0)
 
 
 def moment_of(time: str) -> float | None:
-    """Return the seconds since 1970 of an ISO 8601 text; None for other text."""
+    """Return the seconds since 1970 of an ISO 8601 text, or None for other text."""
     try:
         return datetime.fromisoformat(time).timestamp()
     except (TypeError, ValueError, OverflowError):

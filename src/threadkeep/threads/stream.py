@@ -41,7 +41,7 @@ MAX_PENDING = 5
 MAX_BYTES = 64 * 1024
 _LOOK = 1.0  # seconds between two checks that the worker is alive
 _FULL = 4  # times `max_bytes` that may wait before `update` waits
-_SMALL = 64  # estimated bytes of a part beside its value
+_SMALL = 64  # estimated bytes of a part apart from its value
 _FIRST_SAVE = 0.1  # estimated seconds of the first save
 _STATUSES = ("completed", "pending", "discarded")
 _log = logging.getLogger("threadkeep")
@@ -104,10 +104,10 @@ class Buffer:
         return is_first or before < self._max_bytes <= self._bytes
 
     def drop_values(self, namespace: str) -> Part | None:
-        """Drop values that a checkpoint of the namespace holds now, with those of its subgraphs.
+        """Drop values that a checkpoint of the namespace holds now, with its subgraphs'.
 
         Returns:
-            The part that drops saved values; None if none were saved.
+            The part that drops saved values, or None if none were saved.
         """
         before, self._waiting = self._waiting, []
         for part in before:
@@ -121,7 +121,7 @@ class Buffer:
         return Part("checkpoint", namespace, "", "", None) if is_known else None
 
     def delay(self, now: float) -> float | None:
-        """Return the seconds until the next save; None while nothing waits."""
+        """Return the seconds until the next save, or None while nothing waits."""
         if not self._waiting:
             return None
         if self._bytes >= self._max_bytes:
@@ -130,7 +130,7 @@ class Buffer:
         return max(0.0, self._oldest + self._interval - lead - now, self._not_before - now)
 
     def take(self, now: float) -> list[Part]:
-        """Begin a save of all waiting parts; end it with `saved` or `failed`."""
+        """Begin a save of all waiting parts. End it with `saved` or `failed`."""
         self._taken, self._waiting = self._waiting, []
         self._taken_bytes, self._bytes = self._bytes, 0
         self._began = now
@@ -223,7 +223,7 @@ class Stream:
                 raise invalid(name, count, "Use a whole number, 1 or more.")
         self._rows = StreamRows(saver, config, max_pending)
         self._buffer = Buffer(float(interval), max_bytes)
-        self._lock = threading.Lock()  # of the buffer and the state; never held during I/O
+        self._lock = threading.Lock()  # of the buffer and the state, never held during I/O
         self._state = "new"
         self._failure: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -281,9 +281,8 @@ class Stream:
     def _stop(self, status: StreamStatus = "completed") -> Operation[None]:
         """Stop, after the save that is under way.
 
-        Args:
-            status: "completed" removes the parts, as the thread's checkpoint has the output now;
-                "discarded" removes them too; "pending" saves the rest and keeps them for `partial`.
+        Args: status: "completed" removes the parts, as the thread's checkpoint has the output now.
+            "discarded" removes them too. "pending" saves the rest and keeps them for `partial`.
 
         Raises:
             StateError: the stream is not started.
@@ -372,13 +371,13 @@ class Stream:
 
         Args:
             output: text, a message or a chunk of one, or values by channel.
-            event: a custom event, of any type; None for none.
+            event: a custom event, of any type, or None for none.
             node: the node that produced the output.
             message: the id of the message that the text belongs to.
             checkpoint_ns: the checkpoint namespace of the node.
 
         Raises:
-            StateError: the stream is not started, or has ended; or its event loop has ended; or it
+            StateError: the stream is not started, or has ended, or its event loop has ended, or it
                 belongs to an event loop, and no more output can wait: use `aupdate`.
             InvalidArgumentError: the output has another type.
             ThreadkeepError: the store fails, and no more output can wait.
@@ -400,7 +399,7 @@ class Stream:
         return self._thread is not None and self._thread.is_alive()
 
     def _offer(self, part: Part) -> bool:
-        """Add a part without waiting; return False if the buffer is full."""
+        """Add a part without waiting, or return False if the buffer is full."""
         with self._lock:
             if self._state != "started":
                 raise self._not_started()

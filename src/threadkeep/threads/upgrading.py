@@ -1,7 +1,7 @@
 """Upgrades: rewriting stored values in the shapes of the program.
 
 An element keeps its position, so that everything that refers to it stays valid, also in forks. Each
-change is complete in itself: values of several shapes may lie beside each other, so an upgrade can
+change is complete in itself: values of several shapes may coexist, so an upgrade can
 be interrupted anywhere, and continues when it is repeated.
 """
 
@@ -89,7 +89,7 @@ class UpgradeReport:
     Attributes:
         threads: number of threads examined.
         upgraded: the threads that were rewritten.
-        failed: the error of each thread that could not be; it is unchanged. `thread`,
+        failed: the error of each thread that could not be, and is unchanged. `thread`,
             `checkpoint` and `channel` of an error name the value.
     """
 
@@ -164,7 +164,7 @@ class _Upgrade(NamedTuple):
     dry_run: bool
 
     def run(self) -> Operation[UpgradedThread | None]:
-        """Rewrite the thread, change by change; return None if nothing had an older shape."""
+        """Rewrite the thread, change by change, and return None if nothing had an older shape."""
         total = nothing = UpgradedThread(self.thread, 0, 0, 0)
         while True:
             step, is_done = yield from retry(self.thread, self._step)
@@ -178,7 +178,7 @@ class _Upgrade(NamedTuple):
                 return None if total == nothing else total
 
     def _step(self) -> Operation[tuple[UpgradedThread, bool]]:
-        """Make one change; return its counts, and False if there may be more to do."""
+        """Make one change, and return its counts, and False if there may be more to do."""
         snapshot = yield from on(self.store, read_snapshot(self.thread))
         if is_archived(snapshot.entry):
             return (yield from self._archived(snapshot.entry)), True
@@ -207,7 +207,7 @@ class _Upgrade(NamedTuple):
     def _part(
         self, snapshot: ThreadSnapshot, new: Renewed, segments: Sequence[Segment]
     ) -> tuple[Batch, UpgradedThread, bool]:
-        """Build the change of some segments, or else that of all rows, in place."""
+        """Build the change of some segments, or else of all rows, in place."""
         plain = Batch(
             self.thread,
             self.engine.now(),
@@ -292,7 +292,7 @@ def _changed_in(new: Mapping[Position, bytes], segment: Segment) -> int:
 
 
 def _groups(segments: Sequence[Segment], new: Mapping[Position, bytes]) -> Iterator[list[Segment]]:
-    """Group the segments with rewritten elements; all that hold patches must change together."""
+    """Group the segments with rewritten elements. All that hold patches must change together."""
     changed = [segment for segment in segments if _changed_in(new, segment)]
     patched = {place for segment in changed for place in _patches_in(segment, new)}
     linked = [segment for segment in changed if _changed_in(dict.fromkeys(patched, b""), segment)]

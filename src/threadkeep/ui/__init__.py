@@ -1,4 +1,4 @@
-"""A page that shows what a store holds: `threadkeep ui URL`, or mounted in your own service.
+"""A page that shows a store's contents: `threadkeep ui URL`, or mounted in your own service.
 
 `app(saver, authorize=...)` returns an ASGI application. Needs the extra `ui`.
 """

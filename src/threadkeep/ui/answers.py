@@ -57,7 +57,7 @@ def value_of(interrupt: PendingInterrupt) -> AskedValue:
 
 
 def actions_of(interrupt: PendingInterrupt) -> tuple[AskedAction, ...]:
-    """Return the actions that an interrupt asks to decide on; none for any other question."""
+    """Return the actions that an interrupt asks to decide on, or none for any other question."""
     value: Any = plain(interrupt.value)
     try:
         if is_single(interrupt):
@@ -85,7 +85,7 @@ def _action(asked: Any, allowed: Any) -> AskedAction:
 
 
 def answer_of(interrupt: PendingInterrupt, given: Mapping[str, str]) -> Any:
-    """Return the answer that a form gives; `InvalidArgumentError` names an invalid field."""
+    """Return the answer that a form gives. `InvalidArgumentError` names an invalid field."""
     decisions = [_decision(one, at, given) for at, one in enumerate(actions_of(interrupt))]
     if decisions:
         return decisions[0] if is_single(interrupt) else {"decisions": decisions}

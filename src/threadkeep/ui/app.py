@@ -62,7 +62,7 @@ def app(
             refuses every request.
         write: True also allows changes, which the log `threadkeep.audit` names with their user.
         secret: a random text for tokens against CSRF, the same in all processes that serve the
-            page; None if there is only one.
+            page, or None if there is only one.
         on_answer: awaited with a thread's id and a dict of answers by interrupt id, to continue the
             thread at once: `graph.ainvoke(Command(resume=answers), config)`, in a task if that
             takes long. Without it, the inbox stores answers for the next run. Needs `write`.
@@ -110,6 +110,6 @@ async def _failed(request: Request, error: Exception) -> Response:
     else:
         _log.error("The page failed at %s.", request.url.path, exc_info=error)
         text, status = "The page failed here; the log says why.", 500
-    if is_post:  # (the script shows it beside the form)
+    if is_post:  # (the script shows it next to the form)
         return PlainTextResponse(text, status)
     return Asked(request.scope).render("error.html", status, error=text)

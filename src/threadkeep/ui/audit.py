@@ -21,7 +21,7 @@ def audited(
 ) -> Iterator[None]:
     """Log the change that the block makes, and whether it was done.
 
-    Details are JSON values such as names of tags; never values of channels.
+    Details are JSON values such as names of tags, never values of channels.
     """
     result = "done"
     try:

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from threadkeep.ui.sessions import Sessions
 
 CSRF = "x-threadkeep"
-"""The header of requests that change something; its value is the secret in each page."""
+"""The header of requests that change something. Its value is the secret in each page."""
 
 OPEN = frozenset({"/enter", "/static/enter.js", "/static/ui.css"})
 """Paths that answer without a session. The last two are files of this package."""
@@ -204,7 +204,7 @@ def _is_address(name: str) -> bool:
 
 
 class MountedAccess:
-    """Access to a page in another application, which knows its users and hosts; see `app`."""
+    """Access to a page in another application, which knows its users and hosts (see `app`)."""
 
     opened: Collection[str] = ()
 

@@ -26,8 +26,8 @@ _WEB = re.compile(r"https?://([\w.-]{1,200})(:\d+)?([/?#].{0,2000})?", re.ASCII)
 class Shown(NamedTuple):
     """A part of a message.
 
-    `kind` is "html", "text", "json", "thoughts", "image", "link" or "note"; `body` its HTML, text
-    or address; `title` its type and size, or a host. `is_cut` if it is not all there.
+    `kind` is "html", "text", "json", "thoughts", "image", "link" or "note", `body` its HTML, text
+    or address, and `title` its type and size, or a host. `is_cut` if it is not all there.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Bubble(NamedTuple):
 
 
 class Room:
-    """Characters that an answer may still hold, render, and hold as pictures; and parts."""
+    """Characters that an answer may still hold, render, and hold as pictures, and parts."""
 
     def __init__(self) -> None:
         self._left = {"text": 1_000_000, "html": 100_000, "image": 4_000_000, "part": 2000}
@@ -75,7 +75,7 @@ class Room:
 
 
 def bubbles(messages: Sequence[Any], first: int | None = None) -> list[Bubble]:
-    """Draw messages; `first` is the position of the first of them, None outside a checkpoint."""
+    """Draw messages. `first` is the position of the first of them, None outside a checkpoint."""
     room, found, callers = Room(), list[Bubble](), dict[str, ShownCall]()
     newest_first = [
         _bubble(message(messages[n]), None if first is None else first + n, room)

@@ -1,4 +1,4 @@
-"""The page: what it shows, and how it renders templates."""
+"""The page: its contents and its templates."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class StorePage:
     """A store on the page.
 
     Attributes:
-        saver: reads the store; values of a program's classes are shown as they are stored.
+        saver: reads the store. Values of a program's classes are shown as they are stored.
         title: the store's name, without secrets.
         command: the store in commands that the page proposes, quoted for the shell.
-        writer: makes changes; None for a page that only shows.
+        writer: makes changes, or None for a page that only shows.
         is_own: False for a store of LangGraph's own savers.
-        origin: the application's saver, whose counters are shown; None for `saver`.
+        origin: the application's saver, whose counters are shown, or None for `saver`.
         on_answer: gets the answers of the inbox, in place of the store.
         window: times of the application's operations, if its saver is observed.
     """
@@ -66,7 +66,7 @@ class StorePage:
 
 
 class PagePlace(NamedTuple):
-    """A checkpoint; with an empty `id`, the newest one of a thread or of its subgraph."""
+    """A checkpoint, with an empty `id`, the newest one of a thread or of its subgraph."""
 
     thread: str
     ns: str = ""
@@ -84,7 +84,7 @@ class Asked(Request):
 
     @property
     def page(self) -> StorePage:
-        """The page that is asked for."""
+        """The requested page."""
         page: StorePage = self.app.state.page
         return page
 
@@ -112,7 +112,7 @@ class Asked(Request):
         return PagePlace(self.needed(thread), asked.get(ns, ""), asked.get(id, ""))
 
     async def entry(self, thread: str) -> Any:
-        """Return a thread's entry, read once in a request; None if it does not exist."""
+        """Return a thread's entry, read once in a request, or None if it does not exist."""
         known: dict[str, Any] = self.scope.setdefault("threadkeep.threads", {})
         if thread not in known:
             known[thread] = await self.page.saver.threads.aget(thread)
@@ -131,7 +131,7 @@ class Asked(Request):
             raise ThreadArchivedError("The thread is archived.", hint="Restore it.", thread=thread)
 
     async def fields(self) -> dict[str, str]:
-        """Return the fields of a form that was sent; the guard limits its size."""
+        """Return the fields of a form that was sent. The guard limits its size."""
         try:
             text = (await self.body()).decode("utf-8")
             return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))

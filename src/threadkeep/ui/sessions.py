@@ -15,7 +15,7 @@ class Sessions:
     """Open sessions, in memory alone: a restart of the page ends them. For one event loop.
 
     Args:
-        password: opens a session too; None if only tokens do.
+        password: opens a session too, or None if only tokens do.
         clock: returns seconds.
     """
 
@@ -29,12 +29,12 @@ class Sessions:
         self._failed: list[float] = []
 
     def new_token(self) -> str:
-        """Return a token that opens one session; an earlier one is void."""
+        """Return a token that opens one session. An earlier one is void."""
         self._token = secrets.token_urlsafe(32)
         return self._token
 
     def enter(self, word: str) -> str | None:
-        """Open a session by the token or the password; return its id, or None."""
+        """Open a session by the token or the password, and return its id, or None."""
         now = self._clock()
         if self._token and _same(word, self._token):
             self._token = ""
@@ -56,7 +56,7 @@ class Sessions:
         return is_right
 
     def csrf(self, session: str) -> str | None:
-        """Return the CSRF secret of an open session; None if there is no such session."""
+        """Return the CSRF secret of an open session, or None if there is no such session."""
         secret, end = self._open.get(session, (None, 0.0))
         return secret if end > self._clock() else None
 

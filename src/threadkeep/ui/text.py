@@ -39,7 +39,7 @@ def weight(text: str) -> int:
 
 
 def markdown(text: str) -> Markup:
-    """Return Markdown as HTML: images become links, all with a scheme; a long text stays plain."""
+    """Return Markdown as HTML: images become links, all with a scheme. A long text stays plain."""
     if weight(text) > RENDERED:
         return Markup('<pre class="text">{}</pre>').format(cut(text))
     html = nh3.clean(
@@ -54,7 +54,7 @@ def markdown(text: str) -> Markup:
 
 
 def parsed(text: Any) -> Any:
-    """Return the list or dict in a JSON text; None for another value."""
+    """Return the list or dict in a JSON text, or None for another value."""
     if isinstance(text, str) and len(text) <= _JSON and text[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return json.loads(text)
@@ -67,7 +67,7 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 def as_json(value: Any, indent: int | None = 2) -> str:
-    """Return a value as JSON; a value that JSON lacks becomes text."""
+    """Return a value as JSON. A value that JSON lacks becomes text."""
     return json.dumps(plain(value), indent=indent, ensure_ascii=False)
 
 

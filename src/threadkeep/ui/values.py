@@ -1,7 +1,7 @@
 """Any value as a readable tree, with limits on its entries, depth and text.
 
 A part of a value has a path: its position among the parts above it, after theirs, each with a point
-behind it. So any key may be part of a value, and no key is in an address.
+after it. So any key may be part of a value, and no key is in an address.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tree(
 ) -> ValuePart:
     """Return a value, or the part of it at a path, from its part number `start` on.
 
-    Parts are read level by level up to the limits; the others are read when they are opened.
+    Parts are read level by level up to the limits. The others are read when they are opened.
     Raises `NotFoundError` if the value has no such part.
     """
     root = ValuePart("", part_at(value, path), path, characters)

@@ -38,7 +38,7 @@ class Work:
         return round(time.monotonic() - self.began)
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Note the progress; see `Saver.check`."""
+        """Note the progress (see `Saver.check`)."""
         del stage
         self.done, self.total = done, total
 

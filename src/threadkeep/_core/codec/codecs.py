@@ -67,7 +67,7 @@ class NativeCodec:
     def __init__(
         self,
         registry: Registry = DEFAULT_REGISTRY,
-        pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it where it is used
+        pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it at the call
         allowed: Collection[tuple[str, ...]] | None = None,
     ) -> None:
         self.registry = registry
@@ -206,7 +206,7 @@ class FormerSerde(NativeCodec):
 def with_serde(codec: Codec, serde: SerializerProtocol) -> SerdeCodec:
     """Return the codec of a saver after a serializer was assigned to it.
 
-    It still decodes what threadkeep's own codec wrote, and keeps that codec's allowlist.
+    It still decodes values that threadkeep's own codec wrote, and keeps that codec's allowlist.
 
     Raises:
         InvalidArgumentError: `serde` is not a serializer.

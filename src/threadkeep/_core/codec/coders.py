@@ -132,11 +132,11 @@ class Encoder:
         try:
             return self.extension(value)
         except BaseException as error:
-            self.failure = error  # ormsgpack replaces it by one of its own
+            self.failure = error  # ormsgpack replaces it by its own
             raise
 
     def extension(self, value: Any) -> ormsgpack.Ext:
-        """Return an object as an extension, or a reference to where it is stored already."""
+        """Return an object as an extension, or a reference to its stored place."""
         kind = type(value)
         rule = self.registry.rules.get(kind) or self.registry.rule(kind) or _SUBSTITUTE
         if rule.shareable and self.intern is not None:
@@ -292,7 +292,7 @@ class Decoder:
     def __init__(
         self,
         finder: Finder,
-        pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it where it is used
+        pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it at the call
         resolve: Resolve | None = None,
     ) -> None:
         self.finder = finder
@@ -376,7 +376,7 @@ class Decoder:
         try:
             return self.extension(tag, data)
         except BaseException as error:
-            self.failure = error  # ormsgpack replaces it by one of its own
+            self.failure = error  # ormsgpack replaces it by its own
             raise
 
     def extension(self, tag: int, data: bytes) -> Any:

@@ -182,7 +182,7 @@ class Rule(NamedTuple):
 
 
 Intern: TypeAlias = Callable[[object], tuple[int, int] | None]
-"""Function from an object to the (log, position) where it is stored already, or None."""
+"""Function from an object to its stored (log, position), or None."""
 
 Resolve: TypeAlias = Callable[[int, int], Any]
 """Function from (log, position) to the decoded element there."""

@@ -94,7 +94,7 @@ _MAX_SHAPES = 256  # per class: programs have a handful, hostile data could have
 
 
 class Field(NamedTuple):
-    """A field, its bit, and its default: this object, or an equal one of this type."""
+    """A field, its bit, and its default: this object, or an equal object of this type."""
 
     name: str
     bit: int

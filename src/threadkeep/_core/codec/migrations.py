@@ -32,7 +32,7 @@ class ClassPlan(NamedTuple):
 
 
 class ChannelStep(NamedTuple):
-    """A change of the channels: `old` became `new`, or its value is what `function` returns."""
+    """A change of the channels: `old` became `new`, or its value is `function`'s result."""
 
     shape: int
     old: str
@@ -49,7 +49,7 @@ class Migrations:
     all changes before a saver or store uses the object.
 
     Args:
-        shape: the shape of the channels that older programs left behind, if you have removed the
+        shape: the shape of the channels that older programs left, if you have removed the
             migrations that led there.
 
     Raises:
@@ -121,8 +121,8 @@ class Migrations:
     ) -> Callable[[F], F] | None:
         """Register another name of a channel, or as a decorator a function of its values.
 
-        The function gets a value in the shape before and returns that of shape `version`, also of
-        each pending write to the channel.
+        The function gets a value in the shape before and returns the value in shape `version`, also
+        of each pending write to the channel.
 
         Args:
             name: the channel's name in the shape before.
@@ -168,7 +168,7 @@ class Migrations:
         self._channels.append(step)
 
     def _channel_plan(self) -> tuple[int, tuple[ChannelStep, ...], int]:
-        """Return the shape of the channels, the steps to it, and where they begin.
+        """Return the shape of the channels, the steps to it, and their start.
 
         Ends the registration.
         """

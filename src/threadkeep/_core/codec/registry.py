@@ -1,6 +1,6 @@
 """Registry of the classes that a program can store and load, and lookup by name.
 
-A lookup never calls what data names. A class is found if it is in the built-in table, whose modules
+A lookup never calls a name in data. A class is found if it is in the built-in table, whose modules
 are imported if necessary, or was registered, or if all of these hold: its module is imported or
 this process has stored instances of it, it is a data class, and it is allowed or LangGraph's strict
 mode is off. Only from data that is known to come from programs with the store's keys, other data
@@ -91,7 +91,7 @@ class LocalClasses:
         return numbered
 
     def find(self, name: str) -> type | None:
-        """Return the class with this stored name, else the latest one of the plain name."""
+        """Return the class with this stored name, else the latest class of the plain name."""
         for table, key in ((self._classes, name), (self._latest, name.partition("#")[0])):
             if (known := table.get(key)) is not None and (cls := known()) is not None:
                 return cls
@@ -406,8 +406,8 @@ def _data_rule(cls: type, tag: Tag, reference: ClassReference) -> Rule:
 def _while_found(rule: Rule, cls: type) -> Rule:
     """Return a rule that refuses instances once the class's name leads to another class.
 
-    For example, after a module was reloaded, an old instance would come back as one of the new
-    class.
+    For example, after a module was reloaded, an old instance would come back as an instance of the
+    new class.
     """
     encode, name = rule.encode, name_of(cls)
     home, inside, modules = cls.__module__, cls.__qualname__, sys.modules

@@ -159,7 +159,7 @@ def codec_of(
 
 
 def check_migrations(options: Mapping[str, Any]) -> None:
-    """Refuse migrations beside a serializer."""
+    """Refuse migrations with a serializer."""
     if options.get("migrations") is not None and options.get("serde") is not None:
         raise InvalidArgumentError(
             "migrations= cannot be combined with serde=: a serializer's bytes do not name classes"

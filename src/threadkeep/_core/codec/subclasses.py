@@ -1,6 +1,6 @@
 """Payloads of subclasses of built-in types and of exceptions.
 
-An instance is rebuilt by the methods of its base, never by those of its class. The payload of a
+An instance is rebuilt by the methods of its base, never of its class. The payload of a
 subclass is `[class, position of the base, plain value, attributes]`. The payload of an exception is
 `[class, arguments, attributes, fields]`, cut after the last part that is not empty. Fields are the
 built-in ones that the arguments do not set, such as the name of an `ImportError`.

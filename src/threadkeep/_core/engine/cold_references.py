@@ -136,7 +136,7 @@ def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
 
 
 def home_of(store: str, name: str = "") -> str:
-    """Return the folder of the objects that a store wrote, or of those of one thread.
+    """Return the folder of the objects that a store wrote, or wrote for one thread.
 
     Args:
         store: the store's identity.

@@ -242,10 +242,10 @@ def keyframe_of(
     state: CheckpointSnapshot | None,
     last: CheckpointSnapshot | None,
 ) -> tuple[Manifest, Keyframe]:
-    """Return the manifest and its keyframe, from the working set where the store has the same.
+    """Return the manifest and its keyframe, from the working set if the store has the same.
 
-    `state` is the checkpoint as it was seen, `last` the one that was seen last: its keyframe may
-    be that of later ones.
+    `state` is the checkpoint as it was seen, `last` the one that was seen last: later checkpoints
+    may share its keyframe.
     """
     row = stored.row
     if (

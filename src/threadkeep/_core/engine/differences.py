@@ -83,7 +83,7 @@ _CONSTANT = {str, int, bool, float, bytes, type(None)}
 
 
 def to_watch(keys: list[Any] | None, items: list[Any]) -> list[Any]:
-    """Return the elements to watch, with a dict's keys if one of them may change."""
+    """Return the elements to watch, with a dict's keys if a key may change."""
     if keys is None or set(map(type, keys)) <= _CONSTANT:
         return items
     return list(zip(keys, items, strict=True))

@@ -213,7 +213,7 @@ class Draft:
             raise _MovedError
 
     def publish(self, proof: Proof) -> None:
-        """Remember where values were put. Called when the segments are packed."""
+        """Remember the places of values. Called when the segments are packed."""
         if self._placed or self._known:
             self.memory.remember(self._placed, self._known, self._size, proof)
 

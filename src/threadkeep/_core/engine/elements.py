@@ -75,7 +75,7 @@ def base_of(element: bytes) -> _Position | None:
 
 
 def patched(base: _Position, old: bytes, new: bytes) -> bytes:
-    """Encode bytes as an element, given those of its base: a patch, unless that is too long."""
+    """Encode bytes as an element, given its base's bytes: a patch, unless that is too long."""
     delta = make_patch(old, new)
     if len(delta) > len(new) // 2:
         return new

@@ -47,7 +47,7 @@ MOST_GAPS = 4
 class Head(NamedTuple):
     """A thread's own row, without its labels. Without tips, the store does not have it.
 
-    `gaps` are not stored: they are what a process knows of the logs that it has written.
+    `gaps` are not stored: they are a process's knowledge of the logs that it wrote.
     """
 
     thread: str

@@ -61,7 +61,7 @@ def to_lend(
 ) -> tuple[dict[str, ChannelValue], dict[str, Grown]]:
     """Return values to lend to a run, and lists to lend that have grown.
 
-    They are those of `state`, or (None) of the last checkpoint that is remembered: others may have
+    They belong to `state`, or (None) to the last checkpoint that is remembered: others may have
     continued from it.
     """
     if state is not None:

@@ -56,7 +56,7 @@ def segment_key(segment: Segment | SegmentInfo) -> SegmentKey:
 
 
 class _Origin(NamedTuple):
-    """The value of an empty channel: that of its nearest ancestor with one."""
+    """The value of an empty channel, from its nearest ancestor with one."""
 
     written: bool  # on the path, a write to the channel led to a checkpoint without a value
     seed: Ref | None

@@ -83,7 +83,7 @@ def refuse_lost(
     """Refuse a save that needs a noted checkpoint, if the store has lost it.
 
     Other saves store their whole state again. A question would wait at no checkpoint. The value of
-    a DeltaChannel is in the writes on the checkpoints before, so those of its parent must be there
+    a DeltaChannel is in the writes on the checkpoints before, so its parent's writes must be there
     too. (Maintenance may remove writes that a question does not need.)
     """
     place, found = call.place, state.found

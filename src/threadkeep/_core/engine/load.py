@@ -165,7 +165,7 @@ def _read(
     record = row.id if ns == model.LAYERS_NS else loaded.metadata.get(model.LAYERS_KEY)
     if record:
         memory.note_record(record, proof)
-    if call.run or call.place.id is None:  # a run, or a caller that may put what it has read
+    if call.run or call.place.id is None:  # a run, or a caller that may put the values that it read
         sound = read if engine.shapes is None else settled(read)
         for name, entry in sound.entries.items():
             if entry.ref is not None and name not in known:

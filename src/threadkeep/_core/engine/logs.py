@@ -35,7 +35,7 @@ Tail: TypeAlias = dict[int, Segment]  # by start: the small segments at the end 
 class OpenLog:
     """An open log, ripe for sealing at `least` new elements, or many new bytes.
 
-    The old segment is the first one of the tail, if it looks sealed: it has several elements, or
+    The old segment is the first of the tail, if it looks sealed: it has several elements, or
     many bytes. It grows when the log is sealed again.
     """
 

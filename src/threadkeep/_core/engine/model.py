@@ -29,7 +29,7 @@ retention keeps them.
 AFTER_OWN = OWN_NS[:-1] + chr(ord(OWN_NS[-1]) + 1)
 """The first text after all that begin with `OWN_NS`."""
 LAYERS_NS = f"{OWN_NS}memory"
-LAYERS_KEY = "threadkeep_memory"  # in metadata: the record of what layered memory has archived
+LAYERS_KEY = "threadkeep_memory"  # in metadata: layered memory's record of archived messages
 
 
 @quick
@@ -134,10 +134,10 @@ class ThreadState(NamedTuple):
 
     `generation` grows whenever segments of the thread are removed (delete, prune). Anything cached
     under an older generation must be read again. It is 0 for a missing thread. `deleted_at` is the
-    tombstone: microseconds since 1970, or 0 if the thread was never deleted. `tips` are those of
-    its last commits, newest first (see `tips`); only what the row still names may be used of what a
-    process remembers. `life` is the tip of its last deletion, 0 if there was none. `logs` are the
-    ends of its logs, as far as the store knows them.
+    tombstone: microseconds since 1970, or 0 if the thread was never deleted. `tips` are its last
+    commits', newest first (see `tips`): a process may only use memory of tips that the row still
+    names. `life` is the tip of its last deletion, 0 if there was none. `logs` are the ends of its
+    logs, as far as the store knows them.
     """
 
     generation: int
@@ -269,7 +269,7 @@ class ThreadRows(NamedTuple):
 class FindThreads(NamedTuple):
     """Ids of the threads that hold checkpoints (hidden ones count), in ascending order.
 
-    With `run_ids`, only threads with a checkpoint whose metadata has one of them as `run_id`. With
+    With `run_ids`, only threads with a checkpoint whose metadata's `run_id` is among them. With
     `empty` (and no `run_ids`), all threads that the store knows, including empty ones. Their rows,
     which may be damaged, are not read. `after` continues after that thread id. With a `prefix`,
     only ids that begin with it. Reply: at most `limit` `str`s.
@@ -393,8 +393,8 @@ class Batch(NamedTuple):
     `ConflictError`. `now` is the time in microseconds since 1970. `made` is not stored: it is the
     source that the engine built the batch from.
 
-    With `numbered`, writes keep their `seq`, as those of another copy of the thread. For each
-    checkpoint, these numbers follow those of its stored writes.
+    With `numbered`, writes keep their `seq`, as in another copy of the thread. For each
+    checkpoint, these numbers follow its stored writes'.
 
     The row then names `tip` first. A change without one gets a random tip from the store.
 
@@ -485,7 +485,7 @@ class CopyThread(NamedTuple):
 
     `ThreadExistsError` if `target` holds checkpoints. Orphans of an earlier life of it are removed
     first, its tombstone is cleared and its generation raised. A source without rows changes
-    nothing. Otherwise `ConflictError` if `revision` is not that of the source's entry.
+    nothing. Otherwise `ConflictError` if `revision` is not the source entry's.
     """
 
     source: str
@@ -504,7 +504,7 @@ class ForkThread(NamedTuple):
 
     Other stores copy the segments. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq)
     become the target's unchanged. Missing ones are left out. `StaleThreadError` if `generation` is
-    not the source's, `ConflictError` if `revision` is not that of its entry, `ThreadExistsError` if
+    not the source's, `ConflictError` if `revision` is not its entry's, `ThreadExistsError` if
     the target holds rows. The target's tombstone is cleared, the generation of all threads that now
     share segments is raised, and `entry`, as of `now`, becomes the target's whole entry.
     """

@@ -58,7 +58,7 @@ class Call(NamedTuple):
 
 
 class External(NamedTuple):
-    """Do something beside the backend. Reply: its result."""
+    """Do something outside the backend. Reply: its result."""
 
     call: Callable[[], Any]  # may block
     acall: Callable[[], Awaitable[Any]] | None = None  # None: `call` in a worker thread
@@ -120,7 +120,7 @@ def external(function: Callable[..., T], *args: Any) -> Operation[T]:
 
 @quick
 class CheckpointRef(NamedTuple):
-    """The checkpoint that a call is about: the head where `id` is None."""
+    """The checkpoint that a call is about: the head if `id` is None."""
 
     thread: str
     ns: str = ""

@@ -188,7 +188,7 @@ def _expect_record(engine: Engine, call: Put, record: str) -> Operation[None]:
     reply, proof = yield from look(engine, CheckpointRef(thread, model.LAYERS_NS, record))
     if unless_hidden(reply.found) is not None:
         engine.memory(thread).note_record(record, proof)
-    elif lives.of(engine, call) in (None, reply.life):  # (the store refuses one of another life)
+    elif lives.of(engine, call) in (None, reply.life):  # (the store refuses another life)
         raise lives.lost(call.place)
 
 
@@ -365,7 +365,7 @@ def _put_batch(
 
 
 def _is_held(parent: CheckpointSnapshot, loaded: LoadEntry) -> bool:
-    """Return True if another run than that of a load may hold values of its checkpoint."""
+    """Return True if a run other than a load's may hold values of its checkpoint."""
     owner = parent.owner
     return owner is not loaded and bool(parent.values) and (owner is None or not owner.ended)
 

@@ -17,7 +17,7 @@ except ImportError:  # it could not be compiled
 def quick(cls: T) -> T:
     """Let a NamedTuple be made by the compiled constructor, if there is one.
 
-    Results and errors are those of the class. Its subclasses keep NamedTuple's own constructor.
+    Results and errors are the class's own. Its subclasses keep NamedTuple's own constructor.
     """
     if construct is not None:
         record: Any = cls

@@ -2,8 +2,8 @@
 
 References on the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the
 kind: `[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`. A span is `log, start, length`,
-and no value is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older
-reference (see `_changes`).
+and no value is nil. `[5, kind, *changes]` gives the spans as a difference to an older reference's
+(see `_changes`).
 
 A manifest is encoded against a *keyframe*, a whole manifest stored as a log element. Only
 differences are kept, and channels and nodes are named by their number in the keyframe. On the wire
@@ -76,7 +76,7 @@ Ref: TypeAlias = Inline | Cell | Run
 class Changed(NamedTuple):
     """A value as migrations make it: `functions` are applied in order.
 
-    It takes the place of a `Ref` where values are read, and is never stored.
+    It takes the place of a `Ref` when values are read, and is never stored.
     """
 
     ref: Ref
@@ -362,7 +362,7 @@ def _distance(version: Version, newest: int) -> Version:
 def sharing(
     seen: Mapping[str, Mapping[str, Version]], before: Mapping[str, Versions]
 ) -> dict[str, Versions]:
-    """Copy the versions seen by nodes, reusing equal ones of the previous checkpoint."""
+    """Copy the versions seen by nodes, reusing the previous checkpoint's if equal."""
     shared: dict[str, Versions] = {}
     for node, versions in seen.items():
         old = before.get(node)

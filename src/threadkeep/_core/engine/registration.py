@@ -137,7 +137,7 @@ def optimistic(
 ) -> Operation[T]:
     """Change a thread: read a snapshot, build a change, commit it, again if overtaken.
 
-    Raises ConflictError if other writers were faster at every attempt. `build` may raise one of
+    Raises ConflictError if other writers were faster at every attempt. `build` may raise errors of
     `OVERTAKEN` to be called again.
     """
 

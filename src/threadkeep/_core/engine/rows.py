@@ -98,8 +98,8 @@ def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
 def pack_metadata(metadata: dict[Any, Any], codec: Codec) -> tuple[str, bytes | None]:
     """Return metadata as JSON text, and as the codec's bytes if JSON cannot hold it.
 
-    It comes back as from JSON, as with LangGraph's savers. Values that those of SQLite and
-    PostgreSQL refuse (a UUID, NaN) come back as from its saver in memory.
+    It comes back as from JSON, as with LangGraph's savers. Values that its SQLite and PostgreSQL
+    savers refuse (a UUID, NaN) come back as from its saver in memory.
     """
     try:
         text = _plain_text(metadata)
@@ -274,7 +274,7 @@ def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
     """Return the writes of a checkpoint that count, in the order in which LangGraph applies them.
 
     With a child, these are the writes that the child's run made, or had loaded when it began.
-    Without one, they are those of the first run of each task. Among a task's writes with the same
+    Without one, they are from the first run of each task. Among a task's writes with the same
     index the first counts, and among the special ones (negative index) the last.
     """
     chosen: dict[tuple[str, int], Write] = {}

@@ -97,7 +97,7 @@ def ask(read: Any) -> Planning[Any]:
 
 
 def family_of(head: Head) -> Planning[Sequence[Head]]:
-    """Return the thread's head, and those of the threads that share its heap."""
+    """Return the thread's head, and the heads of the threads that share its heap."""
     found = (yield from ask(ReadFamily(head.heap))) if head.heap else ()
     # (its own row may hold another number, a damaged one)
     return (head, *[one for one in found if one.thread != head.thread])

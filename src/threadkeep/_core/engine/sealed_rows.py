@@ -100,8 +100,8 @@ class RowSealer:
     Args:
         thread: the thread's id.
         own: the keys and group of its rows.
-        root: those of its segments; None for the same.
-        others: those of its family, each up to a checkpoint's id.
+        root: keys and group of its segments, None for the same.
+        others: keys and groups of its family, each up to a checkpoint's id.
         searchable: keys of metadata that searches find.
         plain: return rows that are not sealed as they are.
     """

@@ -385,7 +385,7 @@ class PortableShadow:
         return cls(chain.from_iterable([part.elements for part in parts]))
 
     def extended(self, *others: PortableShadow) -> PortableShadow:
-        """Return the shadow of these elements followed by those of the others."""
+        """Return the shadow of these elements followed by the others'."""
         return self.joined((self, *others))
 
     def part(self, start: int, stop: int) -> PortableShadow:

@@ -1,4 +1,4 @@
-"""Channels that a program has renamed or changed: reading what older releases stored.
+"""Channels that a program has renamed or changed: reading the data of older releases.
 
 A checkpoint or a row of pending writes whose channels have a shape of 2 or more is marked with it:
 a checkpoint in the manifest's `extra`, a row of writes in front of the writes.
@@ -164,7 +164,7 @@ def _keys(steps: Iterable[ChannelStep], versions: Versions) -> Versions:
 
 
 def _changed(steps: tuple[ChannelStep, ...], name: str, ref: Ref) -> Ref:
-    """Return a reference to what the steps make of a channel's value."""
+    """Return a reference to the result of the steps on a channel's value."""
     functions: list[partial[Any]] = []
     for step in steps:
         if name == START:

@@ -28,7 +28,7 @@ from threadkeep._core.engine.snapshots import (
 from threadkeep._core.engine.thread_summary import NOTHING_REPORTED, Reported
 from threadkeep._core.engine.tips import Proof
 
-_STATES = 6  # checkpoints remembered per thread: the last ones of a run and of a fork
+_STATES = 6  # checkpoints remembered per thread: the last of a run and of a fork
 _STATE_BYTES = 4 * 1024 * 1024  # limit of what each holds beyond the one before
 _STATES_LEAST = 2
 _FORKED = 64  # forking runs remembered per thread
@@ -126,7 +126,7 @@ class ThreadMemory:
         size: int,
         proof: Proof,
     ) -> None:
-        """Remember where values of so many bytes were put, if `proof` is still the memory's."""
+        """Remember the places of so many bytes of values, if `proof` is still the memory's."""
         with self._lock:
             if proof is self.proof:
                 self.added += size + (len(placed) + len(known)) * _ENTRY_WEIGHT

@@ -1,7 +1,7 @@
 """Summary of a thread for the registry: the updates that saves cause, and the waiting tasks.
 
 The update of a save cannot be refused, and saves may arrive in any order. The update from all rows
-replaces those of the saves, so its change is fenced by these rows and by the entry.
+replaces the saves' updates, so its change is fenced by these rows and by the entry.
 """
 
 from __future__ import annotations
@@ -227,8 +227,8 @@ class Tasks(NamedTuple):
 def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
     """Return the status of a step's tasks, by the task and channel of each write that counts.
 
-    As in LangGraph's `_task_status`, a task has ended if it wrote to any channel except those of
-    control. A resume value alone ends nothing, as the task may ask again.
+    As in LangGraph's `_task_status`, a task has ended if it wrote to any channel except control
+    channels. A resume value alone ends nothing, as the task may ask again.
     """
     channels: dict[str, set[str]] = {}
     for task, channel in writes:

@@ -34,7 +34,7 @@ class Row(Protocol):
 
 @quick
 class Look(NamedTuple):
-    """A thread's row at one moment: what later reads expect of it."""
+    """A thread's row at one moment, as later reads expect it."""
 
     generation: int
     base: tuple[int, ...]  # tips that the row must still name
@@ -115,7 +115,7 @@ class Link:
         self.base, self.tip, self.is_open = tuple(self.proof.tips), tip, True
 
     def committed(self) -> None:
-        """From now on the tip proves what the process remembers."""
+        """From now on the tip proves the process's memory."""
         if self.is_open:
             self.is_open = False
             tips = self.proof.tips

@@ -139,7 +139,7 @@ class _Room:
 
 
 class _PartCounts(Counts):
-    """Counts that are added to those of a whole working set too."""
+    """Counts that are also added to the whole working set's."""
 
     __slots__ = ("_whole",)
     _whole: WorkingSet

@@ -29,7 +29,7 @@ class MemoryNamespace:
         self.writes: dict[str, list[model.WriteRow]] = {}  # checkpoint id -> rows by seq
 
     def put(self, row: model.CheckpointRow) -> None:
-        """Add the row, or replace the one of the same id."""
+        """Add the row, or replace the row of the same id."""
         key, parent = row.id, row.parent
         if key in self.rows:
             self.drop(key)
@@ -39,7 +39,7 @@ class MemoryNamespace:
             insort(self.children.setdefault(parent, []), key)
 
     def drop(self, key: str) -> None:
-        """Remove the checkpoint, if it exists; its writes stay."""
+        """Remove the checkpoint, if it exists. Its writes stay."""
         row = self.rows.pop(key, None)
         if row is None:
             return
@@ -127,7 +127,7 @@ class MemoryThread:
             yield from namespace.rows.values()
 
     def writes(self) -> Iterator[model.WriteRow]:
-        """All writes, orphans too; those of one checkpoint by `seq`."""
+        """All writes, orphans too, and by `seq` for each checkpoint."""
         for namespace in self.namespaces.values():
             for rows in namespace.writes.values():
                 yield from rows
@@ -173,7 +173,7 @@ class MemoryRows:
         self._heaps.clear()
 
     def make(self, move: Move) -> Head | None:
-        """Make a move; return its new head, or None if it was refused."""
+        """Make a move, and return its new head, or None if it was refused."""
         old, new = move.old, move.new
         for was, _ in ((old, new), *move.beside):
             if self.head(was.thread).tips != was.tips:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# (A promoted replica keeps the identity; a copy by pg_dump gets another.)
+# (A promoted replica keeps the identity, a copy by pg_dump gets another.)
 _IDENTITY = """
 SELECT s.system_identifier, d.oid, %s::regnamespace::oid FROM pg_control_system() s, pg_database d
 WHERE d.datname = current_database()
@@ -102,7 +102,7 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
     async def scrub(self, *, rewrite: bool) -> ScrubReport:
         """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.
 
-        Needs the rights of the tables' owner; a given connection must be in autocommit.
+        Needs the rights of the tables' owner. A given connection must be in autocommit.
         """
         with self.mapped_errors():
             return await self.retried(partial(maintenance.scrub, self, rewrite=rewrite))
@@ -122,7 +122,7 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
 
 
 class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
-    """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones."""
+    """Rows in a PostgreSQL database, for blocking calls. `asynchronous` serves awaiting ones."""
 
     settings: PostgresSettings | None = None
     """Settings, unless the connections are the program's own."""

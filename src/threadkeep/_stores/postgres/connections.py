@@ -58,7 +58,7 @@ class PostgresSettings:
     """Checked settings of a store.
 
     Args:
-        conninfo: of libpq; "" for the program's own connections.
+        conninfo: of libpq, "" for the program's own connections.
         options: see `PostgresOptions`.
 
     Raises:
@@ -212,7 +212,7 @@ class _Lent(AbstractAsyncContextManager[_Conn]):
 
 
 def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Conn]:
-    """Open a pool after a first connection succeeds; `options` are of psycopg's pool."""
+    """Open a pool after a first connection succeeds. `options` are of psycopg's pool."""
     # (a pool retries silently: connect once first, so that a wrong password fails at once)
     with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
@@ -333,7 +333,7 @@ class _LoopPool:
             await self.pool.close()
 
     async def close(self) -> None:
-        """Close the pool; connections in use are closed when they are returned."""
+        """Close the pool. Connections in use are closed when they are returned."""
         self._over.set()
         if self._keeper is not None:
             await asyncio.wait([self._keeper])
@@ -392,7 +392,7 @@ class Given(ConnectionSource):
 
 
 class PostgresDatabase(Retrying[ConnectionSource]):
-    """A database over one source of connections; calls are retried if a failure passes."""
+    """A database over one source of connections. Calls are retried if a failure passes."""
 
     def __init__(self, source: ConnectionSource, settings: PostgresSettings) -> None:
         super().__init__(source, DRIVER_ERRORS, passes, lost_connection)
@@ -471,7 +471,7 @@ class PostgresDatabase(Retrying[ConnectionSource]):
         await self.carry_out(self._migration)
 
     async def carry_out(self, begin: Callable[[], migrations.Plan]) -> None:
-        """Run the statements of a plan; `begin` makes a plan for each try."""
+        """Run the statements of a plan. `begin` makes a plan for each try."""
         with self.mapped_errors(migrating=True):
             await self.retried(partial(self._carry_out, begin))
 

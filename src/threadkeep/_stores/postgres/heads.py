@@ -35,7 +35,7 @@ _EMPTY = "\1"  # (no id is stored like this: see `pack_text`)
 
 
 def key_of(stored: str | None) -> str:
-    """Return the key of stored rows; "" for None."""
+    """Return the key of stored rows, or "" for None."""
     return "" if stored is None else stored or _EMPTY
 
 

@@ -1,4 +1,4 @@
-"""Maintenance of a schema: scrubbing of its files; backup and restore by pg_dump and pg_restore.
+"""Maintenance of a schema: scrubbing of its files, backup and restore by pg_dump and pg_restore.
 
 VACUUM FULL keeps rows that an older transaction may still see: tables are reported clean only if
 no such transaction was left.
@@ -197,17 +197,17 @@ def _temporary_file(text: str) -> Iterator[str]:
 
 
 def back_up(url: str, file: Path, _: object, programs: str) -> None:
-    """Write a database's schema to an archive; see `Dumps`. Returns no number of threads."""
+    """Write a database's schema to an archive (see `Dumps`). Returns no number of threads."""
     Dumps(url, _folder(programs)).back_up(file)
 
 
 def restore(file: Path, url: str, now: int, *, replace: bool, programs: str) -> None:
-    """Restore an archive; see `Dumps.restore`."""
+    """Restore an archive (see `Dumps.restore`)."""
     Dumps(url, _folder(programs)).restore(file, now, replace=replace)
 
 
 def _folder(programs: str) -> str:
-    """Return the folder of PostgreSQL's programs; "" for the PATH."""
+    """Return the folder of PostgreSQL's programs, or "" for the PATH."""
     folder = programs or os.environ.get("THREADKEEP_PG_BIN", "")
     if folder and not Path(folder).is_dir():
         hint = "Correct --pg-bin or THREADKEEP_PG_BIN."
@@ -241,7 +241,7 @@ class Dumps:
     def restore(self, file: Path, now: int, *, replace: bool) -> None:
         """Create the schema from an archive, in one transaction.
 
-        `now` is in microseconds since 1970; with `replace`, a schema that holds threads is dropped.
+        `now` is in microseconds since 1970. With `replace`, a schema that holds threads is dropped.
         """
         program = self._program("pg_restore")
         contents = self._run(program, "--list", str(file))
@@ -366,7 +366,7 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
                 hint="Put it into a service file of libpq, and write ?service=name in the URL.",
             )
     password = parts.pop("password", None)
-    environment = {"LC_MESSAGES": "C"}  # so that errors can be told from warnings
+    environment = {"LC_MESSAGES": "C"}  # to distinguish errors from warnings
     if password is not None:
         environment["PGPASSWORD"] = str(password)
     return make_conninfo("", **parts), environment
@@ -376,7 +376,7 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
 
 _SCHEMA = re.compile(r"^\d+; \d+ \d+ SCHEMA - (.+) \S+$", re.MULTILINE)
 _POLICY = re.compile(r"^\d+; \d+ \d+ POLICY .*\n", re.MULTILINE)
-_CONSTRAINT = re.compile(r"^\d+; \d+ \d+ CONSTRAINT ")  # a primary key or the like; no foreign key
+_CONSTRAINT = re.compile(r"^\d+; \d+ \d+ CONSTRAINT ")  # a primary key or the like, no foreign key
 _DUMPED_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels")
 
 

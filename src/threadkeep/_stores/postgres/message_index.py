@@ -103,7 +103,7 @@ class PostgresIndex(ArchiveIndex):
         return text.replace("{schema}", self._schema)
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        """Return the matches of a query; none if the tables do not exist."""
+        """Return the matches of a query, or none if the tables do not exist."""
         with mapped_errors(self._server), self._pool.get().connection() as db:
             try:
                 found = db.execute(self._sql(query), values)

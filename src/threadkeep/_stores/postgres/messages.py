@@ -104,7 +104,7 @@ async def send(
     isolation: str,
     before: Sequence[Statement] = (),
 ) -> list[Rows]:
-    """Return the rows of each statement; those of `before` are sent first and their rows ignored.
+    """Return the rows of each statement. `before` is sent first, and its rows are ignored.
 
     Changes are durable on return. A call that fails ends the transaction that it began.
     """

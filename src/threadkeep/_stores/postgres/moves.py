@@ -45,7 +45,7 @@ _FEW = 3
 class RowKind:
     """Rows that a move adds or drops: their table, columns, and values by column.
 
-    `types` are those of the parameters. `values` is SQL for the values of the columns, of `v`.
+    `types` are the parameters' types. `values` is SQL for the values of the columns, of `v`.
     """
 
     table: str
@@ -367,7 +367,7 @@ def statements(moves: Sequence[Move]) -> Iterator[tuple[list[int], Sequence[Stat
         return
     part: list[int] = []
     bytes_ = 0
-    # (in the order of the threads, so that groups do not deadlock; their collation is "C")
+    # (in the order of the threads, so that groups do not deadlock, and their collation is "C")
     for number in sorted(range(len(moves)), key=lambda one: moves[one].new.thread):
         bytes_ += size(moves[number])
         if part and bytes_ > _MOST_BYTES_TOGETHER:

@@ -149,7 +149,7 @@ def _page(rows: Rows) -> list[model.StoredCheckpoint]:
 
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
-_VISIBLE = f"c.flags < {model.HIDDEN}"  # (the greatest flag; the planner can estimate a range)
+_VISIBLE = f"c.flags < {model.HIDDEN}"  # (the greatest flag: the planner can estimate a range)
 _HEAP_OF_T = "CASE WHEN t.heap IS NULL THEN t.thread_id ELSE t.heap END"
 # The heap of a thread, given twice. A subquery, so that it is looked up once.
 _HEAP = """
@@ -304,7 +304,7 @@ def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[st
     """Yield a condition for each metadata key whose value PostgreSQL compares as Python does."""
     for key, value in wanted.items():
         if not all(is_unicode(one) for one in (key, value) if isinstance(one, str)):
-            # (jsonb holds no such text; a row with `exact` may)
+            # (jsonb holds no such text, a row with `exact` may)
             if value is not None:
                 yield "false", []
         elif value is None:  # also where the key is missing

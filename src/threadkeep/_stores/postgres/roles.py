@@ -132,7 +132,7 @@ class _Change:
         self._conditions = _OF_ALL if tenant is None else _conditions(tenants.checked(tenant))
 
     def granting(self, schema: str) -> migrations.Plan:
-        """Replace the role's rights by those of its tenant."""
+        """Replace the role's rights by its tenant's."""
         found = yield from self._found(schema)
         if not self._is_of_all:
             _check_keeps_apart(self._role, found)
@@ -237,7 +237,7 @@ def _check_keeps_apart(role: str, found: tuple[bool, bool, list[str], list[str]]
 
 
 class _Conditions(NamedTuple):
-    """Conditions on the rows of a table, as SQL; "" for none.
+    """Conditions on the rows of a table, as SQL, "" for none.
 
     Attributes:
         own: on rows that a role sees, changes and removes.

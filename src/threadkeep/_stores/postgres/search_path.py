@@ -22,7 +22,7 @@ _OPTION = re.compile(r"(?:-c\s*|--)search[-_]path\s*=\s*((?:\\.|\S)*)")
 
 
 def check(conninfo: str) -> None:
-    """Refuse the search_path that a conninfo or the environment sets; see `refuse`."""
+    """Refuse the search_path that a conninfo or the environment sets (see `refuse`)."""
     options = conninfo_to_dict(conninfo).get("options") or os.environ.get("PGOPTIONS", "")
     for path in _OPTION.findall(str(options))[-1:]:
         refuse(path.replace("\\", ""))

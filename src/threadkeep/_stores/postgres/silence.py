@@ -24,7 +24,7 @@ C = TypeVar("C", bound=type[Any])
 _QUESTION = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")  # SSLRequest
 _PATIENCE = 5.0  # seconds for an answer to it at most
 _MOST = 3600  # (systems limit the seconds before a keepalive)
-_TICK = 0.09  # seconds; psycopg continues each 0.1 seconds, without data too
+_TICK = 0.09  # seconds. Psycopg continues each 0.1 seconds, without data too
 _SHORT = 1.0  # the same, soon after a question without an answer
 
 

@@ -71,8 +71,8 @@ def pack_json(text: str) -> str:
 
 # -- metadata --------------------------------------------------------------------------
 
-# jsonb reorders keys and adds spaces. The most frequent form is rebuilt from the jsonb; any other
-# text is stored beside it.
+# jsonb reorders keys and adds spaces. The most frequent form is rebuilt from the jsonb. Any other
+# text is stored next to it.
 _STORED = re.compile(r'\{"step": (-?[0-9]+), "source": "([a-z]+)", "parents": \{\}\}')
 
 
@@ -178,7 +178,7 @@ _INFINITE = (-(2**63), 2**63 - 1)
 
 
 def pack_time(micros: int | None) -> Array | None:
-    """Encode a time in microseconds since 1970; the smallest and largest number are infinite."""
+    """Encode a time in microseconds since 1970. The smallest and largest number are infinite."""
     if micros is None:
         return None
     return Array(_TIME(micros if micros in _INFINITE else micros - _EPOCH))

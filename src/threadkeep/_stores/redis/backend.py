@@ -1,6 +1,6 @@
 """Redis backend: converts reads and changes to script calls, and answers to replies.
 
-`AsyncRedisBackend` has the logic; `RedisBackend` runs the same coroutines on blocking clients.
+`AsyncRedisBackend` has the logic, and `RedisBackend` runs the same coroutines on blocking clients.
 Answers and errors of the driver do not leave this package.
 """
 
@@ -38,7 +38,7 @@ class AsyncRedisBackend(Server, AsyncDatabase):
     Args:
         source: the clients.
         settings: the store's settings.
-        heads: known heads of threads; shared by the backends of one saver.
+        heads: known heads of threads, shared by the backends of one saver.
     """
 
     shares_heaps = False
@@ -54,7 +54,7 @@ class AsyncRedisBackend(Server, AsyncDatabase):
     # -- reads -----------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """Answer each read, in order; a thread's reads see one state. See `Backend.fetch`."""
+        """Answer each read, in order. A thread's reads see one state. See `Backend.fetch`."""
         with self.mapped_errors():
             found = {at: scripts.inquiry(read, self.heads.found) for at, read in enumerate(reads)}
             replies = await self._answered({at: asked for at, asked in found.items() if asked})
@@ -64,7 +64,7 @@ class AsyncRedisBackend(Server, AsyncDatabase):
         return [replies[at] for at in range(len(reads))]
 
     async def _answered(self, inquiries: dict[int, scripts.Inquiry]) -> dict[int, Any]:
-        """Return the reply to each read; the script runs once for each thread."""
+        """Return the reply to each read, and the script runs once for each thread."""
         by_thread: dict[str, list[int]] = {}
         for at, asked in inquiries.items():
             by_thread.setdefault(asked.thread, []).append(at)
@@ -171,7 +171,7 @@ def _reply(asked: scripts.Inquiry, answers: Sequence[Any]) -> Any:
 
 
 class RedisBackend(BlockingFace[AsyncRedisBackend]):
-    """Backend on blocking clients of redis-py; `asynchronous` serves async calls.
+    """Backend on blocking clients of redis-py. `asynchronous` serves async calls.
 
     Args:
         server: a URL (whose query may have options), or a blocking client of redis-py, which stays

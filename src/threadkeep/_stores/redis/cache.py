@@ -2,7 +2,7 @@
 
 Keys begin with the saver's prefix and "cache:{entries}", so that on a cluster all of them are in
 one slot. An entry is a text that expires by itself: "v" and the value, or "l" and the owner of a
-lease. A sorted set has the ids by last use; ids of expired entries stay in it until a trim.
+lease. A sorted set has the ids by last use, and ids of expired entries stay in it until a trim.
 """
 
 from __future__ import annotations

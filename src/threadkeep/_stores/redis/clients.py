@@ -161,7 +161,7 @@ class ClientSource(Source):
         raise NotImplementedError
 
     async def send(self, calls: Sequence[RedisCommand]) -> list[Any]:
-        """Return the server's answers; of several, each may be an error.
+        """Return the server's answers, of several, each may be an error.
 
         Raises:
             ClosedError: the source was closed.

@@ -79,7 +79,7 @@ def pack_place(place: records.ItemPlace) -> bytes:
 
 
 def is_at(member: bytes, data: bytes) -> bool:
-    """Return True if the row is that of the member."""
+    """Return True if the row is the member's."""
     return split(member)[1][:8] == data[:8]
 
 

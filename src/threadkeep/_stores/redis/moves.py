@@ -29,8 +29,8 @@ def move_words(move: Move, ttl: Word, copied: Sequence[Word] = _NOTHING) -> list
 
     Args:
         move: the move.
-        ttl: milliseconds until the thread expires; "" to leave its ttl as it is.
-        copied: the rows of `move.copies`; see `copied_words`.
+        ttl: milliseconds until the thread expires, or "" to leave its ttl as it is.
+        copied: the rows of `move.copies` (see `copied_words`).
     """
     old, segments = move.old, move.segments
     names, gone = changed_fields(old, move.new)
@@ -87,7 +87,7 @@ def _counted(rows: Sequence[Iterable[Word]]) -> Iterator[Word]:
 
 
 def copied_words(copies: Copying, answer: Sequence[Any]) -> list[Word] | None:
-    """Return the rows to copy from the answer to "whole"; None if the source has moved."""
+    """Return the rows to copy from the answer to "whole", or None if the source has moved."""
     tip, rows, children, writes, places, data = answer
     if tip != _expected(copies.source):
         return None

@@ -12,8 +12,8 @@ and can expire at the same time:
     s  hash         the segments' data, by log and start
 
 Redis compares members byte by byte. So a packed number has 8 bytes, and numbers from 0 up sort by
-value. A packed text sorts by code point and ends with a NUL; inside it, NUL is escaped as by
-`records.pack_text`. The scripts do not read what follows `parent` (`common.lua`).
+value. A packed text sorts by code point and ends with a NUL, and inside it, NUL is escaped as by
+`records.pack_text`. The scripts read nothing after `parent` (`common.lua`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _MASK = 2**64 - 1
 
 
 def pack_text(text: str) -> bytes:
-    """Encode a text; see the module's docstring."""
+    """Encode a text (see the module's docstring)."""
     return records.pack_text(text).encode()
 
 
@@ -162,7 +162,7 @@ def unpack_checkpoint(member: bytes) -> model.CheckpointRow:
 
 
 def pack_child(row: model.CheckpointRow) -> bytes:
-    """Pack a row as a child of its parent into a member; b"" without a parent."""
+    """Pack a row as a child of its parent into a member, or b"" without a parent."""
     if row.parent is None:
         return b""
     ids = place(row.ns, row.parent, row.id)
@@ -170,7 +170,7 @@ def pack_child(row: model.CheckpointRow) -> bytes:
 
 
 def unpack_child(member: bytes) -> model.Child | None:
-    """Unpack a child from its member; None if it is empty."""
+    """Unpack a child from its member, or None if it is empty."""
     if not member:
         return None
     _, _, key, rest = member.split(b"\x00", 3)
@@ -211,7 +211,7 @@ def unpack_place(member: bytes) -> tuple[int, int, int]:
 
 
 def keyframes_of(flat: Sequence[bytes]) -> dict[bytes, model.Segment | None]:
-    """Return the keyframes of a reply by place; None for a place without one."""
+    """Return the keyframes of a reply by place, or None for a place without one."""
     found = {at: model.Segment(*unpack_place(at), data) for at, data in pairs(flat)}
     return {b"": None, **found}
 

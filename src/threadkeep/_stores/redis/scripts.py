@@ -108,7 +108,7 @@ class Inquiry(NamedTuple):
 
 
 def _in_parts(name: str, first: tuple[Word, ...], words: Sequence[Word]) -> tuple[Question, ...]:
-    """Ask a question about a list, in parts; each begins with the words `first`."""
+    """Ask a question about a list, in parts. Each begins with the words `first`."""
     parts = [words[at : at + _MOST_WORDS] for at in range(0, len(words), _MOST_WORDS)]
     return tuple([Question(name, (*first, *part)) for part in parts])
 
@@ -295,7 +295,7 @@ def _up_to(key: str) -> bytes:
 
 
 def bounds(read: model.ScanCheckpoints) -> tuple[bytes, bytes]:
-    """Return the upper (exclusive) and lower (inclusive) bounds of ids; b"" for no bound.
+    """Return the upper (exclusive) and lower (inclusive) bounds of ids, or b"" for no bound.
 
     The id of `after` is included: rows of other threads and namespaces may have it.
     """

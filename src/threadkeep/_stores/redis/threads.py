@@ -44,7 +44,7 @@ from threadkeep._stores.redis.server import Server
 _TIMES = ("created_at", "updated_at")
 _MANY = 64  # threads read in one round trip
 _MANY_ENTRIES = 256  # entries read in one round trip
-_FEW = 5000  # threads with a term; if there are no more, all are read
+_FEW = 5000  # threads with a term (if there are no more, all are read)
 
 
 async def answer(read: model.Read, server: Server) -> Any:
@@ -185,7 +185,7 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
 async def _with_terms(
     terms: Sequence[str], query: ThreadQuery, server: Server
 ) -> AsyncIterator[list[ThreadEntry]]:
-    """Yield the matches among the threads of some terms; remove stale ids from the sets."""
+    """Yield the matches among the threads of some terms, and remove stale ids from the sets."""
     keys = [term_of(server.prefix, term) for term in terms]
     members: dict[bytes, list[bytes]] = {}
     sets = await server.sent([RedisCommand(("SMEMBERS", key)) for key in keys])
@@ -405,7 +405,7 @@ def _places_behind(after: _Place | None, thread: str, packed: Sequence[bytes]) -
 
 
 async def _rows(places: Sequence[_Place], server: Server) -> list[model.StoredCheckpoint]:
-    """Return the rows at these places, in the same order; missing ones are left out."""
+    """Return the rows at these places, in the same order. Missing ones are left out."""
     by_thread: dict[str, list[bytes]] = {}
     for key, thread, ns in places:
         by_thread.setdefault(thread, []).append(place(ns, key))

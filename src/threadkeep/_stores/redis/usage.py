@@ -29,7 +29,7 @@ _LAG = 1_000_000  # microseconds that `updated_at` may be late
 
 
 class Counted(NamedTuple):
-    """Counts of some threads as `census.lua` returns them; without rows, states alone."""
+    """Counts of some threads as `census.lua` returns them, without rows, states alone."""
 
     states: list[bytes]
     sizes: list[bytes]
@@ -79,7 +79,7 @@ async def usage(read: ReadUsage, server: Server) -> StoreUsage:
 def _used(
     thread: str, state: bytes, size: bytes, updated_at: bytes, checkpoints: int, writes: int
 ) -> ThreadUsage | None:
-    """Return the counts of a thread; None if it does not count, or its entry is damaged."""
+    """Return the counts of a thread, or None if it does not count, or its entry is damaged."""
     if state not in _WITH_CHECKPOINTS or thread.startswith(OWN_NS):
         return None
     try:

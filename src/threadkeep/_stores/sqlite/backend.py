@@ -36,7 +36,7 @@ class SqliteBackend(Backend):
 
     Readers are never blocked (WAL mode), and there is one writer at a time. The arguments are those
     of `SqliteSaver`. With `read_only`, the file is neither created nor changed. "live" also shows
-    what other processes commit later, and may leave a WAL beside the file.
+    later commits of other processes, and may leave a WAL next to the file.
     """
 
     commits_groups = True
@@ -71,7 +71,7 @@ class SqliteBackend(Backend):
         return self._connections.answered(reads, answer, begin=needs_transaction(reads))
 
     def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
-        """Read a checkpoint of a thread that was used lately; None while another thread writes.
+        """Read a checkpoint of a thread that was used lately, or None while another thread writes.
 
         Uses the writing connection and its cache, because other connections must check the file
         again after each commit.
@@ -110,7 +110,7 @@ class SqliteBackend(Backend):
         self._connections.open()
 
     def identity(self) -> str:
-        """Return an id of the file; a copy of the file has another id. See `Backend.identity`."""
+        """Return an id of the file. A copy of the file has another id. See `Backend.identity`."""
         from threadkeep._stores.sqlite.maintenance import identity  # noqa: PLC0415 - seldom needed
 
         return identity(self._connections)
@@ -146,7 +146,7 @@ class SqliteBackend(Backend):
         return SqliteIndex(location.path, busy_timeout=location.busy_timeout, given=location.given)
 
     def close(self) -> None:
-        """Close all connections; a read in progress may end first. Idempotent."""
+        """Close all connections. A read in progress may end first. Idempotent."""
         self._connections.close()
 
 

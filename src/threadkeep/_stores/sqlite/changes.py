@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from threadkeep._stores.sqlite.connections import Connections
 
 _SPARE_PAGES = 16  # free pages to keep for later writes
-_STEP_PAGES = 256  # pages freed at a time; other processes may commit in between
+_STEP_PAGES = 256  # pages freed at a time. Other processes may commit in between
 _STEPS = 4  # at most, for one commit
 
 
 def commit_many(
     connections: Connections, changes: Sequence[Change]
 ) -> list[ThreadkeepError | None]:
-    """Carry out the changes, in order; return the refusal of each. See `Backend`."""
+    """Carry out the changes, in order, and return the refusal of each. See `Backend`."""
     connections.open()
     with connections.write_lock:
         try:
@@ -104,5 +104,5 @@ def _give_back(db: sqlite3.Connection) -> None:
             if free <= _SPARE_PAGES:
                 return
             pages = min(free - _SPARE_PAGES, _STEP_PAGES)
-            # Each step frees one page; `execute` would take only one step.
+            # Each step frees one page. `execute` would take only one step.
             db.executescript(f"PRAGMA incremental_vacuum({pages})")

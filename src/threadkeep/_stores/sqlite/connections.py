@@ -7,7 +7,7 @@ all inherited connections before it opens its own.
 
 Interrupts: Python raises a KeyboardInterrupt after any call of a C function and at the start of any
 Python function. Code between a lock and the `try` that releases it must have neither, or one Ctrl-C
-blocks the saver for ever. `with` on a plain lock is safe; `threading.Condition` is Python code.
+blocks the saver for ever. `with` on a plain lock is safe. `threading.Condition` is Python code.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 Reply: TypeAlias = "Callable[[sqlite3.Connection, Any], Any]"
 
 _IDLE_READERS = 8  # more may be open, but only so many stay open after use
-TURN = 0.008  # seconds; SQLite looks at a lock again after 1, 3 and 8 ms
-_LONG = 0.01  # seconds; a lock that took longer was another process's (shorter: perhaps the GIL)
+TURN = 0.008  # seconds. SQLite looks at a lock again after 1, 3 and 8 ms
+_LONG = 0.01  # seconds. A lock that took longer was another process's (shorter: perhaps the GIL)
 _STAYS = 16  # commits that expect another one
 _FORK_SECONDS = 5.0  # how long a fork waits for calls under way
 _LOOK_SECONDS = 0.001  # between its looks
@@ -62,7 +62,7 @@ def _at_rest(db: sqlite3.Connection) -> bool:
 class Connections:
     """Connections of one backend.
 
-    Hold `write_lock` while you use `writer()`. Reads use an idle reader; if there is
+    Hold `write_lock` while you use `writer()`. Reads use an idle reader. If there is
     none and no writer is active, the writing connection, so a single-threaded program needs one
     connection. A database in memory has only that one.
 
@@ -112,8 +112,8 @@ class Connections:
     def writer(self, *, commits: bool = False) -> sqlite3.Connection:
         """Return the writing connection of an open database, outside any transaction.
 
-        Its statements wait for a lock for `patience`; with `commits`, beside other processes, for
-        `TURN` at most.
+        Its statements wait for a lock for `patience`, or `TURN` at most with `commits` and other
+        processes.
         """
         if self._writer is not None and self._writer.in_transaction:
             self.rest_writer()  # an interrupted call may have left one open
@@ -154,7 +154,7 @@ class Connections:
                 return
 
     def rest_writer(self) -> None:
-        """End an open transaction; if that fails, the next call opens a new connection."""
+        """End an open transaction. If that fails, the next call opens a new connection."""
         if self._writer is not None and not _at_rest(self._writer) and not self.location.in_memory:
             self._writer.close()
             self._forget_writer()
@@ -225,7 +225,7 @@ class Connections:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection for reading; all queries in the block see one state."""
+        """Lend a connection for reading. All queries in the block see one state."""
         held: list[bool] = []
         lent = object()
         try:
@@ -244,7 +244,7 @@ class Connections:
     def answered(
         self, reads: Sequence[Any], reply: Callable[..., Any], *, begin: bool
     ) -> list[Any]:
-        """Answer each read by `reply(connection, read)`; if `begin`, all from one state.
+        """Answer each read by `reply(connection, read)`, if `begin`, all from one state.
 
         Text that is not UTF-8 fails only the read that finds it.
         """
@@ -281,7 +281,7 @@ class Connections:
         return replies
 
     def close(self) -> None:
-        """Close idle connections; lent ones are closed when they are given back. Idempotent."""
+        """Close idle connections. Lent ones are closed when they are given back. Idempotent."""
         with self.write_lock, self._lock:
             path = "the database" if self._location is None else self._location.path
             self._closed = ClosedError(hint=f"Open {path} again.")
@@ -308,7 +308,7 @@ class Connections:
                 self.write_lock.release()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Continue; a child sets inherited connections aside, to close before it opens any."""
+        """Continue. A child sets inherited connections aside, to close before it opens any."""
         still = self._still
         if not in_child:
             self._lock.release()
@@ -343,7 +343,7 @@ class Connections:
 
 
 class MadeTables:
-    """Base of backends with tables beside a saver's, created at their first use."""
+    """Base of backends with tables next to a saver's, created at their first use."""
 
     content = ""
     """The tables' content, as errors name it."""

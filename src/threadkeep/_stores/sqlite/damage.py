@@ -46,9 +46,9 @@ def rows(
     number: int | None,
     make: Callable[[Any], T],
 ) -> tuple[list[T], list[UnreadableRow]]:
-    """Read all rows of a thread; return the records, and the rows that `make` refuses.
+    """Read all rows of a thread, and return the records, and the rows that `make` refuses.
 
-    `sql` takes the thread's number. `{key}` in it stands for the row's key, its first column;
+    `sql` takes the thread's number. `{key}` in it stands for the row's key, its first column, and
     `make` gets the other columns.
     """
     name, key_sql, contents = _table(table)
@@ -103,7 +103,7 @@ def damaged_thread(db: sqlite3.Connection, thread: str) -> tuple[UnreadableRow, 
 
 
 def key_of_thread(db: sqlite3.Connection, thread: str) -> bytes:
-    """Return the contents of a thread's own row; b"" without one."""
+    """Return the contents of a thread's own row, or b"" without one."""
     row = db.execute(_THREAD_ROW, (thread,)).fetchone()
     return b"" if row is None else row[0].encode()
 

@@ -38,7 +38,7 @@ HEAP = """
 CASE typeof(t.heap) WHEN 'integer' THEN t.heap WHEN 'null' THEN t.number ELSE coalesce((
     SELECT o.heap FROM tk_threads o WHERE o.thread = t.origin AND typeof(o.heap) = 'integer'
 ), t.number) END"""
-"""The heap of a thread; if its number is damaged, the heap of its origin, or its own."""
+"""The heap of a thread, if its number is damaged, the heap of its origin, or its own."""
 _HEAP = f"SELECT {HEAP} FROM tk_threads t WHERE t.thread = ?"
 
 

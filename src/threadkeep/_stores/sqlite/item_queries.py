@@ -48,9 +48,9 @@ def path_of(namespace: Namespace) -> str:
 
 
 def bounds_of(prefix: Namespace) -> tuple[str, str | bytes]:
-    """Return the first path of a prefix, and the first one behind all of them."""
+    """Return the first path of a prefix, and the first path after all of them."""
     path = path_of(prefix)
-    return path, (path[:-1] + "/" if path else b"")  # (/ is behind the period, bytes behind all)
+    return path, (path[:-1] + "/" if path else b"")  # (/ is after the period, bytes after all)
 
 
 def _namespace_of(path: Any) -> Namespace:
@@ -124,7 +124,7 @@ def _where(read: FindItems | FindNearest | FindText) -> tuple[str, list[Any]]:
 
 
 def _test(one: Condition) -> str:
-    """Return the SQL of a condition. It is tested on JSON; texts as numbers are left to Python."""
+    """Return the SQL of a condition. It is tested on JSON. Texts as numbers are left to Python."""
     found = f"json_extract(i.value, ?) {_OPERATORS[one.operator]} ?"
     if one.operator != "$eq":
         joined = "AND" if isinstance(one.value, str) else "OR"

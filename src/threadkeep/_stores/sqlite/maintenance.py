@@ -143,7 +143,7 @@ SELECT count(*) FROM tk_threads t WHERE t.state <> 'deleted'
 
 
 def back_up(path: str, file: Path, progress: Callable[[int, int], None], programs: str = "") -> int:
-    """Copy a database's present state to an empty file; return its number of threads.
+    """Copy a database's present state to an empty file, and return its number of threads.
 
     Others may write meanwhile. The copy has no WAL. `progress` is called with the number of copied
     pages and of all pages.

@@ -180,7 +180,7 @@ def _insert(
 
 
 def _hit(row: tuple[str, int, str | None]) -> Hit:
-    """Return a row of the hits; of an edit the record alone, without the position in its name."""
+    """Return a row of the hits, of an edit the record alone, without the position in its name."""
     record, position, id = row
     return Hit(record.partition("/")[0], position, id)
 

@@ -110,7 +110,7 @@ _CLEAR_LABELS = "DELETE FROM tk_labels WHERE thread = ?"
 
 
 def _copying(table: str) -> str:
-    """SQL that copies rows; the numbers of the target and of the source are its parameters."""
+    """SQL that copies rows. The numbers of the target and of the source are its parameters."""
     columns = TABLES[table]
     return (
         f"INSERT INTO {table} (thread, {columns}) SELECT ?, {columns} FROM {table} WHERE thread = ?"
@@ -127,7 +127,7 @@ _BoundRows: TypeAlias = "list[tuple[Any, ...]]"
 
 
 def make(db: sqlite3.Connection, moves: Sequence[Move]) -> list[Head | None]:
-    """Make moves in an open transaction; return the new head of each, None if it is refused."""
+    """Make moves in an open transaction, and return the new head of each, None if it is refused."""
     making = _Making(db)
     are_set = _set_many(db, moves) if len(moves) >= _MANY else ()
     made = [making.one(move, is_set=move.new.thread in are_set) for move in moves]
@@ -146,7 +146,7 @@ class _Making:
         self._labels: dict[tuple[int, str], str] = {}
 
     def one(self, move: Move, *, is_set: bool) -> Head | None:
-        """Make a move; `is_set`: its head is set already. Its rows may be inserted later."""
+        """Make a move. `is_set`: its head is set already. Its rows may be inserted later."""
         if move[6:] == _ADDS:
             head = move.new if is_set else _set(self._db, move.old, move.new)
         else:
@@ -217,7 +217,7 @@ _ADDS = Move(Head(""), Head(""))[6:]
 
 
 def _set(db: sqlite3.Connection, old: Head, new: Head) -> Head | None:
-    """Let a head take the place of another; return it with its number, None if it is refused."""
+    """Let a head take the place of another. Return it with its number, None if it is refused."""
     if not old.number:
         done = db.execute(_NEW, (new.thread, *values(new, _ALL)))
         return new._replace(number=done.lastrowid or 0) if done.rowcount == 1 else None
@@ -241,7 +241,7 @@ def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
 
 
 def _set_many(db: sqlite3.Connection, moves: Sequence[Move]) -> set[str]:
-    """Set the heads of plain moves with few statements, all or none; return their threads."""
+    """Set the heads of plain moves with few statements, all or none, and return their threads."""
     groups: dict[str, list[tuple[Any, ...]]] = {}
     threads: set[str] = set()
     for move in moves:
@@ -286,7 +286,7 @@ def _clear(db: sqlite3.Connection, number: int, move: Move) -> None:
 def _drop_segments(
     db: sqlite3.Connection, head: Head, places: Sequence[tuple[int, int, int]]
 ) -> bool:
-    """Remove segments; return False if one does not exist."""
+    """Remove segments, or return False if one does not exist."""
     if not places:
         return True
     heap, dropped = head.heap or head.number, 0
@@ -296,7 +296,7 @@ def _drop_segments(
 
 
 def _runs(places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Join places of one size that follow one another; return log, first and last start, size."""
+    """Join places of one size that follow one another. Return log, first and last start, size."""
     found: list[tuple[int, int, int, int]] = []
     for log, start, count in sorted(places):
         first = start

@@ -163,7 +163,7 @@ _HELD_SECONDS = 1.0  # to wait for a transaction on the program's own connection
 class DatabaseLocation(NamedTuple):
     """Path and settings of a database.
 
-    `mode` is one of SQLite's: `rwc` creates a missing file; `rw` does not; `ro` reads only;
+    `mode` is one of SQLite's: `rwc` creates a missing file, `rw` does not, `ro` reads only, and
     `immutable` reads a file without a WAL and creates no other files. `live` becomes `ro` also
     without a WAL, if the folder allows to create one: commits of others are seen.
 
@@ -188,7 +188,7 @@ class DatabaseLocation(NamedTuple):
     def patience(self) -> float:
         """Seconds to wait for the write lock.
 
-        A transaction on the given connection may be that of the caller, and would never end.
+        A transaction on the given connection may be the caller's, and would never end.
         """
         return min(self.busy_timeout, _HELD_SECONDS) if self.is_held else self.busy_timeout
 
@@ -292,7 +292,7 @@ def _as_found(location: DatabaseLocation) -> DatabaseLocation:
     if size == 1:
         raise _no_database(location.path)  # (SQLite would treat one byte as an empty database)
     if size == 0 and location.mode in ("ro", "live"):
-        raise _no_tables(location.path)  # (SQLite would remove a WAL beside it)
+        raise _no_tables(location.path)  # (SQLite would remove a WAL next to it)
     is_frozen = os.access(location.path, os.R_OK) and not os.access(folder, os.W_OK)
     if location.mode == "live":
         location = location._replace(mode="ro")
@@ -342,7 +342,7 @@ def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
 
 
 def wal_of(path: Path) -> Path:
-    """Return the WAL of a database, which is beside the file itself and not beside a link."""
+    """Return the WAL of a database, which is next to the file itself and not next to a link."""
     return Path(os.path.realpath(path) + "-wal")
 
 
@@ -373,5 +373,5 @@ def _open_error(error: Exception, location: DatabaseLocation) -> errors.Threadke
 
 
 def _code(error: Exception) -> int:
-    """Return SQLite's primary result code; 0 if the error has none."""
+    """Return SQLite's primary result code, or 0 if the error has none."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

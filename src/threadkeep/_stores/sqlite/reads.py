@@ -1,4 +1,4 @@
-"""Reads as SQL. One statement fetches a checkpoint with its writes; one fetches segments."""
+"""Reads as SQL. One statement fetches a checkpoint with its writes, and one fetches segments."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ORDER BY c.id DESC LIMIT 1
 # first child. One row for each write follows. Ids grow with time, so the first child is nearly
 # always the next row or close after it.
 def _statement_of_one(which: str, key: str) -> str:
-    """SQL for the last checkpoint of a namespace that matches `which`; `key` is its id."""
+    """SQL for the last checkpoint of a namespace that matches `which`. `key` is its id."""
     return f"""
 SELECT * FROM (
     SELECT 0, {heads.SELECTED}, {records.COLUMNS},
@@ -183,7 +183,7 @@ def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Seg
 
 
 def _lookups(spans: Iterable[model.Span]) -> list[_Lookup]:
-    """Sort the spans; each starts its search after the one before.
+    """Sort the spans. Each starts its search after the one before.
 
     So a segment that holds several spans is found only for the first.
     """
@@ -201,7 +201,7 @@ def _lookups(spans: Iterable[model.Span]) -> list[_Lookup]:
 def _parameters(
     read: model.ReadSegments, lookups: Sequence[_Lookup]
 ) -> tuple[int, tuple[object, ...]]:
-    """Return the number of spans and the values; empty spans round the number up."""
+    """Return the number of spans and the values. Empty spans round the number up."""
     size = 1 << (len(lookups) - 1).bit_length()
     log, start, stop, _ = lookups[-1]
     spans = [*lookups, *[(log, start, stop, stop)] * (size - len(lookups))]
@@ -400,7 +400,7 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
 def _rows(
     db: sqlite3.Connection, _table: str, sql: str, number: int | None, make: Callable[[_Row], T]
 ) -> tuple[list[T], list[model.UnreadableRow]]:
-    """All rows of one table for a thread; see `damage.rows`."""
+    """All rows of one table for a thread (see `damage.rows`)."""
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 

@@ -1,7 +1,7 @@
 """Rows as records: ids, metadata, and the columns of each table.
 
 Ids are stored in few bytes that sort like their text. A canonical lower-case UUID is stored as its
-16 bytes. Other text is stored as the UUID just below it followed by the text, in one BLOB; text
+16 bytes. Other text is stored as the UUID just below it followed by the text, in one BLOB, and text
 below every UUID is stored as TEXT. SQLite sorts TEXT before BLOB, and both bytewise.
 
 Most metadata is `{"source":"loop","step":7,"parents":{}}`. It is stored in the columns `source` and
@@ -100,7 +100,7 @@ METADATA = """coalesce(c.metadata,
 
 
 def split_metadata(text: str) -> tuple[str, int, str]:
-    """Split metadata into `source`, `step` and the text; without a source, the text counts."""
+    """Split metadata into `source`, `step` and the text. Without a source, the text counts."""
     plain = PLAIN_METADATA.fullmatch(text)
     return ("", 0, text) if plain is None else (plain[1], int(plain[2]), "")
 
@@ -205,7 +205,7 @@ def child(row: _Row) -> Child:
 CACHED = 256
 """Number of prepared statements that a writing connection caches."""
 
-_SIZES = (64, 32, 16)  # rows of one statement; fewer than 16 rows: any number
+_SIZES = (64, 32, 16)  # rows of one statement (fewer than 16 rows: any number)
 
 
 TIP_BYTES = 8
@@ -225,7 +225,7 @@ def pack_tips(tips: Sequence[int]) -> bytearray:
 
 
 def unpack_tips(packed: object) -> tuple[int, ...]:
-    """Return the tips of a thread's row; none if the column is damaged."""
+    """Return the tips of a thread's row, or none if the column is damaged."""
     if not isinstance(packed, (bytes, bytearray)) or len(packed) % TIP_BYTES:
         return ()
     if len(packed) == len(NO_TIPS):
@@ -247,7 +247,7 @@ class ManyRows:
         self._texts: dict[int, str] = {}
 
     def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> int:
-        """Execute it for the rows in groups; return the number of rows that it changed."""
+        """Execute it for the rows in groups, and return the number of rows that it changed."""
         if len(rows) == 1:
             return db.execute(self.text(1), rows[0]).rowcount
         parts = ((self.text(len(part)), tuple(chain.from_iterable(part))) for part in _parts(rows))

@@ -109,8 +109,8 @@ _HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.
 def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], list[Any]]:
     """Return the tables to search, the conditions, and their parameters.
 
-    SQLite cannot know how frequent a label is. With a rare label, start from the label's threads;
-    otherwise walk through the threads in the order of the search and check their labels.
+    SQLite cannot know how frequent a label is. With a rare label, start from the label's threads,
+    and otherwise walk through the threads in the order of the search and check their labels.
     """
     labels = list(query.labels)
     rarest = _rare(db, labels)
@@ -158,7 +158,7 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 # -- counts of the store -------------------------------------------------------------
 
-# (compared in this way, a damaged id, a BLOB, is left out; `substr` takes twice as long)
+# (compared in this way, a damaged id, a BLOB, is left out. `substr` takes twice as long)
 _IS_USED = f"""t.state IN {WITH_CHECKPOINTS}
     AND (t.thread < '{OWN_NS}' OR t.thread >= '{AFTER_OWN}' AND t.thread < x'')
     AND typeof(t.updated_at) = 'integer' AND coalesce(t.size, 0) BETWEEN -{LARGEST} AND {LARGEST}"""

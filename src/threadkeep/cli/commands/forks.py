@@ -273,7 +273,7 @@ def _outer(ns: str, one: BranchCheckpoint) -> Spot:
 
 
 def _seconds(tree: Branches, one: BranchCheckpoint) -> float | None:
-    """Return the time that the step of a checkpoint ran; None if no node ran, or one waited."""
+    """Return the time that the step of a checkpoint ran, or None if no node ran, or one waited."""
     above = tree.checkpoints.get(one.visible_parent or "")
     ran = above is not None and one.source == "loop" and not above.interrupted
     return seconds_between(above.time, one.time) if above and ran else None

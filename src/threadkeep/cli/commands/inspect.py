@@ -1,4 +1,4 @@
-"""Commands that show what a thread holds: show, state, versions, diff, messages, partial."""
+"""Commands that show a thread's contents: show, state, versions, diff, messages, partial."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _WIDTH = 60  # characters of a value in a list
 
 @contextmanager
 def _opened(session: Session, *, read_only: bool) -> Iterator[Store]:
-    """Open the store's items; an empty store if a read-only file has no tables for them."""
+    """Open the store's items, or an empty store if a read-only file has no tables for them."""
     with session.open(read_only=read_only) as saver:
         try:
             store = Store(saver.backend, migrations=session.migrations)

@@ -49,7 +49,7 @@ _LABELS = {
 }
 _TABLES, _OTHER_LINES = 3, 31
 _NUMBERS = 44  # columns
-_BARS = (24, 8)  # their longest, where there is room
+_BARS = (24, 8)  # their longest, if there is room
 _NEW = timedelta(seconds=1)
 _TOP = 10  # largest threads
 _SECONDS = 1  # between two looks for a signal
@@ -164,7 +164,7 @@ def _fitting(name: str, found: Stats, before: Stats | None, top: int) -> list[Dr
 
 
 def _chart(found: Stats) -> Iterator[Drawn]:
-    """Yield a chart of the checkpoints of each hour; nothing without checkpoints."""
+    """Yield a chart of the checkpoints of each hour, or nothing without checkpoints."""
     if any(counts := [hour.checkpoints for hour in found.hours]):
         yield columns(counts, "UTC", [f"{start:%H}" for start in found.hour_starts])
         yield ""
@@ -192,7 +192,7 @@ def _threads(title: str, threads: Sequence[ThreadUsage]) -> Drawn:
 
 
 def _channels(found: Stats, top: int) -> Drawn:
-    """Return channels and other parts of the bytes, down to their sum; small ones in one row."""
+    """Return channels and other parts of the bytes, down to their sum, small ones in one row."""
     rows = [
         (one.name, one.bytes, f"{one.changes:,}", size(one.full_copy_bytes))
         for one in found.channels[:top]

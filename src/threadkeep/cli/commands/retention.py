@@ -39,7 +39,7 @@ EVERY = option("--every TIME", "Repeat at this interval, such as 10m.")
 
 
 def _repeat(session: Session, once: Callable[[], int], every: str | None) -> int:
-    """Run once, or at the interval of --every until interrupted; return the exit code."""
+    """Run once, or at the interval of --every until interrupted, and return the exit code."""
     if every is None:
         return once()
     pause = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
@@ -53,7 +53,7 @@ def _repeat(session: Session, once: Callable[[], int], every: str | None) -> int
 
 
 def _configured(table: str, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the options; those that are None come from the configuration."""
+    """Return the options, with the configuration's in place of None."""
     keys = dict(getattr(settings(), table) or {})
     unknown = sorted(keys.keys() - set(known))
     if unknown:
@@ -156,7 +156,7 @@ def _limits(
 
 
 def policy_of(options: Mapping[str, Any]) -> Retention:
-    """Return the policy; options that are None come from the configuration."""
+    """Return the policy, with the configuration's options in place of None."""
     keys = _configured("retention", options, {field.name for field in fields(Retention)})
     return Retention(**keys)
 
@@ -270,7 +270,7 @@ def tier(
 
 
 def _tiering(options: Mapping[str, Any]) -> Tiering:
-    """Return the tiering; options that are None come from the configuration."""
+    """Return the tiering, with the configuration's options in place of None."""
     keys = _configured("tiering", options, options)
     warm = WarmTier(max_age=keys["warm"]) if "warm" in keys else WarmTier()
     cold = {name: keys[name] for name in ("archive", "offload_over") if name in keys}

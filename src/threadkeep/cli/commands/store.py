@@ -63,7 +63,7 @@ def _checked(threads: int) -> str:
 
 
 def _check(session: Session, progress: Progress) -> CheckReport:
-    """Check a store; a file too damaged to open is one finding."""
+    """Check a store. A file too damaged to open is one finding."""
     try:
         with session.open(read_only=True) as saver:
             return saver.check(progress)
@@ -72,7 +72,7 @@ def _check(session: Session, progress: Progress) -> CheckReport:
 
 
 def _stamps(url: str) -> list[tuple[int, int] | None]:
-    """Return sizes and times of a SQLite file and its WAL; every write changes them."""
+    """Return sizes and times of a SQLite file and its WAL. Every write changes them."""
     path = file_of(url)
     files = [] if path is None else [Path(path), Path(f"{path}-wal")]
     stats = [file.stat() if file.exists() else None for file in files]

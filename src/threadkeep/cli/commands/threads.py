@@ -131,7 +131,7 @@ def threads(
 
 
 def _existing(saver: Saver | LangGraphReader, thread: str, *states: ThreadStatus) -> ThreadInfo:
-    """Return a thread; raise if it does not exist, or is in one of these states."""
+    """Return a thread. Raise if it does not exist, or has one of these states."""
     found = saver.threads.get(thread)
     if found is None or found.state in states:
         raise ThreadNotFoundError(thread=thread)

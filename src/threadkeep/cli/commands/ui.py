@@ -108,7 +108,7 @@ def _password(file: Path | None) -> str | None:
 
 
 def _listen(host: str, port: int, *, password: str | None) -> socket.socket:
-    """Open the port of the page; 0 for any. Connections wait until the page is served.
+    """Open the port of the page, 0 for any. Connections wait until the page is served.
 
     Raises:
         InvalidArgumentError: another machine could reach the host, and there is no password.

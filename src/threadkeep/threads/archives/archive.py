@@ -1,8 +1,8 @@
 """Move whole threads to the cold store and back.
 
 The entry names the archive's folder before anything is written there, and until the folder is
-empty. One change removes the rows and marks the thread as archived; one change adds the rows again
-and clears the mark. Keys are never reused. A copy of a store does not touch the original's
+empty. One change removes the rows and marks the thread as archived, and one change adds the rows
+again and clears the mark. Keys are never reused. A copy of a store does not touch the original's
 archives.
 """
 
@@ -109,7 +109,7 @@ def archive(
 def announce(
     store: Runner, cold: ColdStore, engine: Engine, thread: str, *, stubs: bool = False
 ) -> Operation[ArchiveRecord]:
-    """Name this store's folder in the entry before anything is written there; return the record.
+    """Name this store's folder in the entry before anything is written there. Return the record.
 
     With `stubs`, the record also notes that the thread may have stubs.
     """
@@ -137,7 +137,7 @@ def announce(
 def pack(
     whole: WholeThread, announced: ArchiveRecord, state: str, seal: ObjectSeal
 ) -> tuple[bytes, ArchiveRecord]:
-    """Pack a thread into a bundle with digests; return its bytes, sealed, and its record.
+    """Pack a thread into a bundle with digests, and return its bytes, sealed, and its record.
 
     `announced` is the record so far, `state` the thread's state after it is restored.
     """
@@ -160,7 +160,7 @@ def exchange(
     change: Batch | DropThread,
     needs: Callable[[str], Operation[bool]] | None = None,
 ) -> Operation[None]:
-    """Write an object, then commit the change that names it; remove it if others were faster.
+    """Write an object, then commit the change that names it. Remove it if others were faster.
 
     `needs` returns True if a thread in the store needs the object. By default its entry names it.
     """
@@ -189,7 +189,7 @@ def _put(cold: ColdStore, key: str, data: bytes) -> None:
 
 
 def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
-    """Remove earlier archives, and those of interrupted attempts.
+    """Remove earlier archives, and interrupted attempts'.
 
     The previous archive stays for an hour, in case the cold store has not synced the new one yet.
     """
@@ -220,7 +220,7 @@ def unpack(thread: str, data: bytes, archive: ArchiveRecord, seal: ObjectSeal) -
 def opened(
     cold: ColdStore, thread: str, data: bytes, archive: ArchiveRecord
 ) -> Operation[WholeThread]:
-    """Unpack an archive outside the event loop; see `unpack`."""
+    """Unpack an archive outside the event loop (see `unpack`)."""
     seal = yield from seal_of(cold, thread)
     return (yield from external(partial(unpack, thread, data, archive, seal)))
 
@@ -228,7 +228,7 @@ def opened(
 def reopen(whole: WholeThread, archive: ArchiveRecord, now: int) -> Operation[None]:
     """Restore the rows of a thread, if `archive` still is its archive.
 
-    Segments come first; then one change adds all rows and the thread's former state. Each builds on
+    Segments come first, then one change adds all rows and the thread's former state. Each builds on
     the one before. The entry still names the archive.
     """
 

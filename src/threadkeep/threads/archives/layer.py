@@ -109,13 +109,13 @@ def whole(
 
 
 def _parts(cold: ColdStore, key: str, locations: Sequence[Location]) -> list[bytes]:
-    """Read locations of an object; empty bytes for those that it lacks."""
+    """Read locations of an object, as empty bytes if it lacks them."""
     try:
         return cold.get_parts(key, [(at.start, at.size) for at in locations])
     except CorruptionError:
         return [b""] * len(locations)
     except BackendError:
-        data = cold.get(key)  # (the object may be too short; otherwise this raises too)
+        data = cold.get(key)  # (the object may be too short, otherwise this raises too)
         return [data[at.start : at.start + at.size] for at in locations]
 
 
@@ -173,7 +173,7 @@ class TierLayer:
         return replies
 
     def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Operation[list[Any]]:
-        """Read while none of these threads is archived; else restore them and raise ConflictError.
+        """Read while none of these threads is archived, else restore them and raise ConflictError.
 
         Archiving and restoring raise the generation. So a thread that is not archived before the
         reads, and has the same generation after them, was not archived in between.
@@ -226,7 +226,7 @@ class TierLayer:
             raise ConflictError(thread=change.source)
 
     def _ready(self, source: str, target: str) -> Operation[ThreadEntry | None]:
-        """Restore the source's offloaded values; return its entry, which every new stub changes."""
+        """Restore the source's offloaded values. Return its entry, which every new stub changes."""
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
             known, at = cast("list[ThreadEntry | None]", replies)

@@ -101,7 +101,7 @@ class OffloadReport:
         thread: its id.
         segments: stored runs of values.
         bytes: their size in the store.
-        skipped: why nothing was offloaded; else None.
+        skipped: why nothing was offloaded, else None.
     """
 
     thread: str
@@ -114,7 +114,7 @@ class OffloadReport:
 
 
 class OffloadPiece(NamedTuple):
-    """A segment; its `idle` positions may be offloaded, its `busy` ones stay."""
+    """A segment. Its `idle` positions may be offloaded, its `busy` ones stay."""
 
     segment: SegmentInfo
     idle: tuple[Span, ...]
@@ -126,8 +126,8 @@ def _movable(
 ) -> Operation[tuple[ThreadSnapshot, list[OffloadPiece]]]:
     """Find the segments that neither heads nor young checkpoints need.
 
-    Returns segments of more than `over` bytes that are not in `seen`; no keyframes, which every
-    history reads; none of a thread that shares segments. Checkpoints from `before` on
+    Returns segments of more than `over` bytes that are not in `seen`, no keyframes (every history
+    reads them), and none of a thread that shares segments. Checkpoints from `before` on
     (microseconds since 1970) are young.
     """
     snapshot = yield from read_snapshot(thread)
@@ -198,7 +198,7 @@ def move_out(
     over: int,
     before: int | None,
 ) -> Operation[OffloadReport]:
-    """Offload segments, object by object; for `over` and `before` see `_movable`.
+    """Offload segments, object by object. For `over` and `before` see `_movable`.
 
     Call `tidy` first. Without a cold store nothing is moved (a dry run).
     """
@@ -233,7 +233,7 @@ def move_out(
 def _cut(
     engine: Engine, thread: str, pieces: Sequence[OffloadPiece], over: int
 ) -> Operation[tuple[list[Segment], list[Segment], list[Segment]]]:
-    """Read segments; return those worth offloading, and their offloaded and kept parts."""
+    """Read segments, and return those worth offloading, and their offloaded and kept parts."""
     read = yield from _exactly(thread, [span_of(piece.segment) for piece in pieces])
     old, go, stay = list[Segment](), list[Segment](), list[Segment]()
     for piece, segment in zip(pieces, read, strict=True):
@@ -279,7 +279,7 @@ def _move(
     go: Sequence[Segment],
     stay: Sequence[Segment] = (),
 ) -> Operation[str]:
-    """Write segments to a new object, and replace them by stubs; return the object's key.
+    """Write segments to a new object, and replace them by stubs, and return the object's key.
 
     The old segments may be stubs themselves.
     """
@@ -305,7 +305,7 @@ def write_again(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> 
     written: set[str] = set()
 
     def attempt() -> Operation[bool]:
-        """Write one object; return False if nothing is left."""
+        """Write one object, or return False if nothing is left."""
         snapshot = yield from on(store, read_snapshot(thread))
         _, stubs = yield from on(store, _stubs_of(thread))
         left = [stub for stub, location in stubs.items() if location.key not in written]
@@ -363,7 +363,7 @@ def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
-    """Restore the offloaded segments; return their number."""
+    """Restore the offloaded segments, and return their number."""
 
     def attempt() -> Operation[int]:
         rows, stubs = yield from _stubs_of(thread)

@@ -25,7 +25,7 @@ class ObjectSeal:
 
     Args:
         thread: the thread's id.
-        sealer: of files that other stores read, as a restored copy of this one does; None without
+        sealer: of files that other stores read, as a restored copy of this one does, None without
             keys.
         allow_plaintext: also return objects that were written before the store had keys.
     """

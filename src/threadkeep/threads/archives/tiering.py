@@ -120,7 +120,7 @@ class _Round:
     skipped: list[OffloadReport] = field(default_factory=list)
 
     def visit(self, entry: ThreadEntry) -> Operation[None]:
-        """Remove a thread's unused objects; then archive it, offload its values, or do nothing."""
+        """Remove a thread's unused objects, then archive it, offload its values, or do nothing."""
         try:
             known = archive_of(entry)  # (raises if the entry is damaged)
             if self.cold is not None and known is not None and known.offloaded:
@@ -148,7 +148,7 @@ class _Round:
             self.archived.append(ArchivedThread(entry.thread, max(entry.size, 0)))
         elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
             has_stubs = known is not None and bool(known.offloaded)
-            # (a smaller thread has no such segment; a fork's size may not count its segments)
+            # (a smaller thread has no such segment, and a fork's size may not count its segments)
             if entry.size > tier.offload_over or entry.origin is not None or has_stubs:
                 found = yield from move_out(
                     self.store, self.cold, self.engine, entry.thread, tier.offload_over, warm

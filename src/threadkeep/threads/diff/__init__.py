@@ -51,10 +51,10 @@ class Change:
     Attributes:
         kind: "added", "removed", "changed", or "reordered" (the keys of a dict, which `before`
             and `after` list).
-        before_at: path in the old value; for an addition, the path it would have had.
-        after_at: path in the new value; for a removal, the path it would have.
-        before: the old part; None for an addition.
-        after: the new part; None for a removal.
+        before_at: path in the old value, or for an addition the path it would have had.
+        after_at: path in the new value, or for a removal the path it would have.
+        before: the old part, or None for an addition.
+        after: the new part, or None for a removal.
         text: edits of a long text.
     """
 
@@ -84,7 +84,7 @@ class ChannelDiff:
 
     Attributes:
         channel: the channel's name.
-        kind: "added" and "removed" refer to its value; "version" is the same value with another
+        kind: "added" and "removed" refer to its value. "version" is the same value with another
             version.
         before_version, after_version: None if the checkpoint lacks the channel.
         changes: differences of the values.
@@ -122,7 +122,7 @@ class StateDiff:
         return all(channel.is_same for channel in self.channels.values())
 
     def as_data(self) -> dict[str, Any]:
-        """Convert the difference to JSON data; values that JSON lacks become text."""
+        """Convert the difference to JSON data. Values that JSON lacks become text."""
         return {
             "before": _side_data(self.before),
             "after": _side_data(self.after),
@@ -155,7 +155,7 @@ class StateDiff:
 
 
 def fields(value: object) -> dict[str, Any] | None:
-    """Read the fields of a message, model, dataclass or named tuple; None for other values."""
+    """Read the fields of a message, model, dataclass or named tuple, or None for other values."""
     names = getattr(type(value), "_fields", None)
     if isinstance(value, tuple) and isinstance(names, tuple):
         return dict(zip(names, value, strict=False))
@@ -171,7 +171,7 @@ def fields(value: object) -> dict[str, Any] | None:
 
 
 def items(value: object) -> Sequence[Any] | None:
-    """Read the elements of a list, tuple or deque; None for other values."""
+    """Read the elements of a list, tuple or deque, or None for other values."""
     return list(value) if isinstance(value, list | tuple | deque) else None
 
 
@@ -179,7 +179,7 @@ def items(value: object) -> Sequence[Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON data; a value that JSON lacks becomes text, or its `repr`.
+    """Convert a value to JSON data. A value that JSON lacks becomes text, or its `repr`.
 
     Bytes become base64, infinities and NaN their names, ints of over 4,200 digits hexadecimal text.
     Types are lost.
@@ -316,7 +316,7 @@ def path_text(path: Iterable[Any]) -> str:
 
 
 def brief(value: Any, width: int) -> str:
-    """Format a value on one line; for a message its class, content and tool calls."""
+    """Format a value on one line, for a message its class, content and tool calls."""
     found, name, calls = fields(value), "", ""
     if found is not None and "content" in found:
         name = f"{found.get(CLASS, type(value).__name__)} "

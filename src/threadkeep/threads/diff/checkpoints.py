@@ -110,7 +110,7 @@ def diff(
     after: ConfigOrPair | CheckpointRef,
     channels: Sequence[str] | None = None,
 ) -> Operation[StateDiff]:
-    """Compare two checkpoints, of one thread or of two; only some channels, or (None) all."""
+    """Compare two checkpoints, of one thread or of two, in only some channels, or (None) all."""
     wanted = None if channels is None else validation.channels(channels)
     a, b, pairs = yield from on(store, compare(engine, place_of(before), place_of(after), wanted))
     # (a large difference would block an event loop for too long)
@@ -243,7 +243,7 @@ def _is_same(a: _Refs, b: _Refs, *, one_thread: bool) -> bool:
 
 
 def _without_shared(a: _Refs, b: _Refs) -> tuple[_Refs, _Refs, int]:
-    """Leave out the elements that two lists of one thread share at their start; return how many.
+    """Leave out the elements that two lists of one thread share at their start. Return how many.
 
     `differences` would pair them, so the result is the same.
     """
@@ -309,7 +309,7 @@ def channel_diff(
     encode: Callable[[Any], bytes],
     effort: Effort,
 ) -> ChannelDiff:
-    """Compare the values of a channel; see `differences`."""
+    """Compare the values of a channel (see `differences`)."""
     changes = _changes(pair, encode, effort)
     kind: Any = "unchanged" if same_version(*versions) else "version"
     if changes:
@@ -343,7 +343,7 @@ def _changes(pair: Pair, encode: Callable[[Any], bytes], effort: Effort) -> tupl
 
 
 def _moved(change: Change, by: int) -> Change:
-    """Return a change of a list behind `by` elements."""
+    """Return a change of a list after `by` elements."""
     (i, *before), (j, *after) = change.before_at, change.after_at
     return replace(change, before_at=(i + by, *before), after_at=(j + by, *after))
 
@@ -443,7 +443,7 @@ def _trace(
         rows, state = yield from stretch(place, at, size)
         if not Proof.of(start).holds(state.generation, state.tips):
             raise StaleThreadError(thread=place.thread)
-        # (a stretch begins with the last row of the previous one; damaged rows may form a circle)
+        # (a stretch begins with the last row of the previous one. Damaged rows may form a circle)
         new = {stored.row.id: stored for stored in rows if stored.row.id not in met}
         met |= new.keys()
         for stored in new.values():

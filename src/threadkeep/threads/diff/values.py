@@ -1,4 +1,4 @@
-"""Compare two values part by part; sequences are aligned first.
+"""Compare two values part by part. Sequences are aligned first.
 
 Two values are the same if the codec encodes them to the same bytes, which differ for 1, True and
 1.0. The changes applied to the first value give the second, except for private attributes and the
@@ -25,13 +25,13 @@ _TABLE = 500_000  # numbers in a table: some megabytes
 
 
 class Effort:
-    """Limit on the steps of a comparison; after that it is coarser and takes linear time."""
+    """Limit on the steps of a comparison. After that it is coarser and takes linear time."""
 
     def __init__(self, steps: int = _STEPS) -> None:
         self.left = steps
 
     def spend(self, steps: int) -> bool:
-        """Take a number of steps; return False if fewer are left."""
+        """Take a number of steps, or return False if fewer are left."""
         if steps > self.left:
             return False
         self.left -= steps
@@ -50,7 +50,7 @@ class Gap(NamedTuple):
 def align(a: Keys, b: Keys, effort: Effort) -> list[IndexPair]:
     """Pair positions with equal keys, rising on both sides.
 
-    Equal ends and keys that each side has once are always paired; between them the longest common
+    Equal ends and keys that each side has once are always paired. Between them the longest common
     subsequence, while there is effort left.
     """
     front = _common_prefix(a, b)
@@ -121,7 +121,7 @@ def _common_prefix(a: Keys, b: Keys) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))))
 
 
-DEPTH = 8  # levels to compare part by part; deeper parts change as a whole
+DEPTH = 8  # levels to compare part by part, deeper parts change as a whole
 LONG = 40  # shortest text with edits, in characters
 _SCALARS = {str, int, bool, float, bytes, type(None)}
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -133,7 +133,7 @@ _LONGEST = 2_000_000  # characters of two texts that are compared word by word
 def differences(
     before: Any, after: Any, encode: Callable[[Any], bytes], effort: Effort | None = None
 ) -> tuple[Change, ...]:
-    """List the changes between two values; none if they are the same.
+    """List the changes between two values, or none if they are the same.
 
     Args:
         before: the old value.
@@ -164,7 +164,7 @@ class _Differences:
             self.changes.append(Change("changed", a_at, b_at, a, b, edits))
 
     def _compare_parts(self, a: Any, b: Any, a_at: Path, b_at: Path) -> bool:
-        """Compare the parts of two values of one type; return False if they have none."""
+        """Compare the parts of two values of one type, or return False if they have none."""
         a_fields, b_fields = fields(a), fields(b)
         if a_fields is not None and b_fields is not None:
             self._mappings(a_fields, b_fields, a_at, b_at)
@@ -257,7 +257,7 @@ def _replaced(a_keys: Sequence[Hashable], b_keys: Sequence[Hashable], gap: Gap) 
 
 
 def text_edits(a: str, b: str, effort: Effort) -> tuple[TextEdit, ...]:
-    """List the edits from `a` to `b` in order; none for short texts."""
+    """List the edits from `a` to `b` in order, none for short texts."""
     if max(len(a), len(b)) < LONG:
         return ()
     edits: list[TextEdit] = []

@@ -1,6 +1,6 @@
 """Quarantine files (`.tkq`): the rows that a repair removed, byte by byte.
 
-The format is that of a bundle. Each record is a thread with the removed rows and segments, and the
+The format is a bundle's. Each record is a thread with the removed rows and segments, and the
 sound segments that they refer to. Its `more` has `findings`, an array of `[kind, problem,
 namespace, checkpoint, channel]`, and `unreadable`, an array of `[table, key, problem, data]`.
 """
@@ -61,7 +61,7 @@ class Removed:
 
 
 class QuarantineFile:
-    """Writer of a quarantine file. The first `add` creates the file; none is overwritten."""
+    """Writer of a quarantine file. The first `add` creates the file. None is overwritten."""
 
     def __init__(self, path: Path, sealer: Sealer | None) -> None:
         self.path = path
@@ -79,7 +79,7 @@ class QuarantineFile:
         return self._opened is not None
 
     def add(self, removed: Removed) -> None:
-        """Write the rows and segments removed from a thread; durable on return."""
+        """Write the rows and segments removed from a thread, durable on return."""
         with file_errors(self.path):
             if self._opened is None:
                 self._opened = self._create()

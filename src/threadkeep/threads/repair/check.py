@@ -172,7 +172,7 @@ def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
 
 
 def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], list[Finding]]]:
-    """Verify every checksum, reference and span of a thread; return findings and notes.
+    """Verify every checksum, reference and span of a thread, and return findings and notes.
 
     Programs may write meanwhile, so a finding counts only if every look finds it.
     """
@@ -205,7 +205,7 @@ class Examined:
     """Findings of one look at a thread, and the facts that repair needs.
 
     Attributes:
-        damaged: unreadable segments; None if the store cannot give the bytes.
+        damaged: unreadable segments, or None if the store cannot give the bytes.
         away: segments in a cold store that is not configured here.
         lineage: checkpoints with a readable manifest.
         lost: channels with an unreadable value, by checkpoint.
@@ -403,7 +403,7 @@ def _look_at_writes(found: Examined, elements: Elements) -> None:
 
 
 def _writes(row: WriteRow) -> tuple[Sequence[Write], ThreadkeepError | None]:
-    """Unpack a row of pending writes; return its writes, or why that fails."""
+    """Unpack a row of pending writes, and return its writes, or why that fails."""
     try:
         return unpack_writes(row), None
     except ThreadkeepError as exc:
@@ -411,7 +411,7 @@ def _writes(row: WriteRow) -> tuple[Sequence[Write], ThreadkeepError | None]:
 
 
 def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
-    """Say why a value cannot be read; empty if it can, or if its elements are away."""
+    """Say why a value cannot be read. Empty if it can, or if its elements are away."""
     missing = elements.missing(ref.needs)
     if missing:
         away = by_log(found.away.values())

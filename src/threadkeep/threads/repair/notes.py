@@ -12,7 +12,7 @@ from threadkeep._core.engine.thread_entry import ThreadEntry
 
 
 def registry_problem(rows: ThreadRows, entry: ThreadEntry | None, *, is_padded: bool) -> str:
-    """Say how the entry of a sound thread differs from its rows; empty if it does not.
+    """Say how the entry of a sound thread differs from its rows. Empty if it does not.
 
     Sizes of forks and of threads that share segments are not compared: a shared segment counts
     for only one thread, and padding only from the first collection on (`is_padded`).

@@ -91,7 +91,7 @@ _WRONG_HEAP = (
 
 @dataclass(frozen=True, slots=True)
 class NewHead:
-    """A namespace whose newest checkpoint was damaged: its id, and that of the newest sound one."""
+    """A namespace whose newest checkpoint was damaged: its id, and the newest sound one's."""
 
     namespace: str
     before: str
@@ -104,7 +104,7 @@ class RepairedThread:
 
     Args:
         thread: its id.
-        findings: what `check` finds.
+        findings: the findings of `check`.
         checkpoints: namespace and id of each checkpoint removed.
         writes, segments, unreadable: number of rows removed.
         heads: namespaces whose newest checkpoint was removed.
@@ -127,7 +127,7 @@ class RepairReport:
         threads: number of threads checked.
         repaired: threads that were repaired.
         unrepaired: findings that are left, each with the reason.
-        file: the quarantine file; None if nothing was removed.
+        file: the quarantine file, or None if nothing was removed.
     """
 
     threads: int
@@ -142,7 +142,7 @@ class RepairReport:
 
 
 class Repair(NamedTuple):
-    """The change that repairs a thread; `batch` is None if it cannot be repaired.
+    """The change that repairs a thread. `batch` is None if it cannot be repaired.
 
     `removed` is None if only the registry's entry is corrected.
     """
@@ -200,7 +200,7 @@ def _repair_all(
     quarantine: QuarantineFile | None,
     progress: Progress | None,
 ) -> Operation[tuple[list[RepairedThread], list[Finding]]]:
-    """Repair each thread; return the results, and the findings that are left."""
+    """Repair each thread, and return the results, and the findings that are left."""
     done, unrepaired, again = list[RepairedThread](), list[Finding](), list[str]()
 
     def visit(thread: str) -> Operation[None]:
@@ -238,7 +238,7 @@ def carry_out(engine: Engine, batch: Batch) -> Operation[None]:
 
 
 def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
-    """Plan the repair of a thread as it is now; None if there is nothing to repair."""
+    """Plan the repair of a thread as it is now, or None if there is nothing to repair."""
     try:
         snapshot = yield from read_snapshot(thread, skip=True)
     except UNREADABLE as exc:

@@ -151,7 +151,7 @@ def delete_checkpoints(
 def _drop_rows(
     engine: Engine, thread: str, ns: str, checkpoint_ids: Sequence[str]
 ) -> Operation[int]:
-    """Remove rows that no DeltaChannel is rebuilt through; their values stay in the store."""
+    """Remove rows that no DeltaChannel is rebuilt through. Their values stay in the store."""
     found = []
     for each in dict.fromkeys(checkpoint_ids):
         reply = yield from fetch_checkpoint(thread, ns, each)

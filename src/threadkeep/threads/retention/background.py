@@ -1,7 +1,7 @@
 """Background collection: at intervals, and after a number of checkpoints.
 
 With a lease, of the collectors of all workers one runs in each interval. A collector doesn't keep
-its owner alive. Failures are logged; a save never fails by them. After a process fork only the
+its owner alive. Failures are logged, and a save never fails by them. After a process fork only the
 parent collects.
 """
 
@@ -20,7 +20,7 @@ from threadkeep._stores import process_forks
 from threadkeep.errors import ThreadkeepError
 from threadkeep.threads.retention.lease import JobLease, LeaseLostError
 
-_MOST_COUNTED = 10_000  # threads with a counter; more of them evict counters
+_MOST_COUNTED = 10_000  # threads with a counter, and more of them evict counters
 _log = logging.getLogger("threadkeep")
 
 
@@ -138,7 +138,7 @@ class Gained:
         return one
 
     def is_enough(self, thread: str) -> bool:
-        """Count one more checkpoint; if there are enough, return True and start again from 0."""
+        """Count one more checkpoint. If there are enough, return True and start again from 0."""
         name = self._prefix + thread
         with self._lock:
             count = (self._counts.get(name) or 0) + 1
@@ -147,7 +147,7 @@ class Gained:
 
 
 def quietly(thread: str, operation: Callable[[], Operation[object]]) -> Operation[None]:
-    """Run an operation after a save; log errors, as the save has succeeded."""
+    """Run an operation after a save, and log errors, as the save has succeeded."""
     try:
         yield from operation()
     except ThreadkeepError as error:

@@ -56,7 +56,7 @@ class Choice:
         spare: those that only `max_bytes` may remove, oldest first.
         marked: those with a tag or pin, and their subgraphs' parents.
         homes: by task namespace, the checkpoint that it is removed with.
-        until: microseconds since 1970 until which the choice is the same if nothing is written;
+        until: microseconds since 1970 until which the choice is the same if nothing is written.
             None if time doesn't change it.
         ends: by checkpoint, the child that ended its interrupt. It must stay, hidden.
     """
@@ -119,7 +119,7 @@ def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Check
         time=time_of(row),
         metadata=_metadata(stored),
         is_cut=row.parent is not None and (parent is None or bool(parent & HIDDEN)),
-        # (if the parent was removed, children may be too; without a parent, it began the thread)
+        # (if the parent was removed, children may be too. Without a parent, it began the thread)
         is_tip=child is None and parent is not None,
         waits=asks and child is None,
         answered_by=(row.ns, child.id) if asks and child is not None else None,

@@ -64,8 +64,8 @@ class CollectedThread:
         writes: rows of pending writes removed.
         segments: stored runs of values removed or shortened.
         bytes: bytes by which the thread became smaller.
-        deleted: why the whole thread was deleted, "ttl" or "max_count"; else None.
-        skipped: the error that left the thread as it is; else None.
+        deleted: why the whole thread was deleted, "ttl" or "max_count", else None.
+        skipped: the error that left the thread as it is, else None.
         channel_values: values of the policy's `channels` removed from checkpoints that stay.
         skipped_channels: DeltaChannels among the policy's `channels`, which are not touched.
     """
@@ -195,7 +195,7 @@ class _Collection:
     def _delete(
         self, thread: str, reason: str, is_due: Callable[[ThreadEntry], bool]
     ) -> Operation[bool]:
-        """Delete a thread if its rows, too, say that it is due; return True if so."""
+        """Delete a thread if its rows, too, say that it is due, and return True if so."""
 
         def build(
             snapshot: ThreadSnapshot,
@@ -263,7 +263,7 @@ def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
 def thin(
     engine: Engine, thread: str, policy: Retention | None, *, dry_run: bool = False
 ) -> Operation[CollectedThread | None]:
-    """Remove the checkpoints that the policy doesn't keep; None if there are none."""
+    """Remove the checkpoints that the policy doesn't keep, or None if there are none."""
 
     def build(snapshot: ThreadSnapshot) -> Operation[tuple[Batch | None, CollectedThread | None]]:
         entry, rows, now = snapshot.entry, snapshot.rows, engine.now()
@@ -334,7 +334,7 @@ def _removes(batch: Batch) -> bool:
 def _report(
     snapshot: ThreadSnapshot, batch: Batch, values: int, deltas: tuple[str, ...]
 ) -> CollectedThread | None:
-    """Report a change; None if it removes nothing and skips no channel."""
+    """Report a change, or None if it removes nothing and skips no channel."""
     if not _removes(batch) and not deltas:
         return None
     shown = set(map(checkpoint_key, visible(snapshot.rows.checkpoints)))
@@ -384,7 +384,7 @@ def _settled(
 ) -> Batch:
     """Record in the change the thread's state after it, so that `gc` can skip the thread.
 
-    The size is corrected even if nothing is removed; otherwise a wrong one would look like a
+    The size is corrected even if nothing is removed. Otherwise a wrong one would look like a
     new write each time.
     """
     size = _size(batch)

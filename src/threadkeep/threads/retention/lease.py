@@ -2,7 +2,7 @@
 
 The lease is a hidden document (`threads.documents`), which every store replaces under a fence: of
 two workers that read the same, one wins. It is a hint that saves work, not a lock: jobs are safe
-if two workers do them at once. So times are those of the workers' clocks, which every store has.
+if two workers do them at once. So times come from the workers' clocks, which every store has.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JobLease:
         self._is_held = False
 
     def begin(self) -> float:
-        """Take the lease; return 0, or the seconds until the job is due or the lease may end."""
+        """Take the lease. Return 0, or the seconds until the job is due or the lease may end."""
         return self._store.run(self._begin())
 
     def renew(self) -> None:
@@ -62,7 +62,7 @@ class JobLease:
             self._store.run(self._renew())
 
     def end(self, *, is_done: bool) -> None:
-        """Give the lease up; if the job is not done, any worker may begin it again at once."""
+        """Give the lease up. If the job is not done, any worker may begin it again at once."""
         if self._is_held:
             self._is_held = False
             self._store.run(self._end(is_done=is_done))
@@ -111,7 +111,7 @@ class JobLease:
 
 
 def due_at(document: Any, now: int, every: int) -> int:
-    """Return the time at which a worker may begin a job with this lease; `now` or earlier: at once.
+    """Return the time at which a worker may begin a job with this lease. `now` or earlier: at once.
 
     The times of a worker whose clock is far ahead count for nothing.
     """

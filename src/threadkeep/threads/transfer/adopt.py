@@ -396,7 +396,7 @@ class _Adoption:
         yield from _write_calls(place, missing, existing.life)
 
     def _store(self, calls: list[SaveCall], apart: Engine) -> Operation[Engine]:
-        """Run the calls; return the engine that knows their results."""
+        """Run the calls, and return the engine that knows their results."""
         done = yield from on(self.store, together([[_operation(apart, one) for one in calls]]))
         if done is None:  # another process writes to this thread
             apart = self.engine.apart()

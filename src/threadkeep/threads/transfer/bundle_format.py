@@ -1,6 +1,6 @@
 """Format of bundles: files of threads that any store can import (docs/design/0006-bundles.md).
 
-A reader that reaches the end has read a complete bundle; any other file raises a typed error.
+A reader that reaches the end has read a complete bundle, and any other file raises a typed error.
 
     head    89 54 4B 42 0D 0A 1A 0A, then the version, 1 byte
     record  kind (1 byte), size of the body (8 bytes), CRC-32 of kind, size and body (4 bytes), body
@@ -12,12 +12,12 @@ A reader that reaches the end has read a complete bundle; any other file raises 
 All numbers are little endian.
 The end is the last record, and nothing follows it. A thread is the array `[id, deleted_at,
 segments, checkpoints, writes, more]`. Segments, checkpoints and writes are arrays of arrays: the
-fields of the records in `_core.engine.model`, in their order. `more` maps names to optional parts;
-a later release may add names.
+fields of the records in `_core.engine.model`, in their order. `more` maps names to optional parts.
+A later release may add names.
 
 Limit on memory: in memory, a record may take 200 times its own size, and all records of a file
-together 64 MB more. The sizes are those that the records declare; nothing is opened to measure it.
-Writers apply the same limit, and write uncompressed what would exceed it.
+together 64 MB more. The sizes are those that the records declare. Nothing is opened to measure it.
+Writers apply the same limit, and do not compress parts that would exceed it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST = 1 << 32  # bytes of one thread: bounds the memory that a reader allocate
 _LEVEL = 3
 _TIMES = 200
 _OBJECT = 80  # most bytes of the object that one byte of MessagePack may stand for
-_ELEMENT = 64  # bytes of an element in memory, beside its own
+_ELEMENT = 64  # bytes of an element in memory, without its own
 
 BEYOND: Final = 1 << 26
 UNLIMITED: Final = 1 << 62
@@ -62,7 +62,7 @@ class Form(NamedTuple):
     names: frozenset[str]  # known names in `more`
     noun: str
     hint: str  # of errors about damage
-    beyond: int = BEYOND  # bytes of memory for all records, beside 200 times their size
+    beyond: int = BEYOND  # bytes of memory for all records, plus 200 times their size
 
 
 # Names in `more`:
@@ -298,7 +298,7 @@ def _plain(body: bytes, most: int) -> bytes:
 
 
 def _believed(body: bytes, needed: int, most: int) -> int:
-    """Return `needed`; raise ValueError if the record may not take so many bytes."""
+    """Return `needed`, or raise ValueError if the record may not take so many bytes."""
     if not 0 <= needed <= most:
         raise ValueError(f"its {len(body)} bytes declare {needed}, more than the limit of {most}")
     return needed
@@ -309,7 +309,7 @@ def _all(make: Callable[..., T], kinds: tuple[Any, ...], rows: Any) -> tuple[T, 
 
 
 def _checked(kinds: tuple[Any, ...], values: Any) -> Any:
-    """Return the values; raise TypeError unless each has one of its types."""
+    """Return the values, or raise TypeError unless each has one of its types."""
     for kind, value in zip(kinds, values, strict=True):
         if type(value) not in kind:
             raise TypeError(f"unexpected {type(value).__name__}")
@@ -330,7 +330,7 @@ class Allowance:
         return self._beyond + _TIMES * len(body)
 
     def take(self, body: bytes, needed: int) -> int:
-        """Count a record as read; return the bytes that it may take beyond `needed`."""
+        """Count a record as read, and return the bytes that it may take beyond `needed`."""
         left = self.most(body) - needed
         self._beyond = min(self._beyond, left)
         return left

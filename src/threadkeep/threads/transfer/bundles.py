@@ -55,8 +55,8 @@ class ExportReport(NamedTuple):
         threads: the number of threads written.
         checkpoints: the number of their checkpoints, including hidden ones.
         size: bytes of the bundle.
-        archived: unnamed threads in the cold store; not written.
-        skipped: unnamed damaged threads, each with the reason; not written.
+        archived: unnamed threads in the cold store, not written.
+        skipped: unnamed damaged threads, each with the reason, not written.
     """
 
     threads: int
@@ -100,7 +100,7 @@ def kind_of(file: Path) -> BackupFormat:
 
 
 def is_in_use(file: Path) -> bool:
-    """Return True for a database that a saver has opened; backups have no WAL."""
+    """Return True for a database that a saver has opened. Backups have no WAL."""
     start = _start_of(file)
     return start[_WAL_AT : _WAL_AT + 1] == b"\2" and start.startswith(_SQLITE)
 
@@ -183,7 +183,7 @@ def back_up(
     *,
     plain: bool = False,
 ) -> Operation[int]:
-    """Write all threads to a bundle; return their number.
+    """Write all threads to a bundle, and return their number.
 
     Damaged checkpoints are copied byte by byte. Unreadable threads are added to `skipped`.
     """
@@ -275,7 +275,7 @@ class BundleSource(NamedTuple):
                 yield whole if new is None else replaced(whole, thread=new, deleted_at=0)
 
     def verify(self, progress: Progress | None, *, digests: bool = False) -> Operation[list[str]]:
-        """Verify the bundle, optionally the digests of checkpoints too; return its thread ids."""
+        """Verify the bundle, optionally the digests of checkpoints too. Return its thread ids."""
         names, meter = list[str](), Meter(progress, "verified")
 
         def look(whole: WholeThread) -> Operation[None]:
@@ -322,7 +322,7 @@ def fill(
     dry_run: bool = False,
     verify: bool = False,
 ) -> Operation[ImportReport]:
-    """Put all threads of a verified bundle into a store; other threads do not change.
+    """Put all threads of a verified bundle into a store. Other threads do not change.
 
     With `verify`, each thread is read back, and the digests of its checkpoints are compared.
     """

@@ -66,7 +66,7 @@ def of_checkpoints(whole: WholeThread, meter: Meter = QUIET) -> Digests:
 
 
 def read(store: Runner, thread: str, meter: Meter, *, stub: bool = True) -> Operation[WholeThread]:
-    """Read one state of a thread, with digests; `stub` as in `whole_thread.read_thread`."""
+    """Read one state of a thread, with digests. `stub` as in `whole_thread.read_thread`."""
     whole = yield from on(store, read_thread(thread, stub=stub, meter=meter))
     return (yield from external(partial(digested, whole, meter)))
 
@@ -80,7 +80,7 @@ def digested(whole: WholeThread, meter: Meter = QUIET) -> WholeThread:
 
 
 def verify_copy(store: Runner, whole: WholeThread, meter: Meter) -> Operation[None]:
-    """Check that a store has all digests of a thread; more checkpoints may have been added."""
+    """Check that a store has all digests of a thread. More checkpoints may have been added."""
     _compare(whole, (yield from read(store, whole.thread, meter, stub=False)))
 
 
@@ -153,7 +153,7 @@ class _Checkpoints:
 
 
 class _Values:
-    """Digests of values; the digests of elements are computed once for each segment."""
+    """Digests of values. The digests of elements are computed once for each segment."""
 
     def __init__(self, segments: Sequence[Segment], spare: int | None) -> None:
         self._segments = {(s.log, s.start): s for s in segments}
@@ -167,7 +167,7 @@ class _Values:
         return self._segments[log, start]
 
     def digest(self, ref: Ref | None) -> bytes | None:
-        """Compute the digest of a value; None if there is no value."""
+        """Compute the digest of a value, or None if there is no value."""
         if ref is None:
             return None
         if isinstance(ref, Run):

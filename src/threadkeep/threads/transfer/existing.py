@@ -1,4 +1,4 @@
-"""A thread of a store beside the same thread in LangGraph's store, without the values."""
+"""A thread of a store, compared with the same thread in LangGraph's store, without the values."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class ExistingThread:
     def pruned(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
         """Return their checkpoints that were here and were removed: ancestors of those here.
 
-        Also all that are older than the first that was kept, such as those of subgraphs, except
-        those that a new branch begins from, and young tips, which retention keeps too.
+        Also all that are older than the first that was kept, such as subgraphs', except checkpoints
+        that a new branch begins from, and young tips, which retention keeps too.
         """
         there = self.stored.keys()
         gone = self.shared(theirs) - there

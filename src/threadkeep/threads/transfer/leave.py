@@ -308,7 +308,7 @@ class _Leaving:
         return SourceCheckpoint(row.ns, row.id, row.parent, checkpoint, loaded.metadata, writes)
 
     def _check_tip(self, copy: _Copy, key: CheckpointKey) -> Operation[None]:
-        """Compare a checkpoint that the copy continues; add changed special writes to `lacking`."""
+        """Compare a checkpoint that the copy continues. Add changed special writes to `lacking`."""
         (ours,) = yield from self._load(copy, [key])
         stored = copy.ours[key]
         every = [write for row in stored.writes for write in unpack_writes(row)]
@@ -374,7 +374,7 @@ class _Writer:
             self._waiting[one.ns] = one
 
     def flush(self, ns: str | None = None) -> None:
-        """Write the waiting writes of a namespace, or all: those of the graph itself last."""
+        """Write the waiting writes of a namespace, or all, the graph's own last."""
         for name in sorted(self._waiting, reverse=True):
             if ns is None or ns == name:
                 self._put_writes(self._waiting.pop(name))

@@ -20,7 +20,7 @@ class Meter:
         progress: the caller's function.
         verb: ends the names of the stages, such as "read" for "checkpoints read".
         threads: their number, if it is known.
-        counts: of their checkpoints, if they are known; else the total is known with the last.
+        counts: of their checkpoints, if they are known, else the total is known with the last.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Meter:
         self._progress, self._verb, self._loop = progress, verb, running_loop()
         self._counts, self._known = counts, (threads, sum(counts.values()), 0)
         self._thread: str | None = None
-        self._before = self._now = self._all = (0, 0, 0)  # in units; with this thread's
+        self._before = self._now = self._all = (0, 0, 0)  # in units, with this thread's
 
     def begin(self, thread: str, checkpoints: int = 0, size: int = 0) -> None:
         """Begin a thread with so many checkpoints and bytes, or begin it again."""

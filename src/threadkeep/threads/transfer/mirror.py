@@ -53,10 +53,10 @@ class MirrorReport:
         extended: threads that were in an earlier state there.
         replaced: threads that were in another state there, with `replace`.
         deleted: threads that were deleted here, with `delete`.
-        newer: threads that have everything and more there; not changed.
+        newer: threads that have everything and more there, not changed.
         conflicts: reasons why other threads were not changed, by thread.
-        archived: unnamed threads that are archived here; not copied.
-        skipped: unnamed damaged threads, each with the reason; not copied.
+        archived: unnamed threads that are archived here, not copied.
+        skipped: unnamed damaged threads, each with the reason, not copied.
         unchanged: the number of threads that were the same.
     """
 
@@ -129,7 +129,7 @@ class _Mirror:
             yield from digest.verify_copy(self.there, copied, self.meters["compared"])
 
     def _thread(self, name: str) -> Operation[WholeThread | None]:
-        """Compare a thread; return it if it is copied."""
+        """Compare a thread, and return it if it is copied."""
         rows, entry = yield from on(self.here, read_rows(name, stub=not self.is_named))
         own = whole_of(name, rows, (), entry)
         if is_archived(own.entry):

@@ -67,7 +67,7 @@ def _located(store: Any) -> _Location:
             return _Location("sqlite", path_of(connection), saver=store)
         if "postgres" in homes:
             with extra("PostgreSQL", "postgres"):
-                from threadkeep._stores.postgres.search_path import conninfo_of  # noqa: PLC0415 - an extra, only where it is used
+                from threadkeep._stores.postgres.search_path import conninfo_of  # noqa: PLC0415 - an extra, only when it is used
             return _Location("postgres", conninfo_of(connection), saver=store)
         problem = f"{type(store).__name__} cannot be read losslessly."
         raise InvalidArgumentError(problem, hint=_HINT)
@@ -85,7 +85,7 @@ def _located(store: Any) -> _Location:
 
 def _postgres() -> Any:
     with extra("PostgreSQL", "postgres"):
-        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra, only where it is used
+        from threadkeep.threads.transfer import source_postgres  # noqa: PLC0415 - an extra, only when it is used
     return source_postgres
 
 
@@ -104,7 +104,7 @@ def open_source(
 
 
 def open_named(name: str, payloads: Payloads) -> DatabaseSource:
-    """Open a LangGraph database by its URL or path; see `open_source`."""
+    """Open a LangGraph database by its URL or path (see `open_source`)."""
     return cast("DatabaseSource", _opened(_located(name), payloads))
 
 
@@ -162,8 +162,8 @@ class Destination(NamedTuple):
     """A LangGraph store to write to. Calls may block.
 
     Attributes:
-        writer: LangGraph's own saver; None if the store was opened for reading.
-        source: reads the store; None if it has no tables.
+        writer: LangGraph's own saver, or None if the store was opened for reading.
+        source: reads the store, or None if it has no tables.
         serde: the serializer of its values.
         stack: releases everything.
     """
@@ -196,7 +196,7 @@ def open_destination(
 ) -> Destination:
     """Open a LangGraph store for writing, by its name or by a saver.
 
-    Missing files and tables are created with `create`; otherwise nothing is written. `key` encrypts
+    Missing files and tables are created with `create`. Otherwise nothing is written. `key` encrypts
     the values.
     """
     at = _located(target)

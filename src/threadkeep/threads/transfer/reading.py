@@ -90,7 +90,7 @@ class RawPayloads(Payloads):
 class LangGraphReader:
     """Reads a database of LangGraph's SqliteSaver or PostgresSaver as a saver does.
 
-    It has one connection and serves one call at a time; others wait. It opens a lost connection
+    It has one connection and serves one call at a time. Others wait. It opens a lost connection
     again. A statement may take 2 seconds on a server, 10 on a file.
 
     Args:
@@ -187,7 +187,7 @@ class LangGraphReader:
     def _get_tuple(
         self, config: RunnableConfig, *, channels: Sequence[str] | None = None
     ) -> Operation[CheckpointTuple | None]:
-        """Return a checkpoint, or the newest of a namespace; None if it does not exist.
+        """Return a checkpoint, or the newest of a namespace, or None if it does not exist.
 
         With `channels`, it has the values and pending writes of these channels alone.
         """
@@ -320,9 +320,9 @@ class ReaderThreads:
     def _search(
         self, *, order: OrderName = "-updated_at", limit: int = 50, cursor: str | None = None
     ) -> Operation[ThreadPage]:
-        """Return a page of threads; see `Threads.search`. There are no filters.
+        """Return a page of threads (see `Threads.search`). There are no filters.
 
-        Times are those of the checkpoints' ids, `bytes` the size of all payloads.
+        Times come from the checkpoints' ids, `bytes` the size of all payloads.
         """
         if not isinstance(order, str) or order.removeprefix("-") not in _ORDERS:
             raise invalid("order", order, f"Use {', '.join(_ORDERS)}; a minus reverses the order.")
@@ -350,7 +350,7 @@ class ReaderThreads:
     count, acount = sync_and_async(_count)
 
     def _branches(self, thread_id: str, checkpoint_ns: str = "") -> Operation[Branches]:
-        """Return the tree of a namespace's checkpoints; see `Threads.branches`."""
+        """Return the tree of a namespace's checkpoints (see `Threads.branches`)."""
         place = validation.place(thread_id, checkpoint_ns)
         trees = yield from trees_of(self._reader.read, place.thread, place.ns)
         if place.ns not in trees:
@@ -360,7 +360,7 @@ class ReaderThreads:
     branches, abranches = sync_and_async(_branches)
 
     def _branches_by_ns(self, thread_id: str) -> Operation[dict[str, Branches]]:
-        """Return the trees of all namespaces; see `Threads.branches_by_ns`.
+        """Return the trees of all namespaces (see `Threads.branches_by_ns`).
 
         Nodes that a large checkpoint runs next are unknown, as it is not read.
         """
@@ -389,7 +389,7 @@ class ReaderThreads:
         *,
         channels: Sequence[str] | None = None,
     ) -> Operation[StateDiff]:
-        """Compare two checkpoints of a thread; see `Threads.diff`."""
+        """Compare two checkpoints of a thread (see `Threads.diff`)."""
         a = validation.place(thread_id, checkpoint_ns, before_id)
         b = validation.place(thread_id, checkpoint_ns, after_id)
         return self._compared(a, b, channels)
@@ -403,7 +403,7 @@ class ReaderThreads:
         *,
         channels: Sequence[str] | None = None,
     ) -> Operation[StateDiff]:
-        """Compare two checkpoints of any threads; see `Threads.diff_checkpoints`.
+        """Compare two checkpoints of any threads (see `Threads.diff_checkpoints`).
 
         Writes of a DeltaChannel are not compared.
         """

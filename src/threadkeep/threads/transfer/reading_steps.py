@@ -48,17 +48,17 @@ def complete(id: str, checkpoint: Any) -> dict[str, Any]:
 
 
 def by_text(channels: Mapping[Any, T]) -> dict[str, T]:
-    """Return channels by name; any key may be stored as one."""
+    """Return channels by name. Any key may be stored as one."""
     return {str(name): value for name, value in channels.items()}
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return a dict; an empty one in place of another value."""
+    """Return a dict, an empty one in place of another value."""
     return value if isinstance(value, dict) else {}
 
 
 def time_of(id: str) -> datetime:
-    """Return the time in a checkpoint's id; 1970 if it has none."""
+    """Return the time in a checkpoint's id, or 1970 if it has none."""
     return EPOCH + timedelta(microseconds=created_at(id) or 0)
 
 

@@ -1,6 +1,6 @@
 """Threads of LangGraph's own saver that are taken over when they are used.
 
-Programs on LangGraph's saver and on threadkeep may run beside each other. A read of a thread first
+Programs on LangGraph's saver and on threadkeep may run at the same time. A read of a thread first
 asks LangGraph's tables whether the thread has changed there, and copies the checkpoints that are
 missing here. Each process asks for itself: if one is killed while it copies, the next one completes
 the copy before it reads.
@@ -81,7 +81,7 @@ class _Level:
 
 
 class Rolling(WatchedMethods):
-    """Takes threads over from a store of LangGraph's; see the option `migrate_from`.
+    """Takes threads over from a store of LangGraph's (see the option `migrate_from`).
 
     With `mirrors`, LangGraph's own saver also writes each save there. With `deletes`, threads that
     were deleted there are deleted here.
@@ -119,7 +119,7 @@ class Rolling(WatchedMethods):
         watch(self)
 
     def open(self) -> None:
-        """Connect to LangGraph's store; else its first use does.
+        """Connect to LangGraph's store, else its first use does.
 
         Raises:
             OpenError: it cannot be opened, or has no tables of LangGraph's.
@@ -130,10 +130,10 @@ class Rolling(WatchedMethods):
     def take(self, store: LayeredBackend, engine: Engine, thread: str) -> Operation[None]:
         """Copy the checkpoints of a thread that only LangGraph's store has.
 
-        A thread that both have continued stays as it is here; a warning names it.
+        A thread that both have continued stays as it is here. A warning names it.
 
         Raises:
-            ThreadkeepError: a value there cannot be read, or one of the stores failed.
+            ThreadkeepError: a value there cannot be read, or a store failed.
         """
         while True:
             state, heads = yield from external(partial(self._look, thread))
@@ -270,7 +270,7 @@ class Rolling(WatchedMethods):
         return any(state)
 
     def erase(self, threads: Sequence[str]) -> Operation[ScrubReport]:
-        """Delete threads in LangGraph's store, if saves are written there, too; else report them.
+        """Delete threads in LangGraph's store, if saves are written there, too, else report them.
 
         Raises:
             BackendError: LangGraph's saver failed.

@@ -2,8 +2,8 @@
 
 Every transaction is read-only. Each thread is read in its own transaction, so that it is one state.
 
-A checkpoint's row holds small values; `checkpoint_blobs` holds the others, by channel and version.
-The tables are the same since langgraph-checkpoint-postgres 2.0, except the column
+A checkpoint's row holds small values, and `checkpoint_blobs` holds the others, by channel and
+version. The tables are the same since langgraph-checkpoint-postgres 2.0, except the column
 `checkpoint_writes.task_path`.
 """
 
@@ -168,7 +168,7 @@ def open_saver(
     *,
     shared: bool,
 ) -> BaseCheckpointSaver[Any]:
-    """Connect LangGraph's saver to a database; see `open_writer`."""
+    """Connect LangGraph's saver to a database (see `open_writer`)."""
     with needs("langgraph-checkpoint-postgres", "write its tables"):
         from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to write
         from psycopg_pool import ConnectionPool  # noqa: PLC0415 - likewise
@@ -352,9 +352,9 @@ class _PostgresSource(DatabaseSource):
     def _blobs_of(
         self, thread: str, row: _Row, known: dict[_BlobKey, Any]
     ) -> tuple[dict[_BlobKey, Any], int]:
-        """Read a checkpoint's values from `checkpoint_blobs`; return them and the bytes read.
+        """Read a checkpoint's values from `checkpoint_blobs`, and return them and the bytes read.
 
-        Keys are namespace, channel and version; a value is a tuple, empty if the channel has no
+        Keys are namespace, channel and version, and a value is a tuple, empty if the channel has no
         value. `known` are the values of the last checkpoint, which shares most of them.
         """
         ns = row["checkpoint_ns"]

@@ -1,6 +1,6 @@
 """Reader of the tables of LangGraph's SqliteSaver and AsyncSqliteSaver.
 
-Files are opened for reading only; SQLite itself may leave an empty WAL beside them. The tables are
+Files are opened for reading only. SQLite itself may leave an empty WAL next to them. The tables are
 the same since langgraph-checkpoint-sqlite 2.0, except `writes.task_path`. A checkpoint is one
 payload with all its values.
 """
@@ -65,7 +65,7 @@ _BETWEEN = """SELECT (
     SELECT coalesce(sum(length(value)), 0) FROM writes
     WHERE thread_id = ? AND checkpoint_id BETWEEN ? AND ?
 )"""
-# (a view of a stranger may be a query that never ends; a virtual table has no page)
+# (a view of a stranger may be a query that never ends, and a virtual table has no page)
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
 _TOTAL = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 # The inner query reads only the index, the outer one no payload.
@@ -123,7 +123,7 @@ def open_sqlite_saver(saver: Any, payloads: Payloads) -> DatabaseSource:
 
 
 def _is_frozen(file: Path) -> bool:
-    """True if SQLite cannot create a WAL beside the file."""
+    """True if SQLite cannot create a WAL next to the file."""
     wal = file.with_name(file.name + "-wal")
     return not wal.exists() and not os.access(file.parent, os.W_OK)
 
@@ -163,7 +163,7 @@ class _SqliteSource(DatabaseSource):
         return f"sqlite {Path(self._path).resolve()}", node()
 
     def _checked_columns(self) -> dict[str, set[str]]:
-        """Return the columns of LangGraph's tables; raise an error if any are missing."""
+        """Return the columns of LangGraph's tables, and raise an error if any are missing."""
         ((application,),) = self._all("PRAGMA application_id")
         if application == APPLICATION_ID:
             raise own_store(self._path)

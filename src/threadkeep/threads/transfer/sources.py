@@ -55,7 +55,7 @@ class SourceWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceCheckpoint:
-    """A checkpoint as LangGraph's own saver returns it; `size` estimates the bytes read."""
+    """A checkpoint as LangGraph's own saver returns it. `size` estimates the bytes read."""
 
     ns: str
     id: str
@@ -115,7 +115,7 @@ class LangGraphSource:
         """Yield a thread's checkpoints from an id on, sorted by namespace and id.
 
         Raises:
-            UnknownTypeError, CorruptionError, WrongKeyError: a value cannot be read; the
+            UnknownTypeError, CorruptionError, WrongKeyError: a value cannot be read. The
                 error names the checkpoint.
             OpenError, BackendError: the store failed.
         """
@@ -162,8 +162,8 @@ class SourceStep(NamedTuple):
     """A checkpoint without its values.
 
     `checkpoint` has the fields that are known without them, `names` the channels that have a value,
-    with the number of a list's elements, if known; None if the names are unknown. `written` has the
-    task and the channel of each pending write, `size` is the payload's bytes.
+    with the number of a list's elements, if known, or None if the names are unknown. `written` has
+    the task and the channel of each pending write, `size` is the payload's bytes.
     """
 
     ns: str
@@ -306,7 +306,7 @@ class DatabaseSource(LangGraphSource):
         return self._pages[asked]
 
     def version(self) -> int | None:
-        """Return a number that another program's commit changes; None if there is none."""
+        """Return a number that another program's commit changes, or None if there is none."""
         return None
 
     def bytes(self, thread: str, first: str, last: str) -> int:
@@ -328,7 +328,7 @@ class DatabaseSource(LangGraphSource):
     ) -> SourceCheckpoint | None:
         """Return the first checkpoint of a window, with the values and writes of channels.
 
-        Where a checkpoint is one payload, it has the values of all.
+        If a checkpoint is one payload, it has the values of all.
         """
         raise NotImplementedError
 
@@ -441,7 +441,7 @@ def needs(package: str, purpose: str) -> Iterator[None]:
 
 
 def own_store(what: str, more: str = "") -> NotLangGraphError:
-    """Return the error for a source that is threadkeep's own; `more` ends the hint."""
+    """Return the error for a source that is threadkeep's own. `more` ends the hint."""
     hint = "Open it with threadkeep, or copy threads: export_bundle() and import_bundle()."
     return NotLangGraphError(f"{what} is a threadkeep store already.", hint=hint + more)
 
@@ -552,7 +552,7 @@ def is_as_there(codec: Codec, serde: SerializerProtocol, own: Any, there: Any) -
     """
     try:
         stored = serde.dumps_typed(own)
-        if stored == serde.dumps_typed(there):  # the fastest test; encrypted bytes never are
+        if stored == serde.dumps_typed(there):  # the fastest test. Encrypted bytes never are
             return True
     except (TypeError, ValueError):  # it cannot store large numbers, for example
         return alike(codec, own, there)

@@ -82,13 +82,13 @@ class WholeThread:
 
     Attributes:
         thread: its id.
-        deleted_at: its tombstone; 0 if it was never deleted.
+        deleted_at: its tombstone, or 0 if it was never deleted.
         segments: by log and start.
         checkpoints: by namespace and id, hidden ones included.
-        writes: by namespace, id and `seq`; orphans included.
+        writes: by namespace, id and `seq`, orphans included.
         digests: of the checkpoints, in their order, if they were computed.
         entry: the registry's entry, if there is one.
-        spare: bytes of memory that an untrusted thread may take beside its elements.
+        spare: bytes of memory that an untrusted thread may take in addition to its elements.
     """
 
     thread: str
@@ -174,13 +174,13 @@ def read_thread(
 def read_rows(
     thread: str, *, stub: bool = True
 ) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
-    """Read a thread's rows without its segments, and its entry; `stub` as in `read_thread`."""
+    """Read a thread's rows without its segments, and its entry. `stub` as in `read_thread`."""
     rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
     return rows, thread_entry.sound(entry)
 
 
 def _used(rows: ThreadRows) -> Positions | None:
-    """Find the positions that rows refer to; None for damaged rows, whose segments all stay."""
+    """Find the positions that rows refer to, or None for damaged rows, whose segments all stay."""
     try:
         lineage = Lineage(rows.checkpoints)
         return positions(lineage, lineage.stored, rows.orphans)
@@ -226,10 +226,10 @@ def whole_of(
     *,
     stubs: bool = False,
 ) -> WholeThread:
-    """Make a whole thread of rows; with `stubs`, with the record of their archive."""
+    """Make a whole thread of rows, with `stubs`, with the record of their archive."""
     keeps = stubs and any(segment.data.startswith(STUB) for segment in segments)
     if entry is not None:
-        # (the revision and an archive belong to the store, and the rows give the size; only an
+        # (the revision and an archive belong to the store, and the rows give the size. Only an
         # archived thread, or one with stubs, still needs the archive)
         own = entry.labels
         if entry.state != ThreadStatus.ARCHIVED and not keeps:
@@ -329,7 +329,7 @@ def _is_sound(whole: WholeThread, rows: ThreadRows) -> Operation[bool]:
 
 
 def _elements(segments: Iterable[Segment]) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """Iterate over elements with their log and position; stubs are left out."""
+    """Iterate over elements with their log and position. Stubs are left out."""
     for segment in segments:
         if not segment.data.startswith(STUB):
             for n, data in enumerate(unpack(segment.data, segment.count)):

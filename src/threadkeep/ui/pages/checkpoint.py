@@ -48,7 +48,7 @@ async def checkpoint(request: Asked) -> Response:
 
 
 def unread(found: CheckpointTuple) -> dict[str, int | None]:
-    """Return the channels that must be read; all, if a store of LangGraph's does not tell which."""
+    """Return the channels that must be read, all, if a store of LangGraph's does not tell which."""
     values: Any = found.checkpoint["channel_values"]
     is_unknown = getattr(values, "is_unknown", False)
     return dict.fromkeys(found.checkpoint["channel_versions"]) if is_unknown else values.unread

@@ -1,4 +1,4 @@
-"""Two checkpoints side by side, and what changed between them."""
+"""Two checkpoints side by side, and the changes between them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from threadkeep.ui.page import Asked, PagePlace, route
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
-_LONGEST = 250_000  # characters; each takes 12 bytes or fewer in a form
+_LONGEST = 250_000  # characters. Each takes 12 bytes or fewer in a form
 _ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
 
 
@@ -56,7 +56,7 @@ async def edit(request: Asked) -> Response:
 
 
 async def _checkpoint(request: Asked, thread: str, channel: str) -> tuple[Any, bool]:
-    """Load one channel of a checkpoint, with its classes; True if it is the thread's newest."""
+    """Load one channel of a checkpoint, with its classes. True if it is the thread's newest."""
     saver = request.page.writer
     if saver is None:
         raise InvalidArgumentError("This page is read-only.", hint="Start it with --write.")
@@ -76,7 +76,7 @@ def _is_messages(value: Any) -> bool:
 
 
 def editable(value: Any, at: int = -1) -> tuple[str, bool]:
-    """Return a value, or the content of its message number `at`, as text; True if it is JSON."""
+    """Return a value, or the content of its message number `at`, as text. True if it is JSON."""
     if at >= 0:
         value = _message(value, at).content
     text = _exact(value, _LONGEST)

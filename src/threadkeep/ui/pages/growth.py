@@ -1,4 +1,4 @@
-"""The growth of a thread: plots of its bytes and of its channels', beside full copies."""
+"""The growth of a thread: plots of its bytes and of its channels', compared with full copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def growth(request: Asked) -> Response:
 
 
 async def growth_of(request: Asked, name: str) -> Work | None:
-    """Return work whose result has the bytes of a thread's steps, and what the plots show."""
+    """Return work whose result has the bytes of a thread's steps, and the plots' data."""
     page = request.own
     await request.check_is_here(name)
 

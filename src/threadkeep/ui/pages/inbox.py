@@ -34,7 +34,7 @@ async def inbox(request: Asked) -> Response:
 
 
 async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
-    """Return the values of `answer.html`; a thread that cannot be read does not hide the others."""
+    """Return the values of `answer.html`. A thread that cannot be read does not hide the others."""
     error, found = None, list[PendingInterrupt]()
     try:
         found = [] if info.waits_at is None else await page.saver.threads.ainterrupts(info.id)

@@ -47,7 +47,7 @@ async def item(request: Asked) -> Response:
 
 
 async def _store(request: Asked) -> Any:
-    """Return the items of the store; None if it has no tables for them."""
+    """Return the items of the store, or None if it has no tables for them."""
     try:
         return await to_thread.run_sync(items_of, request.own.saver)
     except NotSetUpError:

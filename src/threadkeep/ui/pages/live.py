@@ -47,14 +47,14 @@ class Watcher:
         self.pause = INTERVAL
 
     async def look(self) -> str:
-        """Return the text of `seen` as of the last read; read again if that is due."""
+        """Return the text of `seen` as of the last read. Read again if that is due."""
         async with self._lock:
             began = time.monotonic()
             if began >= self._due:
                 try:
                     self._last = seen(await self._read())
                     self.pause = max(INTERVAL, _PART * (time.monotonic() - began))
-                except Exception:  # noqa: BLE001 - whatever the store has; its pages say so
+                except Exception:  # noqa: BLE001 - whatever the store has, its pages say so
                     self._last, self.pause = _FAILED, min(self.pause * 2, _SLOWEST)
                 self._due = time.monotonic() + self.pause
             return self._last

@@ -13,13 +13,13 @@ from threadkeep.threads.steps import Step, read_steps, spot_of, step_of
 from threadkeep.ui.page import AWAY, Asked, route
 from threadkeep.ui.pages.live import seen
 
-LANES = 64  # branches that are drawn at once; further ones end where they begin
+LANES = 64  # branches that are drawn at once. Further ones end where they begin
 _STEPS = 60  # checkpoints of a window
 _LONG = 10_000  # steps from which subgraphs are listed on demand: a store may read the whole thread
 
 
 class Lanes(NamedTuple):
-    """The lane of a checkpoint, -1 in a subgraph; its children's, which end here; and others'."""
+    """The lane of a checkpoint, -1 in a subgraph, its children's, which end here, and others'."""
 
     lane: int
     joins: tuple[int, ...]
@@ -37,7 +37,7 @@ class StepRow(NamedTuple):
 class Steps(NamedTuple):
     """A window of a thread's steps, newest first, below the checkpoint `before`.
 
-    With `inner`, it lists subgraphs. The next window is below `older`; `waiting` are the parents
+    With `inner`, it lists subgraphs. The next window is below `older`. `waiting` are the parents
     that lanes wait for there.
     """
 
@@ -61,7 +61,7 @@ class Steps(NamedTuple):
 
     @property
     def groups(self) -> list[list[StepRow]]:
-        """Rows of the graph itself, and those of subgraphs between them."""
+        """Rows of the graph itself, and of subgraphs between them."""
         return [[*some] for _, some in groupby(self.rows, lambda row: not row.step.ns)]
 
     @property
@@ -113,7 +113,7 @@ def draw(
 ) -> tuple[list[Lanes], list[str]]:
     """Return the lanes of checkpoints, and the parents that lanes wait for below the last one.
 
-    Rows are ids and parents, by falling id; the id of a subgraph's checkpoint is empty. Of
+    Rows are ids and parents, by falling id. The id of a subgraph's checkpoint is empty. Of
     `waiting`, the parents that lanes wait for above the first row, a free lane is empty.
     """
     lanes, drawn = list(waiting), []

@@ -67,7 +67,7 @@ async def metrics(request: Asked) -> Response:
 
 @route("/savings")
 async def savings(request: Asked) -> Response:
-    """Show the size of a LangGraph store; with `measure`, copy a sample and compare."""
+    """Show the size of a LangGraph store. With `measure`, copy a sample and compare."""
     page, starts = request.page, "measure" in request.query_params
     if page.is_own:
         raise HTTPException(404, "This store is threadkeep's own.")

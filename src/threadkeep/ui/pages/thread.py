@@ -33,7 +33,7 @@ _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
 
 
 class Conversation(NamedTuple):
-    """The messages of a checkpoint as it stores them; `layered` reads the archived ones before."""
+    """The messages of a checkpoint as it stores them. `layered` reads the archived ones before."""
 
     found: CheckpointTuple
     channel: str
@@ -63,7 +63,7 @@ async def chat(request: Asked) -> Response:
 
 
 async def _found(request: Asked) -> tuple[Any, CheckpointTuple | None]:
-    """Return a thread's entry and the checkpoint that is asked for, or None if there is no head."""
+    """Return a thread's entry and the requested checkpoint, or None if there is no head."""
     info, at = await request.thread(request.needed("id")), request.place("id", "ns", "at")
     if info.state in AWAY:
         return info, None
@@ -90,7 +90,7 @@ async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dic
 
 
 async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conversation | None:
-    """Return the messages of a checkpoint; None if none of its likeliest channels holds any."""
+    """Return the messages of a checkpoint, or None if none of its likeliest channels holds any."""
     if found is None:
         return None
     values: Any = found.checkpoint["channel_values"]

@@ -1,4 +1,4 @@
-"""The list of threads: a search, and pages of what it finds."""
+"""The list of threads: a search, and pages of its results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def threads(request: Asked) -> Response:
 
 
 async def _find(request: Asked, query: str, order: Any) -> ThreadPage:
-    """Return a page of threads; one with exactly the query as its id is the first."""
+    """Return a page of threads. One with exactly the query as its id is the first."""
     page, cursor = request.page, request.query_params.get("cursor")
     exact = await page.saver.threads.aget(query) if query and not cursor else None
     first = () if exact is None else (exact,)

@@ -63,7 +63,7 @@ class Axis:
 
 
 class Bar(NamedTuple):
-    """A step on a time axis, in percent of the axis; with `is_next`, what follows the step."""
+    """A step on a time axis, in percent of the axis. With `is_next`, what follows the step."""
 
     row: StepRow
     left: float

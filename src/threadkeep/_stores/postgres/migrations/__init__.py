@@ -18,7 +18,7 @@ from threadkeep._stores.postgres.statement import Rows, Statement
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
 Plan: TypeAlias = Generator[Statement, Rows, None]
-"""Statements to run one by one; the rows of each are sent in."""
+"""Statements to run one by one. The rows of each are sent in."""
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
 KEY = "hashtextextended('threadkeep ' || {literal}, 0)"
@@ -110,7 +110,7 @@ def plan(schema: str) -> Plan:
 
 
 def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
-    """Return the applied versions; takes no lock and needs only SELECT."""
+    """Return the applied versions, with no lock and only SELECT."""
     tables: dict[str, list[str]] = dict((yield tables_in(schema)))
     if tables and not are_ours(tables):
         raise _not_ours(schema, tables)
@@ -147,7 +147,7 @@ def _not_ours(schema: str, tables: Mapping[str, Collection[str]]) -> NotOursErro
 def locked(schema: str, body: str, declarations: str = "") -> Plan:
     """Run a block of PL/pgSQL in one transaction under the advisory lock.
 
-    In `body`, `{literal}` is the schema's name as a literal; `declarations` is the DECLARE part.
+    In `body`, `{literal}` is the schema's name as a literal. `declarations` is the DECLARE part.
     """
     text = _LOCKED.replace("{declarations}", declarations).replace("{body}", body)
     while True:
