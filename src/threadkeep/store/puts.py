@@ -206,8 +206,7 @@ def _waiting_texts(engine: ItemEngine, index: Index, row: ItemRow) -> list[Text]
 def _over_present(
     engine: ItemEngine, puts: Sequence[ItemPut], now: int
 ) -> Operation[list[ItemPut]]:
-    """Read the items to replace. Add the versions that `history` keeps, and expect these
-    versions.
+    """Read the items to replace, add the versions that `history` keeps, and expect these.
 
     A put that expects no item may replace an expired item, which reads no longer return.
     """

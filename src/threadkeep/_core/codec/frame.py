@@ -56,7 +56,7 @@ class Compression:
 
     Args:
         level: zstd level from 1 (fast) to 22 (small). 0 or None turns compression off.
-        over: bytes up to which segments are not compressed.
+        over: segments of at most so many bytes stay uncompressed.
         ratio: greatest share, 0 to 1, that a compressed segment may take of the original.
 
     Raises:

@@ -229,7 +229,7 @@ class Draft:
         trust: bool,
         afresh: bool = False,
     ) -> Stored:
-        """Store the new elements of a value, or with `afresh` all elements, stored or not."""
+        """Store the new elements of a value, or with `afresh` all elements."""
         seen = None if old is None else old.seen
         now = compare(value, seen, trust)
         numbers: Sequence[int] = range(len(now.items))
