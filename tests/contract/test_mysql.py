@@ -1,12 +1,15 @@
 """The contract on MySQL, and what only a server of this kind does."""
 
 import threading
+from contextlib import closing
 
 import pytest
 from kit import mysql
 
+from threadkeep._stores.items.records import ItemPut, PutItems, SearchOptions
+from threadkeep._stores.mysql import server
 from threadkeep._stores.mysql.backend import MysqlBackend
-from threadkeep.backends import Batch, FindThreads
+from threadkeep.backends import Batch, FindThreads, ReadSegments, Segment, Span
 from threadkeep.errors import (
     InvalidArgumentError,
     NewerDatabaseError,
@@ -80,6 +83,41 @@ def test_tables_of_a_later_release(backend, tmp_path):
             names(MysqlBackend(mysql.url_for(tmp_path)))
     finally:
         mysql.rows(f"UPDATE {store} SET version = 1")
+
+
+def test_a_first_use_that_stopped_in_the_middle(backend, tmp_path):
+    names(backend)
+    mysql.rows(f"DELETE FROM {mysql.database_for(tmp_path)}.tk_store")
+    with closing(MysqlBackend(mysql.url_for(tmp_path))) as other:
+        assert names(other) == []
+        assert other.identity() == backend.identity()
+
+
+def test_a_save_of_several_packets(backend):
+    ((most,),) = mysql.rows("SELECT @@max_allowed_packet")
+    values = [bytes([number]) * (most // 2) for number in range(65, 68)]
+    stored = [Segment(1, at, 1, data) for at, data in enumerate(values)]
+    backend.commit(Batch("thread", 1, segments=tuple(stored)))
+    assert backend.fetch([ReadSegments("thread", (Span(1, 0, 3),))]) == [stored]
+    for size in (most, 3 * most):
+        with pytest.raises(InvalidArgumentError, match="max_allowed_packet"):
+            backend.commit(Batch("other", 1, segments=(Segment(1, 0, 1, b"x" * size),)))
+    assert names(backend) == ["thread"]
+    assert backend.retries == 0
+
+
+def test_a_server_with_other_defaults(backend, monkeypatch):
+    defaults = """SET SESSION sql_select_limit = 1, max_sort_length = 64, sql_safe_updates = 1,
+        completion_type = 'CHAIN', sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES';
+        SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE;"""
+    monkeypatch.setattr(server, "_SESSION", defaults + server._SESSION)
+    stored = ["\\" * 100 + mark for mark in "'\"abc"]
+    for name in reversed(stored):
+        backend.commit(Batch(name, 1))
+    assert names(backend) == sorted(stored)
+    items = backend.items(SearchOptions())
+    for version in range(2):
+        items.commit(PutItems((ItemPut(("ns",), "key", "{}", expects=version),), 1))
 
 
 def killed(session_of):

@@ -97,6 +97,17 @@ async def test_a_fork_that_was_discarded_stays_gone(savers: Any, face: Any) -> N
     assert other.check().ok
 
 
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+async def test_a_thread_is_copied_once(savers: Any, face: Any) -> None:
+    saver, other, repeated = savers
+    Chain(saver).put(said=["old", LONG])
+    repeated.between = int
+    await face(saver).acopy_thread("t", "copy")
+    assert [place[0] for place in everything(other)] == ["copy", "t"]
+    assert everything(saver) == everything(other)
+    assert other.check().ok
+
+
 @pytest.mark.parametrize("commits", [0, 1, MOST + 4])
 @pytest.mark.parametrize("face", FACES.values(), ids=FACES)
 async def test_a_save_is_stored_once(savers: Any, face: Any, commits: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.model import HIDDEN
 from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._core.parts import parts_of
 from threadkeep._stores.mysql.reads import HEAP
 from threadkeep._stores.mysql.server import Sql, marks
 from threadkeep._stores.records import pack_record
@@ -80,11 +81,14 @@ def _added(table: str, rows: Sequence[Values], made: Values) -> Iterator[Sql]:
     """Yield statements that add rows, in place of those with the same keys."""
     of, first = ("heap", HEAP) if table == "segments" else ("number", "h.number")
     one = f"SELECT {first}, {marks(_TABLES[table])} FROM tk_threads h WHERE {_MADE}"
-    for at in range(0, len(rows), _PAGE):
-        page = rows[at : at + _PAGE]
+    for page in parts_of(rows, _size, _PAGE):
         sql = f"REPLACE INTO tk_{table} ({of}, {', '.join(_TABLES[table])}) "
         sql += " UNION ALL ".join([one] * len(page))
         yield Sql(sql, tuple(chain(*[(*row, *made) for row in page])))
+
+
+def _size(row: Values) -> int:
+    return sum([len(value) for value in row if isinstance(value, str | bytes)])
 
 
 _OWN = "c.number = h.number"
@@ -128,7 +132,8 @@ def _copies(copies: Copying, made: Values) -> Iterator[Sql]:
             continue
         among = f" AND (c.ns, c.{names}) IN ({marks(places)})" if places else ""
         columns = _TABLES[table]
-        text = f"""INSERT INTO tk_{table} ({of}, {", ".join(columns)})
+        # (a repeated move, which is rolled back, finds its own rows)
+        text = f"""INSERT IGNORE INTO tk_{table} ({of}, {", ".join(columns)})
             SELECT {first}, {", ".join([f"c.{name}" for name in columns])} FROM tk_{table} c"""
         values = (key, *chain(*(places or ())))
         yield _changed(text, f"c.{of} = %s{among}", values, made)

@@ -20,6 +20,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
 from threadkeep import errors
+from threadkeep._core.parts import parts_of
 from threadkeep._core.texts import shown_url
 from threadkeep._stores.base import Meaning, store_error
 from threadkeep._stores.mysql import MysqlOptions
@@ -76,13 +77,16 @@ SNAPSHOT = (
     Sql("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"),
 )
 _SESSION = """
-SET SESSION sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = %s;
-SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
+SET SESSION sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = %s,
+    completion_type = 'NO_CHAIN', sql_safe_updates = 0,
+    sql_select_limit = 18446744073709551615, max_sort_length = 1024;
+SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SELECT @@max_allowed_packet
 """
 
 # -- errors ------------------------------------------------------------------------------
 
-_NO_TABLE, _TOO_LARGE, _CLIENT = 1146, 2020, 20
+_NO_TABLE, _PACKET, _TOO_LARGE, _CLIENT = 1146, 1153, 2020, 20
 _CONFLICTS = (1020, 1062, 1213)
 _LOST = (1053, 1158, 1159, 1160, 1161, 1927, 4031)  # and those of the client, from 2000 on
 _UNREACHABLE = (errors.UnreachableError, "Check that the server runs and can be reached.")
@@ -98,7 +102,7 @@ _MEANINGS: dict[int, Meaning] = {
         (errors.ReadOnlyError, "Use the primary, as a user who may write.", 1142, 1290, 1836),
         (errors.DiskFullError, "Free space and retry: nothing was changed.", 1021, 1114),
         (errors.LockedError, "Other transactions keep these rows: retry.", 1205, *_CONFLICTS),
-        (errors.InvalidArgumentError, "Raise max_allowed_packet.", 1153, _TOO_LARGE),
+        (errors.InvalidArgumentError, "Raise max_allowed_packet.", _PACKET, _TOO_LARGE),
         (*_VALUE, 1264, 1366, 1406),
     )
     for code in codes
@@ -162,19 +166,35 @@ def _read(url: str, timeout: float) -> dict[str, Any]:
 
 
 class MysqlSession(Connection):  # type: ignore[misc] # (untyped)
-    """A connection that one call uses."""
+    """A connection that one call uses.
+
+    Attributes:
+        most: bytes of statements that the server takes at once.
+    """
+
+    most = 1024
 
     def run(self, statements: Sequence[Sql]) -> list[Result]:
-        """Return the result of each statement. All are sent at once; a failed one is the last."""
-        cursor, found = self.cursor(), []
-        if statements:
-            cursor.execute(b";".join([one.text() for one in statements]))
-        while statements:
-            rows: Any = cursor.fetchall() if cursor.description else ()
-            found.append(Result(rows, cursor.rowcount, cursor.lastrowid or 0))
-            if not cursor.nextset():
-                break
+        """Return the result of each statement. As many as fit are sent at once.
+
+        A failed one is the last.
+        """
+        texts = [one.text() + b";" for one in statements]
+        found: list[Result] = []
+        for part in parts_of(texts, len, len(texts), self.most):
+            found += self._results(b"".join(part)[:-1])
         return found
+
+    def _results(self, text: bytes) -> Iterator[Result]:
+        if len(text) > self.most:  # (the server would close the connection)
+            raise err.DataError(_PACKET, f"{len(text)} bytes exceed max_allowed_packet")
+        cursor = self.cursor()
+        cursor.execute(text)
+        while True:
+            rows: Any = cursor.fetchall() if cursor.description else ()
+            yield Result(rows, cursor.rowcount, cursor.lastrowid or 0)
+            if not cursor.nextset():
+                return
 
     def rows(self, sql: str, *values: Any) -> MysqlRows:
         """Return the rows of a query."""
@@ -213,7 +233,8 @@ class _Pool:
     def _connected(self) -> MysqlSession:
         session = MysqlSession(**self._arguments)
         wait = max(int(self._timeout / 2), 1)  # (seconds: less than the client waits)
-        session.run([Sql(_SESSION, (wait,))])
+        ((size,),) = session.run([Sql(_SESSION, (wait,))])[-1].rows
+        session.most = size - 2  # (with the byte of the command, it is less)
         return session
 
     def _clear(self, *sessions: MysqlSession) -> None:
@@ -272,14 +293,15 @@ _FIRST = "INSERT IGNORE INTO tk_store VALUES (%s, %s, 0)"
 
 def _check(session: MysqlSession) -> None:
     """Check the version of the tables; make them if there are none."""
+    version = None
     try:
         ((version,),) = session.rows("SELECT MAX(version) FROM tk_store")
     except err.Error as error:
         if _code(error) != _NO_TABLE:
             raise
+    if version is None:  # (also if another process has not finished, or never will)
         schema = Sql(files(__package__).joinpath("schema.sql").read_text())
         session.run([schema, Sql(_FIRST, (VERSION, secrets.token_hex(16)))])
-    else:
-        if version > VERSION:
-            sentence = f"The tables have version {version}; this release knows {VERSION}."
-            raise errors.NewerDatabaseError(sentence, hint="Upgrade threadkeep.")
+    elif version > VERSION:
+        sentence = f"The tables have version {version}; this release knows {VERSION}."
+        raise errors.NewerDatabaseError(sentence, hint="Upgrade threadkeep.")
