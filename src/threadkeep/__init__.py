@@ -184,7 +184,7 @@ with _suppress(ImportError):
             "checkpointed",
         ]
 
-_LATER = {  # modules that are imported when one of their names is first used
+_LATER = {  # modules that are imported when a name of theirs is first used
     "cache": "InMemoryCache MemoryCache NodeCache PostgresCache RedisCache SqliteCache open_cache",
     "memory": "CallableSummarizer ChatModelSummarizer ExtractiveSummarizer"
     " IntegratedCheckpointManager LayeredCheckpointSaver LayeredMemoryMiddleware Layers"

@@ -76,7 +76,7 @@ def invalid(what: str, value: object, hint: str, **place: str | None) -> Invalid
     Args:
         what: the name of the argument.
         value: its value, shown without running any code of its class.
-        hint: a sentence that says what to use.
+        hint: a sentence that names the remedy.
         **place: thread, namespace, checkpoint, channel.
     """
     return InvalidArgumentError(f"Invalid {what}: {_shown(value)}.", hint=hint, **place)

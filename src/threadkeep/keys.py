@@ -326,7 +326,7 @@ def sealed(backend: Any, options: Mapping[str, Any]) -> Any:
     if given[-1:] == ["thread_keys"] and "key_store" not in given:
         raise InvalidArgumentError("thread_keys= needs a key store.", hint="Give key_store=, too.")
     if not isinstance(backend, Backend | AsyncBackend):
-        return backend  # (refused where it is used)
+        return backend  # (refused when it is used)
     if backend.keys is not None:
         raise InvalidArgumentError(
             "The backend encrypts its rows already.", hint="Leave out keys= here."

@@ -1,6 +1,6 @@
 """The names of LangGraph's internals that threadkeep relies on, each with its reason.
 
-Everything else uses LangGraph's public contract. If one of these names changes, an optimization is
+Everything else uses LangGraph's public contract. If any of these names changes, an optimization is
 lost or a fence forks, but no value is wrong.
 """
 

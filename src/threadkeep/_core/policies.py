@@ -117,8 +117,8 @@ class Retention:
         keep_last: number of newest checkpoints to keep.
         max_age: keep younger checkpoints, in seconds or as a timedelta. A checkpoint whose time
             cannot be read is never too old.
-        keep: "all" checkpoints, or only "run_ends", the last one of each run (by the metadata's
-            `run_id`, or else of each turn), or "turn_ends", the last one of each turn: the one
+        keep: "all" checkpoints, or only "run_ends", the last of each run (by the metadata's
+            `run_id`, or else of each turn), or "turn_ends", the last of each turn: the one
             before the next of source "input", or before a gap left by removed checkpoints.
         keep_tagged: whether a tag protects, as a pin does.
         ttl: idle time after which a thread is deleted, in seconds or as a timedelta.

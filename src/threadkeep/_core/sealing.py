@@ -158,7 +158,7 @@ class Sealer:
         return b"".join((head, nonce, sealed))
 
     def open(self, sealed: bytes, where: bytes, groups: Sequence[bytes]) -> bytes:
-        """Return the bytes that were sealed for a place, in one of these groups.
+        """Return the bytes that were sealed for a place, in any of these groups.
 
         Raises:
             WrongKeyError: the value was sealed with another key.

@@ -37,7 +37,7 @@ class FirstChange:
     `StoreKeys.prepare`).
 
     Args:
-        threads: the threads beside a store of other rows, or None for a store of threads.
+        threads: the threads next to a store of other rows, or None for a store of threads.
         is_due: False if no program makes changes through it.
     """
 

@@ -11,7 +11,7 @@ or runs. `threadkeep.testing` tests this contract for every backend:
 4. Driver errors are mapped once per backend, with `raise ... from`, to `threadkeep.errors`.
 5. A read never sees half of a commit.
 
-Three methods are required. A backend overrides those of the others that it supports.
+Three methods are required. A backend overrides the others that it supports.
 """
 
 from __future__ import annotations

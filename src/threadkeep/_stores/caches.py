@@ -80,7 +80,7 @@ class RemoveEntries(NamedTuple):
 
 
 class ClearEntries(NamedTuple):
-    """Remove the entries whose ids begin with one of these digests, or (None) all."""
+    """Remove the entries whose ids begin with any of these digests, or (None) all."""
 
     spaces: tuple[bytes, ...] | None
 

@@ -201,7 +201,7 @@ class _Group:
         self._shares_heaps = shares_heaps
         self._has_lost = has_lost
         self._sure: set[str] = set()  # threads whose heads were read or made in this call
-        self._sent: set[str] = set()  # those of moves that were sent, whatever the answer
+        self._sent: set[str] = set()  # threads of sent moves, whatever the answer
         self._refused: set[int] = set()  # changes whose last move was refused
         self._late: set[str] = set()  # those whose heads had moved
         self._damaged: dict[str, ThreadkeepError] = {}

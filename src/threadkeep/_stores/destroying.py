@@ -15,7 +15,7 @@ from threadkeep.errors import StateError
 
 
 async def destroy(face: Any, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
-    """Destroy the key of a "tenant" or "thread", and what late writers have sealed with it.
+    """Destroy the key of a "tenant" or "thread", and data that late writers sealed with it.
 
     The keys of a thread's forks end, too: archives of these hold its values.
 

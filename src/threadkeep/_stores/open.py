@@ -124,7 +124,7 @@ def open_in(
     Args:
         name: see `DATABASES`.
         kind: the `TypedDict` of the caller's own options.
-        given: the caller's options, and those of the database.
+        given: the caller's options, and the database's.
         place: a URL, or something else that the database's `opened` takes, such as a client.
         in_url: options of the database, used if not given.
 

@@ -129,7 +129,7 @@ def mended(head: Head, heap: RowsKey, seq: int, newest: str | None) -> Head:
     Args:
         head: the head as it is stored.
         heap: its heap.
-        seq: the largest one of its writes.
+        seq: the largest of its writes.
         newest: the greatest id of its checkpoints of the root namespace.
     """
     wrong = wrong_in(head)

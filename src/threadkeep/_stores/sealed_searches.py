@@ -82,7 +82,7 @@ class SealedSearches:
         return any(map(tenants.tenant_of, found))
 
     async def from_store(self, read: model.Read, labels: tuple[str, ...], reply: Any) -> Any:
-        """Return the opened reply to a read, with what `asked` returned.
+        """Return the opened reply to a read, with the result of `asked`.
 
         Lists leave out threads whose key was destroyed: a program that knew it wrote late.
         """

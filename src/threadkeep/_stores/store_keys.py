@@ -2,7 +2,7 @@
 
 A sealed store has a record, the pending write of a thread of its own: its random id, a key for
 digests that searches use, and the ids of the ring's keys that may have sealed rows. The record is
-sealed, too. It is written before the first sealed row, and before the first one of another key.
+sealed, too. It is written before the first sealed row, and before the first row of another key.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _callback(found: _Command) -> Callable[..., int | None]:
 
 
 def _callback_parameters(found: _Command) -> list[Parameter]:
-    """Return the store, a command's own parameters, those of its groups, and the shared ones."""
+    """Return the store, a command's own parameters, its groups', and the shared ones."""
     parameters: list[Parameter] = []
     for one in _parameters(found.run)[1:]:
         make = found.groups.get(one.name)

@@ -232,7 +232,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         Raises:
             InvalidConfigError: the config has no thread_id.
             InvalidArgumentError: `channels` is no list of names, or `values` is invalid.
-            CorruptionError, UnknownTypeError: the checkpoint, or one of these channels, cannot be
+            CorruptionError, UnknownTypeError: the checkpoint, or any of these channels, cannot be
                 read back exactly.
         """
         if values != "eager" and is_lazy(values) and channels is None:

@@ -215,7 +215,7 @@ class GroupContract(Contract):
         assert self.segments((1, 0, 6)) == [segment(0, 6, data=b"again")]
 
     def test_a_refused_seal_drops_nothing(self) -> None:
-        """A refused batch drops no segments, neither stored ones nor those of its group."""
+        """A refused batch drops no segments, neither stored ones nor its group's."""
         self.put(segments=(segment(0), segment(1, 2)))
         sealed = seal(b"sealed", (1, 0, 1), (1, 3, 1), (1, 1, 1))
         assert self.group(batch(segment(3)), sealed) == [None, SegmentTakenError]

@@ -285,7 +285,7 @@ class ReadContract(Contract):
         assert self.threads("a", 2, empty=True) == ["b", "deleted"]
 
     def test_found_threads_have_one_of_the_runs(self) -> None:
-        """`FindThreads(run_ids=...)` lists only threads with a checkpoint of one of these runs."""
+        """`FindThreads(run_ids=...)` lists only threads with a checkpoint of any of these runs."""
         for thread, run in (("a", '"run 1"'), ("b", '"run 2"'), ("c", "null"), ("d", '"\\" é"')):
             self.put(thread=thread, checkpoints=(checkpoint(1, metadata=f'{{"run_id": {run}}}'),))
         self.put(thread="e", checkpoints=(checkpoint(1),))
@@ -450,7 +450,7 @@ class SegmentContract(Contract):
         self.refuses(taken, SegmentTakenError)
 
     def test_neighbours_are_welcome(self) -> None:
-        """Adjacent segments, and those of other logs and threads, do not overlap."""
+        """Adjacent segments, and segments of other logs and threads, do not overlap."""
         self.put(segments=(segment(10, 5),))
         self.put(segments=(segment(15), segment(9), segment(10, 5, log=2), segment(0, 9)))
         self.put(thread="thread-2", segments=(segment(10, 5, data=b"other bytes"),))

@@ -82,7 +82,7 @@ __all__ = [
     "read_quarantine",
 ]
 
-_HOMES = {  # modules, which are imported when one of their names is used
+_HOMES = {  # modules, which are imported when a name of theirs is used
     "threadkeep._core.engine.operation": ("Progress",),
     "threadkeep._core.engine.thread_entry": ("Mark", "ThreadStatus"),
     "threadkeep._run.lazy_values": ("LazyValues", "LazyWrites"),

@@ -211,7 +211,7 @@ def _ids_of(task: _Task, node: str) -> list[str]:
 
 
 def _read(engine: Engine, thread: str) -> Operation[_Head | None]:
-    """Read what the head of a thread waits for, or None if it has no checkpoints."""
+    """Read the interrupts of a thread's head, or None if it has no checkpoints."""
     look = None
     while True:
         state = yield from fetch_checkpoint(thread, "", None)

@@ -109,7 +109,7 @@ class ThreadEntries:
     def _tag(
         self, thread_id: str, *tags: str, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
-        """Add tags to a thread, or to one of its checkpoints.
+        """Add tags to a thread, or to a checkpoint of it.
 
         Args:
             thread_id: the thread's id.
@@ -143,7 +143,7 @@ class ThreadEntries:
     def _pin(
         self, thread_id: str, *, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> Operation[ThreadInfo]:
-        """Protect a thread, or one of its checkpoints, from retention. Arguments as for `tag`.
+        """Protect a thread, or a checkpoint of it, from retention. Arguments as for `tag`.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -171,7 +171,7 @@ class ThreadEntries:
         """Replace values of channels in a new checkpoint, as `graph.update_state` without a graph.
 
         The new checkpoint has the source "update", and the nodes to run next stay the same. As with
-        `update_state`, pending writes stay at the old checkpoint: interrupts are asked again.
+        `update_state`, pending writes stay at the old checkpoint: interrupts ask again.
         Reducers do not run: each value is the channel's whole new value, as with `Overwrite`.
 
         Args:
@@ -408,7 +408,7 @@ class ThreadTransfers(ThreadEntries):
         each thread as one state, and may be written meanwhile. A repeated call copies newer
         checkpoints, or continues an interrupted call.
 
-        A thread that has diverged from the source, or has another state of one of its checkpoints,
+        A thread that has diverged from the source, or has another state of a checkpoint,
         is not changed and listed in `conflicts`, unless you give `replace` or `as_fork`.
 
         Args:
@@ -493,7 +493,7 @@ class ThreadTransfers(ThreadEntries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Operation[MirrorReport]:
-        """Copy the threads of this store to another one of any kind.
+        """Copy the threads of this store to another store of any kind.
 
         Writes only missing data: new threads, checkpoints and pending writes. Each written thread
         is compared in both stores, by the digest of every checkpoint. A repeated call continues an

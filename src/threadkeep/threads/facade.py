@@ -1,6 +1,6 @@
 """Public methods on the threads of a store: `saver.threads`.
 
-Modules that a save does not need are imported when one of their operations runs (`lazy`), so
+Modules that a save does not need are imported when an operation of theirs runs (`lazy`), so
 `saver.threads` imports nothing in an event loop.
 """
 
@@ -176,7 +176,7 @@ class Threads(ThreadTransfers, KnownNames):
     def _fork(
         self, thread_id: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
     ) -> Operation[ThreadInfo]:
-        """Fork a thread at one of its checkpoints.
+        """Fork a thread at any of its checkpoints.
 
         The fork starts in the state right after that checkpoint. Interrupts pending there are
         pending in the fork, and later nodes run again. The two threads are independent from then
@@ -232,7 +232,7 @@ class Threads(ThreadTransfers, KnownNames):
                 DeltaChannel, which only a graph can merge, or layered memory has archived
                 messages of both since, which only "theirs" and "ours" resolve.
             CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
-            ThreadNotFoundError: one of the threads has no checkpoints.
+            ThreadNotFoundError: a thread has no checkpoints.
         """
         return self._on(lazy.merging.merge, fork_id, target_thread_id, strategy, dry_run=dry_run)
 
@@ -480,9 +480,8 @@ class Threads(ThreadTransfers, KnownNames):
         Raises:
             InvalidArgumentError: neither or both were given, or metadata that is empty.
             ThreadNotFoundError: the thread never existed, and nothing was done.
-            UnfinishedErasureError: a place was not cleared, or one of several threads was not
-                removed. `report` lists the completed steps. Do what the message says, then
-                erase again.
+            UnfinishedErasureError: a place was not cleared, or a thread of several was not removed.
+                `report` lists the completed steps. Do what the message says, then erase again.
             ConflictError, CorruptionError: the thread shares segments with a thread that others
                 keep writing, or that is damaged, and no place was cleared.
             BackendError: the store failed. Erase again.
@@ -522,7 +521,7 @@ class Threads(ThreadTransfers, KnownNames):
             metadata: erase all threads with this metadata, such as {"user_id": "u1"}, compared as
                 in `search`.
             thread_ids: more threads, and ids of sessions. Ids that do not exist are ignored.
-            namespaces: erase all items of stores whose namespaces begin with one of these, such as
+            namespaces: erase all items of stores whose namespaces begin with any of these, such as
                 [("users", "u1")].
             results: also remove all cached results of nodes, as a cache does not know whose they
                 are. Nodes compute them again.

@@ -280,7 +280,7 @@ class Branches:
     Attributes:
         thread: the thread's id.
         checkpoint_ns: the namespace.
-        head: id of the newest checkpoint, where a run without a checkpoint id continues.
+        head: id of the newest checkpoint, from which a run without a checkpoint id continues.
         roots: ids without a visible parent, oldest first.
         tips: ids without children, oldest first.
         forks: ids with several children, oldest first.

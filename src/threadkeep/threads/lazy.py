@@ -58,7 +58,7 @@ class _NotImported:
 
 
 def _call(name: str, function: str, *args: Any, **options: Any) -> Operation[Any]:
-    """Import a module and run one of its operations."""
+    """Import a module and run an operation of it."""
     module = yield from external(import_module, f"threadkeep.{_PATHS[name]}")
     globals()[name] = module
     return (yield from getattr(module, function)(*args, **options))

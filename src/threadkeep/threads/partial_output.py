@@ -91,7 +91,7 @@ class PartialStream:
         created_at, saved_at: in UTC.
         completed_at: the end, in UTC, or None while the stream is pending.
         checkpoint_id: the thread's newest checkpoint at the first save.
-        messages: in the order in which they began.
+        messages: in the order they began.
         events: custom events, in order.
         updates: values of channels, by node.
     """

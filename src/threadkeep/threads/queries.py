@@ -158,7 +158,7 @@ def _quoted(text: str) -> str:
 
 
 def toggled(text: str, term: str) -> str:
-    """Return a query without a term that it has, else with it, in place of one of its kind."""
+    """Return a query without a term that it has, else with it, in place of a term of its kind."""
     old, kind = terms(text), _kind(term)
     stay = [one for one in old if one != term and (kind is None or _kind(one) != kind)]
     return " ".join(stay if term in old else [*stay, term])

@@ -128,7 +128,7 @@ def cursor_to(order: str, key: int | str, thread: str) -> str:
 
 
 def place_in(cursor: object, order: str, *kinds: type) -> tuple[Any, str]:
-    """Return the key, of one of these types, and the thread of a cursor for this order."""
+    """Return the key, of any of these types, and the thread of a cursor for this order."""
     try:
         text = validation.text("cursor", cursor)
         own, key, name = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))

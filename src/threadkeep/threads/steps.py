@@ -80,7 +80,7 @@ def step_of(
     Args:
         found: the checkpoint, as `get_tuple` returns it. Of a lazy one, load the channel of sent
             tasks before, and the pending writes if a task failed.
-        parent: the checkpoint before, which may be lazy. Without it, what ran is unknown.
+        parent: the checkpoint before, which may be lazy. Without it, `ran` is unknown.
         is_tip: False for a checkpoint with a child: nothing waits there any more.
     """
     place, checkpoint, metadata = found.config["configurable"], found.checkpoint, found.metadata

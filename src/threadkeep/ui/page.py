@@ -66,7 +66,7 @@ class StorePage:
 
 
 class PagePlace(NamedTuple):
-    """A checkpoint, with an empty `id`, the newest one of a thread or of its subgraph."""
+    """A checkpoint, or with an empty `id` the newest of a thread or of its subgraph."""
 
     thread: str
     ns: str = ""

@@ -358,7 +358,7 @@ class Decoder:
                 hint="If you trust the data, open the saver with pickle_fallback=True.",
             )
         try:
-            return pickle.loads(data)  # noqa: S301 - only where the program asked for it by name
+            return pickle.loads(data)  # noqa: S301 - only if the program asked for it by name
         except OWN:
             raise
         except (ImportError, AttributeError) as error:

@@ -95,7 +95,7 @@ class OpenLogs:
         self._next_log = self._token(NEW_LOG_BITS)
 
     def follow(self, ends: Mapping[int, int]) -> None:
-        """Continue open logs where others have ended them. The caller holds the lock."""
+        """Continue open logs from the ends that others have set. The caller holds the lock."""
         self._ends = ends
         for number, log in self._by_number.items():
             log.next = max(log.next, ends.get(number, 0))

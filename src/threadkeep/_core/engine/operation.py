@@ -75,7 +75,7 @@ def fetch(read: Read) -> Operation[Any]:
 
 
 def fetch_checkpoint(thread: str, ns: str, checkpoint_id: str | None) -> Operation[ThreadState]:
-    """Return the thread's generation and one of its checkpoints, or its head."""
+    """Return the thread's generation and a checkpoint of it, or its head."""
     reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id))
     return cast("ThreadState", reply)
 

@@ -99,7 +99,7 @@ Build: TypeAlias = Callable[[ThreadSnapshot], Operation[tuple[model.Change | Non
 
 
 def rows_fence(threads: Iterable[model.ThreadRows]) -> model.RowsFence:
-    """Return a fence that holds until a row is added to one of these threads."""
+    """Return a fence that holds until a row is added to any of these threads."""
     checkpoints = writes = 0
     for rows in threads:
         tables = [row.table for row in rows.unreadable]
@@ -208,7 +208,7 @@ def create(
 
 
 def is_made(entry: ThreadEntry, tried: Iterable[ThreadEntry]) -> bool:
-    """Return True if one of these attempts made the thread, and its answer was lost."""
+    """Return True if any of these attempts made the thread, and its answer was lost."""
     return (entry.created_at, entry.origin) in [(one.created_at, one.origin) for one in tried]
 
 

@@ -248,7 +248,7 @@ def pack_writes(writes: Iterable[tuple[int, str, Ref]], shape: int = 1) -> bytes
 
 
 def unpack_writes(row: WriteRow) -> list[Write]:
-    """Return the writes of one row, in the order in which they were packed."""
+    """Return the writes of one row, in the order they were packed."""
     try:
         packed = ormsgpack.unpackb(body_of(row))
         shape = packed.pop(0) if packed and packed[0].__class__ is int else 1
@@ -271,7 +271,7 @@ def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
 
 
 def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
-    """Return the writes of a checkpoint that count, in the order in which LangGraph applies them.
+    """Return the writes of a checkpoint that count, in the order LangGraph applies them.
 
     With a child, these are the writes that the child's run made, or had loaded when it began.
     Without one, they are from the first run of each task. Among a task's writes with the same

@@ -285,7 +285,7 @@ def as_hidden(batch: Batch) -> list[CheckpointRow]:
 
 
 def opened(sealed: bytes, where: bytes, places: Sequence[Seal]) -> bytes:
-    """Open a value that was sealed for one of these threads."""
+    """Open a value that was sealed for any of these threads."""
     for number, (sealer, group) in enumerate(places, 1):
         try:
             return sealer.open(sealed, where, [group])

@@ -273,7 +273,7 @@ class CheckpointSnapshot(NamedTuple):
     values: Mapping[str, ChannelValue]
     data: bytes  # the manifest as stored, to notice a replaced row
     codec: Codec  # the codec of the values: others may load other types
-    owner: LoadEntry | None = None  # the load of the run to which the values were lent
+    owner: LoadEntry | None = None  # the load of the run that borrowed the values
     fresh: int = 0  # bytes not shared with the previous snapshot
     complete: bool = False  # no value is unknown
     by: object = None  # the `mark` of the run that has loaded or stored it

@@ -150,7 +150,7 @@ class ThreadMemory:
         with self._lock:
             shown = self._shown
             if shown is not None and read is not None and shown.owner is read and shown.ns == ns:
-                return shown  # (no other reader's: a run may be lent what its reader has put)
+                return shown  # (no other reader's: a run may be lent values that its reader put)
             return self.states.get((ns, own_id))
 
     def take(self, state: CheckpointSnapshot) -> bool:

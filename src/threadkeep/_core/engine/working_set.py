@@ -42,7 +42,7 @@ class WorkingSet:
         self._room = _Room(locks())
 
     def apart(self) -> WorkingSet:
-        """Return an empty one of the same size."""
+        """Return an empty set of the same size."""
         other = copy(self)
         other.key = object()
         other._room = _Room(self._locks())  # noqa: SLF001 - a copy

@@ -307,7 +307,7 @@ def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[st
             # (jsonb holds no such text, a row with `exact` may)
             if value is not None:
                 yield "false", []
-        elif value is None:  # also where the key is missing
+        elif value is None:  # also if the key is missing
             yield "coalesce(c.metadata -> %s, 'null') = 'null'", [pack_text(key)]
         else:
             alike = list(_alike(value))

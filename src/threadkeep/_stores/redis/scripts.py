@@ -1,6 +1,6 @@
 """Scripts that run in the server: their calls, their arguments, and their answers as records.
 
-The text of a script depends only on the files beside this module, so a server caches few. One run
+The text of a script depends only on the files next to this module, so a server caches few. One run
 of `read.lua` answers the reads of a thread, so they see one state. `move.lua` makes moves: see
 `moves`.
 """

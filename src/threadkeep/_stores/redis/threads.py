@@ -113,7 +113,7 @@ async def complete_index(
 
 
 def _terms(entry: Head | ThreadEntry) -> set[str]:
-    """Return the terms of an entry, without those of its labels."""
+    """Return the terms of an entry, without its labels' terms."""
     terms = set() if entry.state is None else {f"state:{entry.state}"}
     return terms if entry.origin is None else {*terms, f"origin:{entry.origin[0]}"}
 

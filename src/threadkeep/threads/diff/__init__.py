@@ -88,7 +88,7 @@ class ChannelDiff:
             version.
         before_version, after_version: None if the checkpoint lacks the channel.
         changes: differences of the values.
-        is_delta: True for a DeltaChannel without a value in one of the checkpoints, which only
+        is_delta: True for a DeltaChannel without a value in one checkpoint, which only
             its graph can rebuild. `changes` then compare dicts of the last whole value
             (`"snapshot"`, if any) and the list of `"writes"` since.
         is_internal: True for a channel of LangGraph that is not part of the graph's state.

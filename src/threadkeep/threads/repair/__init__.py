@@ -134,7 +134,7 @@ def read_quarantine(
     tenant: str | None = None,
     saver: Any = None,
 ) -> Iterator[Removed]:
-    """Iterate over the threads of a quarantine file, in the order in which they were repaired.
+    """Iterate over the threads of a quarantine file, in the order they were repaired.
 
     Args:
         file: the quarantine file.

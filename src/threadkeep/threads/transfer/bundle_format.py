@@ -309,7 +309,7 @@ def _all(make: Callable[..., T], kinds: tuple[Any, ...], rows: Any) -> tuple[T, 
 
 
 def _checked(kinds: tuple[Any, ...], values: Any) -> Any:
-    """Return the values, or raise TypeError unless each has one of its types."""
+    """Return the values, or raise TypeError unless each has an allowed type."""
     for kind, value in zip(kinds, values, strict=True):
         if type(value) not in kind:
             raise TypeError(f"unexpected {type(value).__name__}")

@@ -1,9 +1,9 @@
 """Copies of threads into LangGraph's own savers: `adopt` backwards.
 
-Checkpoints of all namespaces are written in the order of their ids, which is the order in which
-LangGraph stored them. A checkpoint's pending writes are written before the next checkpoint of its
-namespace, and at the latest before the next checkpoint of the graph itself. So an interrupted copy
-is an earlier state of the thread, and a repeated call completes it.
+Checkpoints of all namespaces are written in the order of their ids, as LangGraph stored them. A
+checkpoint's pending writes are written before the next checkpoint of its namespace, and at the
+latest before the next checkpoint of the graph itself. So an interrupted copy is an earlier state of
+the thread, and a repeated call completes it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Action: TypeAlias = Callable[[Any, PagePlace, Sent], Awaitable[Any]]
 
 
 def _mark(at: PagePlace) -> dict[str, Any]:
-    """Return arguments of `tag` and `pin`, for a thread or one of its checkpoints."""
+    """Return arguments of `tag` and `pin`, for a thread or a checkpoint of it."""
     return {"checkpoint_id": at.id or None, "checkpoint_ns": at.ns}
 
 

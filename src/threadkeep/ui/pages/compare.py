@@ -61,7 +61,7 @@ async def _side(request: Asked, side: Chosen) -> Chosen:
 
 @route("/changes")
 async def changes(request: Asked) -> Response:
-    """Show what changed between two checkpoints, or the changes of one channel."""
+    """Show the changes between two checkpoints, or the changes of one channel."""
     asked, saver = request.query_params, request.page.saver
     channel = asked.get("channel")
     names, waiting, found, error = set[str](), set[str](), list[ChannelDiff](), None

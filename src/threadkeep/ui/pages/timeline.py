@@ -16,7 +16,7 @@ from threadkeep.ui.page import MOST, Asked, route
 from threadkeep.ui.pages.growth import growth_of
 from threadkeep.ui.pages.steps import StepRow, window
 
-_BARS = MOST // 2  # checkpoints of a timeline: a row for each, and for what runs next
+_BARS = MOST // 2  # checkpoints of a timeline: a row for each, and for the next nodes
 _PAUSE = 0.1  # a gap is compressed if it is longer than this part of the time in which steps ran
 _PART = 3.0  # percent of the axis that a compressed gap takes
 _PARTS = 40.0  # percent that all of them may take
@@ -24,7 +24,7 @@ _SMALL = 2_000_000  # bytes of a thread whose steps are measured
 
 
 class Pause(NamedTuple):
-    """A compressed gap: its seconds, and where it is, in percent."""
+    """A compressed gap: its seconds, and its place, in percent."""
 
     seconds: float
     left: float
@@ -63,7 +63,7 @@ class Axis:
 
 
 class Bar(NamedTuple):
-    """A step on a time axis, in percent of the axis. With `is_next`, what follows the step."""
+    """A step on a time axis, in percent of the axis. With `is_next`, the nodes after the step."""
 
     row: StepRow
     left: float
