@@ -156,3 +156,13 @@ def test_moves_that_meet_wait_in_no_circle(tmp_path):
     assert names(backends[0]) == names_
     for one in backends:
         one.close()
+
+
+def test_what_the_files_of_the_server_may_keep(backend):
+    report = backend.scrub(rewrite=True)
+    assert report.cleared == ()
+    assert [place.split(":")[0] for place in report.remains] == [
+        "InnoDB's files",
+        "The redo and binary logs, backups and replicas",
+    ]
+    assert "OPTIMIZE TABLE" in report.remains[0]

@@ -220,8 +220,8 @@ class CheckpointConfig(BaseSettings):
 
     Args:
         enabled: False saves nothing, but you can still read and remove saved checkpoints.
-        storage_type: "memory", "sqlite", "postgres" or "redis", for a manager without a saver or
-            store. SQLite without a URL is `checkpoints.db` in the working folder.
+        storage_type: "memory", "sqlite", "postgres", "redis" or "mysql", for a manager without a
+            saver or store. SQLite without a URL is `checkpoints.db` in the working folder.
         url: the store's URL, as for `open_saver`.
         auto_save: if False, an `AutoSaver` saves only when you call `save`.
         save_interval: steps after which an `AutoSaver` saves.

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.database import Database
 from threadkeep._stores.derived import derived
 from threadkeep._stores.mysql import MysqlOptions, moves, reads
@@ -33,6 +34,10 @@ SELECT COUNT(*), COALESCE(SUM(LENGTH(value)), 0) + (
     (SELECT COUNT(value) FROM tk_cache), (SELECT COALESCE(SUM(size), 0) FROM tk_cache)
 FROM tk_items
 """
+_KEPT = (
+    "InnoDB's files: run OPTIMIZE TABLE on the tables that begin with tk_.",
+    "The redo and binary logs, backups and replicas: remove them, or let them expire.",
+)
 
 
 class MysqlBackend(MysqlServer, Database):
@@ -116,6 +121,11 @@ class MysqlBackend(MysqlServer, Database):
     def item_usage(self, now: int) -> ItemUsage:
         (counts,) = self.call(lambda session: session.rows(_ITEM_USAGE, now))
         return ItemUsage._make([*map(int, counts), False])
+
+    def scrub(self, *, rewrite: bool) -> ScrubReport:
+        """Name the places that only the server's owner can clear. See `Backend.scrub`."""
+        del rewrite
+        return ScrubReport(remains=_KEPT)
 
     def migrate(self) -> None:
         """Make the tables. See `Backend.migrate`."""
