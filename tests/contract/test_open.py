@@ -76,7 +76,7 @@ def test_options_reach_the_backend(tmp_path):
         ("/var/threads.db", "sqlite:////var/threads.db"),
         (":memory:", "sqlite:///:memory:"),
         ("", "memory://"),
-        ("mysql://host/db", "Use one of: sqlite:///"),
+        ("oracle://host/db", "Use one of: sqlite:///"),
         ("file:///x.db", "Use one of: sqlite:///"),
         ("sqlite://threads.db", "sqlite:///threads.db"),
         ("sqlite:///", "names no file"),

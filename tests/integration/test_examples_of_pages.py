@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from kit import mysql
 from kit.postgres import url_for, url_of_role
 
 from integration import names_of_pages
@@ -36,6 +37,7 @@ REPLACED = {
     "layered-memory.md": {"ids=[...]": 'ids=["m3"]'},
     "long-term-memory.md": {'"openai:text-embedding-3-small"': "embed"},
     "node-caches.md": {"postgresql://host/db": "{postgres}"},
+    "operating-mysql.md": {"mysql://user:password@host:3306/database": "{mysql}"},
     "operating-postgres.md": {"postgresql://app@bouncer:6432/app": "{postgres}"},
     "tenants.md": {"postgresql://acme_app:...@db/app": "{tenant}"},
 }
@@ -114,6 +116,8 @@ def as_run(page: str, folder: Path) -> list[Block]:
         new_text = new.replace("{folder}", str(folder))
         if "{postgres}" in new:
             new_text = new.replace("{postgres}", url_for(folder))
+        elif "{mysql}" in new:
+            new_text = mysql.url_for(folder)
         if "{tenant}" in new:
             new_text = new.replace("{tenant}", url_of_role(url_for(folder), "acme"))
         changed = [one._replace(code=re.sub(old, new_text, one.code)) for one in blocks]
