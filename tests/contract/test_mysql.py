@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from kit import mysql
 
-from threadkeep._stores.items.records import ItemPut, PutItems, SearchOptions
+from threadkeep._stores.items.records import GetItems, ItemPut, PutItems, SearchOptions
 from threadkeep._stores.mysql import server
 from threadkeep._stores.mysql.backend import MysqlBackend
 from threadkeep.backends import Batch, FindThreads, ReadSegments, Segment, Span
@@ -115,9 +115,11 @@ def test_a_server_with_other_defaults(backend, monkeypatch):
     for name in reversed(stored):
         backend.commit(Batch(name, 1))
     assert names(backend) == sorted(stored)
-    items = backend.items(SearchOptions())
-    for version in range(2):
+    items, version = backend.items(SearchOptions()), 0
+    for _ in range(2):
         items.commit(PutItems((ItemPut(("ns",), "key", "{}", expects=version),), 1))
+        ((row,),) = items.fetch([GetItems(((("ns",), "key"),))])
+        version = row.version
 
 
 def killed(session_of):

@@ -41,11 +41,11 @@ class Finder:
         note(name)
 
 
-def importing(name: str, scope: Any = None, own: Any = None, wanted: Any = (), level: int = 0):
-    for each in (name, *[f"{name}.{one}" for one in wanted or ()]):
+def importing(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level=0):
+    for each in (name, *[f"{name}.{one}" for one in fromlist or ()]):
         if each.startswith("threadkeep") and each not in _known and each in sys.modules:
             note(each)
-    return _import(name, scope, own, wanted, level)
+    return _import(name, globals, locals, fromlist, level)
 
 
 async def main(folder: str, *urls: str) -> None:
