@@ -5,12 +5,15 @@ from contextlib import closing
 
 import pytest
 from kit import mysql
+from kit.rows import place, put, value_at
 
+import threadkeep
 from threadkeep._stores.items.records import GetItems, ItemPut, PutItems, SearchOptions
 from threadkeep._stores.mysql import server
 from threadkeep._stores.mysql.backend import MysqlBackend
 from threadkeep.backends import Batch, FindThreads, ReadSegments, Segment, Span
 from threadkeep.errors import (
+    CorruptionError,
     InvalidArgumentError,
     NewerDatabaseError,
     OpenError,
@@ -168,3 +171,18 @@ def test_what_the_files_of_the_server_may_keep(backend):
         "The redo and binary logs, backups and replicas",
     ]
     assert "OPTIMIZE TABLE" in report.remains[0]
+
+
+def test_a_damaged_row_hides_no_other_thread(tmp_path):
+    url = mysql.url_for(tmp_path)
+    with threadkeep.open_saver(url) as saver:
+        for thread in ("a", "b"):
+            put(saver, place(thread), {"value": 1})
+        database = url.rpartition("/")[2]
+        mysql.rows(f"UPDATE {database}.tk_threads SET record = 'x' WHERE thread = 'a'")
+    with threadkeep.open_saver(url) as saver:
+        assert "b" in [one.id for one in saver.threads.search()]
+        assert value_at(saver, place("b")) == 1
+        with pytest.raises(CorruptionError, match="thread 'a'"):
+            saver.get_tuple(place("a"))
+        assert {finding.thread for finding in saver.check().findings} == {"a"}

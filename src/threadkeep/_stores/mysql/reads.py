@@ -9,6 +9,7 @@ from threadkeep._core.engine import model, rule_reads, thread_entry
 from threadkeep._core.engine.heads import Head, entry_of, readable, sound
 from threadkeep._stores.mysql.server import MysqlRows, Sql, marks
 from threadkeep._stores.records import beyond, unpack_record, with_writes
+from threadkeep.errors import CorruptionError
 
 Term: TypeAlias = tuple[str, Sequence[Any]]
 """A condition, and its values."""
@@ -35,7 +36,10 @@ def _head(row: tuple[Any, ...]) -> Head:
 
 
 def _first(rows: MysqlRows, thread: str) -> Head:
-    return _head(rows[0]) if rows else Head(thread)
+    try:
+        return _head(rows[0]) if rows else Head(thread)
+    except CorruptionError as error:
+        raise error.at(thread=thread) from None
 
 
 def _names(rows: MysqlRows) -> list[str]:
@@ -276,10 +280,24 @@ def _entries(sql: str, values: tuple[Any, ...], reply: Callable[[list[Any]], Any
         by_number: dict[int, list[str]] = {}
         for number, label in results[1]:
             by_number.setdefault(number, []).append(label.decode())
-        entries = [entry_of(_head(row), by_number.get(row[0], ())) for row in results[0]]
+        entries = [entry_of(_listed(row), by_number.get(row[0], ())) for row in results[0]]
         return reply([entry for entry in entries if entry is not None])
 
-    return Lookup((Sql(f"{_HEAD} {sql}", values), Sql(labels, values)), answer)
+    heads = f"SELECT h.number, h.record, h.thread, {', '.join(_SHOWN)} FROM tk_threads h {sql}"
+    return Lookup((Sql(heads, values), Sql(labels, values)), answer)
+
+
+_SHOWN = ("state", "created_at", "updated_at", "size", "pinned")
+
+
+def _listed(row: tuple[Any, ...]) -> Head:
+    """Return a head for a list. If its record is damaged, the columns fill it in part."""
+    try:
+        return _head(row)
+    except CorruptionError:
+        shown: dict[str, Any] = dict(zip(_SHOWN, row[3:], strict=True))
+        shown |= {"state": shown["state"] and shown["state"].decode(), "waits_at": row[1]}
+        return Head(row[2].decode(), **shown)
 
 
 def _count(read: thread_entry.CountThreads) -> Lookup:
