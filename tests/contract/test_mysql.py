@@ -18,6 +18,7 @@ from threadkeep.errors import (
     NewerDatabaseError,
     OpenError,
     ReadOnlyError,
+    StatementTimeoutError,
     UnreachableError,
 )
 from threadkeep.testing import BackendContract
@@ -60,6 +61,12 @@ def test_errors_are_those_of_threadkeep(backend, tmp_path):
     with pytest.raises(UnreachableError, match="nowhere"):
         names(MysqlBackend(mysql.url().rpartition("/")[0] + "/nowhere"))
     assert names(backend) == []
+
+
+def test_a_statement_that_takes_too_long(backend):
+    sql = "SET STATEMENT max_statement_time = 0.01 FOR SELECT SLEEP(9)"
+    with pytest.raises(StatementTimeoutError, match="max_statement_time"):
+        backend.call(lambda session: session.rows(sql))
 
 
 def test_a_user_who_may_only_read(backend, tmp_path):

@@ -103,6 +103,7 @@ _MEANINGS: dict[int, Meaning] = {
         (errors.DiskFullError, "Free space and retry: nothing was changed.", 1021, 1114),
         (errors.LockedError, "Other transactions keep these rows: retry.", 1205, *_CONFLICTS),
         (errors.InvalidArgumentError, "Raise max_allowed_packet.", _PACKET, _TOO_LARGE),
+        (errors.StatementTimeoutError, "Raise the server's max_statement_time.", 1969, 3024),
         (*_VALUE, 1264, 1366, 1406),
     )
     for code in codes
