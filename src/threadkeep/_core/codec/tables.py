@@ -27,7 +27,7 @@ _Column = list[Any]  # its kind and its parts
 def rule_for(cls: type) -> Rule | None:
     """Return the rule for a class of pandas, or None."""
     pandas: Any = sys.modules.get("pandas")
-    if not hasattr(pandas, "Timestamp"):  # not imported, or just being imported
+    if not hasattr(pandas, "DataFrame"):  # not imported, or just being imported
         return None
     if cls is pandas.Timestamp:
         return Rule(Tag.PANDAS_TIMESTAMP, _pack_timestamp)
