@@ -197,8 +197,9 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
 
         Reads see the store as it was before the puts. Of several puts of one key, the last counts.
 
-        Raises: InvalidNamespaceError, InvalidArgumentError: an operation is invalid, and nothing
-            was done.
+        Raises:
+            InvalidNamespaceError, InvalidArgumentError: an operation is invalid, and nothing was
+                done.
             UnserializableError: a value cannot be stored, and nothing was done.
             EmbeddingError: a query cannot be embedded. (Items that cannot be embedded are stored,
                 and embedded later: see `embed_pending`.)
