@@ -15,7 +15,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+from kit import mysql
 from kit import redis as redis_kit
+from kit.backends import BACKENDS
 from kit.engine import (
     Chain,
     Counted,
@@ -39,6 +41,7 @@ from threadkeep._core.engine import logs
 from threadkeep._core.engine.cold_references import LEAST
 from threadkeep._stores.base import Backend
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.mysql.backend import MysqlBackend
 from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.redis.backend import RedisBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
@@ -234,7 +237,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=BACKENDS)
 def stores(request, tmp_path):
     """Makes one backend after the other; closes them in the end."""
     made = []
@@ -244,6 +247,8 @@ def stores(request, tmp_path):
             inner: Any = MemoryBackend()
         elif request.param == "postgres":
             inner = PostgresBackend(url(), schema=empty_schema(), max_size=2)
+        elif request.param == "mysql":
+            inner = MysqlBackend(mysql.url_for(tmp_path / f"{len(made)}"))
         elif request.param == "redis":
             inner = RedisBackend(redis_kit.url(), prefix=redis_kit.empty_prefix())
         else:

@@ -24,9 +24,17 @@ from .turns import TakingTurns
 UNUSUAL = {"conflicts": "raise", "working_set_bytes": 1}
 
 RUNS = {
-    "sync": [("sync", "sqlite"), ("async", "postgres"), ("async", "redis")],
-    "async": [("sync", "sqlite"), ("async", "memory"), ("sync", "postgres"), ("async", "redis")],
-    "exit": [("sync", "sqlite"), ("async", "memory"), ("async", "postgres"), ("sync", "redis")],
+    "sync": [
+        *(("sync", "sqlite"), ("async", "postgres"), ("async", "redis"), ("sync", "mysql")),
+    ],
+    "async": [
+        *(("sync", "sqlite"), ("async", "memory"), ("sync", "postgres"), ("async", "redis")),
+        ("async", "mysql"),
+    ],
+    "exit": [
+        *(("sync", "sqlite"), ("async", "memory"), ("async", "postgres"), ("sync", "redis")),
+        ("sync", "mysql"),
+    ],
 }
 CASES = [
     pytest.param(name, durability, *run, id="-".join((name, durability, *run)))
