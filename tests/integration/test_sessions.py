@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Any
 
 import pytest
-from kit.backends import open_backend
+from kit.backends import BACKENDS, open_backend
 from kit.places import at
 from kit.runs import story
 from pydantic import BaseModel
@@ -85,7 +85,7 @@ class Caller:
         return await found if isawaitable(found) else found
 
 
-REMOVING = ("memory", "sqlite", "postgres", "redis", "OwnStore", "SQLiteCheckpointStore")
+REMOVING = (*BACKENDS, "OwnStore", "SQLiteCheckpointStore")
 BENEATH = (*REMOVING, *(f"LangGraph {name}" for name in FOREIGN))
 SYNC = ("LangGraph sqlite", "LangGraph postgres")
 ASYNC = ("OwnStore", "LangGraph aiosqlite", "LangGraph aiopostgres")
