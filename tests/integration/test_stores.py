@@ -12,6 +12,7 @@ import pytest
 from kit.backends import BACKENDS, SHARED, url_of
 from kit.postgres import empty_schema
 from kit.postgres import url as postgres_url
+from kit.put_back import copy_rows
 from kit.stores import DIMS, INDEX, embed
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -21,7 +22,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import CachePolicy
 from psycopg_pool import AsyncConnectionPool
 
-from threadkeep import open_all
+from threadkeep import open_all, open_saver
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep._stores.sqlite.maintenance import back_up, restore
 from threadkeep.errors import (
@@ -193,6 +194,23 @@ def test_a_put_on_a_condition_is_refused_where_another_came_first(opened):
         store.put(NS, "a", {"n": 5}, if_version=first.version)
     assert store.get(NS, "a").value == {"n": 4}
     assert store.search(NS)[0].version == store.get(NS, "a").version
+
+
+def test_a_lost_version_does_not_come_again(shared, request, tmp_path):
+    one, other = shared(), shared()
+    one.put(NS, "a", {"n": 1})
+    put_back = copy_rows(request.node.callspec.params["opened"], tmp_path, None)
+    one.put(NS, "a", {"n": 2})
+    lost = one.get(NS, "a")
+    put_back()
+    assert other.get(NS, "a").version < lost.version
+    other.put(NS, "a", {"n": 3})
+    assert one.get(NS, "a").version != lost.version
+    with pytest.raises(ConflictError):
+        one.put(NS, "a", {"n": 4}, if_version=lost.version)
+    with pytest.raises(ConflictError):
+        one.delete(NS, "a", if_version=lost.version)
+    assert one.get(NS, "a").value == {"n": 3}
 
 
 async def test_counting_by_conditions_loses_no_step(shared):
@@ -797,6 +815,20 @@ def test_a_native_backup_holds_items(tmp_path):
         with SqliteStore(restored, **options) as other:
             assert [item.key for item in other.search(())] == ["a"]
             assert other.search(NS, query="newer")[0].key == "a"
+
+
+def test_a_native_backup_without_items_leaves_a_store_that_takes_puts(tmp_path):
+    file, backup, restored = (tmp_path / name for name in ("a.db", "b.db", "c.db"))
+    with open_saver(f"sqlite:///{file}") as saver:
+        saver.setup()
+        back_up(str(file), backup, lambda *_: None)
+    with SqliteStore(restored) as store:
+        store.put(NS, "a", {"n": 1})
+        version = store.get(NS, "a").version
+        restore(backup, str(restored), 1, replace=True)
+        assert store.search(()) == []
+        store.put(NS, "a", {"n": 2})
+        assert store.get(NS, "a").version > version
 
 
 # -- beside a saver and a cache --------------------------------------------------------------

@@ -16,7 +16,7 @@ import redis
 
 from kit import mysql
 from kit import redis as redis_kit
-from kit.postgres import TABLES, url, url_for
+from kit.postgres import STORE_TABLES, TABLES, url, url_for
 
 PutBack = Callable[[], None]
 
@@ -62,9 +62,11 @@ def _on_postgres(folder: Path, _saver: Any) -> PutBack:
     schema = url_for(folder).rpartition("schema=")[2]
     kept = {}
     with psycopg.connect(url()) as server:
-        for table in TABLES:
+        for table in (*TABLES, *STORE_TABLES):
             with server.cursor().copy(f"COPY {schema}.{table} TO STDOUT") as rows:
                 kept[table] = b"".join(bytes(one) for one in rows)
+        counter = server.execute(f"SELECT last_value, is_called FROM {schema}.store_counter")
+        count = counter.fetchone()
 
     def put_back() -> None:
         with psycopg.connect(url()) as server:
@@ -73,6 +75,7 @@ def _on_postgres(folder: Path, _saver: Any) -> PutBack:
                 server.execute(f"DELETE FROM {schema}.{table}")
                 with server.cursor().copy(f"COPY {schema}.{table} FROM STDIN") as target:
                     target.write(rows)
+            server.execute(f"SELECT setval('{schema}.store_counter', %s, %s)", count)
 
     return put_back
 

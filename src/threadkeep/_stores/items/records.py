@@ -2,12 +2,13 @@
 
 A namespace is a tuple of labels. Times and lifetimes are integers in microseconds; times count
 from 1970. A value is JSON text (`str`), else the codec's bytes. Vectors are little-endian float32.
-The counter of a store only grows; an item's version is the count at its put.
+The counter of a store only grows; an item's version is the count at its put, and random bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from secrets import randbits
 from typing import Any, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -126,6 +127,19 @@ class Condition(NamedTuple):
     path: tuple[str, ...]
     operator: str
     value: Any
+
+
+# -- versions ----------------------------------------------------------------------------
+#
+# A store that loses its last commits counts to the same numbers again. Its random bits tell a lost
+# version from another put's. The versions of the first 34 billion puts are below 2^53.
+
+VERSION_STEP = 1 << 18
+
+
+def random_bits() -> int:
+    """Return random bits, below `VERSION_STEP`, for the versions of one transaction."""
+    return randbits(18)
 
 
 # -- reads -------------------------------------------------------------------------------

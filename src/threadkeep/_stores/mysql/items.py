@@ -8,6 +8,7 @@ from typing import Any
 from threadkeep._stores.items import ItemBackend, merged, other_dims
 from threadkeep._stores.items.filters import best, nearest, word_scores
 from threadkeep._stores.items.records import (
+    VERSION_STEP,
     EmbedItems,
     FindItems,
     FindNamespaces,
@@ -26,6 +27,7 @@ from threadkeep._stores.items.records import (
     StoredVersion,
     Vector,
     VersionRow,
+    random_bits,
 )
 from threadkeep._stores.mysql.reads import Term, terms_of
 from threadkeep._stores.mysql.server import (
@@ -167,7 +169,7 @@ class MysqlItems(ItemBackend):
         """Put items. The counter's row stays locked until the end, so that puts take turns."""
         puts, now = change
         self._check_dims(session, any(put.vectors for put in puts))
-        version = session.run([Sql(_COUNT, (len(puts),))])[0].number - len(puts)
+        counted = session.run([Sql(_COUNT, (len(puts),))])[0].number - len(puts)
         keys = [_key(put.namespace, put.key) for put in puts]
         found = _rows(session, keys)
         rows = [found.get(key) for key in keys]
@@ -177,8 +179,9 @@ class MysqlItems(ItemBackend):
             is_put = may_be_put and there == [(put.value, now) for put in puts]
             return None if is_put else ConflictError("The item has another version.")
         statements = []
+        version = counted * VERSION_STEP + random_bits()
         for at, put, row in zip(keys, puts, rows, strict=True):
-            version += 1
+            version += VERSION_STEP
             if put.earlier is not None:
                 statements.append(Sql(_KEEP, (*at, *put.earlier.row)))
                 statements.append(Sql(_OLDEST, (*at, *at, put.earlier.keep)))

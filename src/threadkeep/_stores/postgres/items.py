@@ -164,21 +164,26 @@ _KINDS = (
 )
 _ONE = f"(SELECT {', '.join([f'%s::{kind}' for kind in _KINDS])})"  # (in half of the time)
 _MANY = f"unnest({', '.join([f'%s::{kind}[]' for kind in _KINDS])})"
-_INSERT = """
-INSERT INTO {schema}.store_items AS i (
+# (see `versions_of`)
+_VERSION = f"""
+    nextval($name${{schema}}.store_counter$name$) * {records.VERSION_STEP}
+        + floor(random() * {records.VERSION_STEP})::bigint
+"""
+_INSERT = f"""
+INSERT INTO {{schema}}.store_items AS i (
     path, key, version, created_at, updated_at, ttl, expires_at, pending, value, body, words)
 SELECT path, key, version, created, updated, ttl, expires, pending, json::jsonb,
     coalesce(body, convert_to(json, 'UTF8')), words::tsvector
 FROM (
-    SELECT *, nextval($name${schema}.store_counter$name$) AS version FROM {rows}
+    SELECT *, {_VERSION} AS version FROM {{rows}}
         p (path, key, json, body, created, updated, ttl, expires, pending, words)) p
-WHERE {test} ORDER BY path, key
+WHERE {{test}} ORDER BY path, key
 """
 # Versions of an item grow: if another put with a newer one came first, this takes another number.
-_OR_REPLACE = """
+_OR_REPLACE = f"""
 ON CONFLICT (path, key) DO UPDATE SET
     version = CASE WHEN i.version < excluded.version THEN excluded.version
-        ELSE nextval($name${schema}.store_counter$name$) END,
+        ELSE {_VERSION} END,
     created_at = CASE excluded.created_at WHEN %s THEN i.created_at ELSE excluded.created_at END,
     updated_at = excluded.updated_at, ttl = excluded.ttl, expires_at = excluded.expires_at,
     pending = excluded.pending, value = excluded.value, body = excluded.body, words = excluded.words

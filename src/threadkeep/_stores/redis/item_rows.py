@@ -1,6 +1,6 @@
 """Converts items to keys, members and fields of Redis, and back.
 
-    counter     text        the last version
+    counter     text        counts the puts
     items       hash        by field: the row, which is number version created updated ttl expires
                             (0 for none), mark, and the value and `ItemPut.pending`
     order       sorted set  members
@@ -122,7 +122,8 @@ def change_words(change: records.ItemChange) -> list[Word]:
     """Return the kind of a change and its arguments, as `items.lua` takes them."""
     match change:
         case records.PutItems():
-            return ["put", "", *[_put_word(put, change.now) for put in change.puts]]
+            puts = [_put_word(put, change.now) for put in change.puts]
+            return ["put", records.random_bits(), *puts]
         case records.RefreshItems():
             return ["refresh", change.now, *[field_of(*key) for key in change.keys]]
         case records.EmbedItems():

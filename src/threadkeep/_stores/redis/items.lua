@@ -6,6 +6,7 @@
 local COUNTER, ITEMS, ORDER, EXPIRING, WAITING = unpack(KEYS, 1, 5)
 local DIMS, VECTORS, WORDS, VERSIONS = unpack(KEYS, 6)
 local NONE = string.rep('\0', 8)
+local VERSION_STEP = 2 ^ 18 -- (as in records.py)
 local sub, call = string.sub, redis.call
 
 local function version_of(row) return sub(row, 9, 16) end
@@ -79,9 +80,9 @@ local function set_vectors(field, dims, vectors)
     set(VECTORS, field, vectors)
 end
 
-local function put_item(put, old)
+local function put_item(put, old, bits)
     local field, tail, made, times, score, mark, dims, vectors, words = unpack(put)
-    local version = struct.pack('>I8', call('INCR', COUNTER))
+    local version = struct.pack('>I8', call('INCR', COUNTER) * VERSION_STEP + bits)
     local created = made ~= '' and made or old and sub(old, 17, 24) or sub(times, 1, 8)
     local row = (old and sub(old, 1, 8) or version) .. version .. created .. times .. mark .. tail
     local member = member_of(field, row)
@@ -97,7 +98,7 @@ end
 -- stored vectors if its vectors have other dimensions.
 local CHANGES = {}
 
-function CHANGES.put()
+function CHANGES.put(bits)
     local rows, puts = {}, parts_of(PUT)
     for at, put in ipairs(puts) do
         local row, expected = call('HGET', ITEMS, put[1]), put[10]
@@ -113,7 +114,7 @@ function CHANGES.put()
     for at, put in ipairs(puts) do
         local field, row, earlier = put[1], rows[at], put[11]
         if put[2] ~= '' then
-            put_item(put, row)
+            put_item(put, row, bits)
         elseif row then
             remove(field, row)
         end

@@ -12,6 +12,7 @@ from typing import Any
 
 from threadkeep._stores.items import ItemBackend, merged, other_dims
 from threadkeep._stores.items.records import (
+    VERSION_STEP,
     EmbedItems,
     FindItems,
     FindNamespaces,
@@ -61,7 +62,10 @@ ON CONFLICT (path, key) DO UPDATE SET version = ?3, created = coalesce(?4, creat
     ttl = ?6, expires = ?7, pending = ?8, value = ?9
 """
 _DELETE = f"DELETE FROM tk_items WHERE {_KEY}"
-_COUNT = "UPDATE tk_store SET counter = counter + ? RETURNING counter"
+_COUNT = f"""
+UPDATE tk_store SET counter = counter + ?1
+RETURNING (counter - ?1) * {VERSION_STEP} + (random() & {VERSION_STEP - 1})
+"""
 _VERSION = f"SELECT version FROM tk_items WHERE {_KEY}"
 _ADD_WORDS = f"""
 INSERT INTO tk_item_words (words, rowid) SELECT ?, number FROM tk_items WHERE {_KEY}
@@ -178,9 +182,9 @@ class SqliteItems(MadeTables, ItemBackend):
                 (version,) = db.execute(_VERSION, (path, key)).fetchone() or (0,)
                 if version != put.expects:
                     raise ConflictError("The item has another version.")
-        (last,) = db.execute(_COUNT, (len(puts),)).fetchone()
-        written, gone, words, vectors = [], [], [], []
-        for version, (path, key, put) in enumerate(puts, last - len(puts) + 1):
+        version, gone, words, vectors = 0, [], [], []
+        written: list[tuple[Any, ...]] = []
+        for path, key, put in puts:
             _, _, value, ttl, some, text, pending, _, earlier, times = put
             if earlier is not None:
                 db.execute(_KEEP, (path, key, *earlier.row))
@@ -188,6 +192,9 @@ class SqliteItems(MadeTables, ItemBackend):
             if value is None:
                 gone.append((path, key))
                 continue
+            if not written:
+                (version,) = db.execute(_COUNT, (len(puts),)).fetchone()
+            version += VERSION_STEP
             created, updated, expires = times or (None, now, None if ttl is None else now + ttl)
             written.append((path, key, version, created, updated, ttl, expires, pending, value))
             vectors += [(*vector, path, key) for vector in some]
@@ -256,7 +263,7 @@ def copy_items(db: sqlite3.Connection) -> None:
         if is_copied:
             _make(db, [name])
         for table, columns in tables.items():
-            if is_there or is_copied:
+            if is_copied or (is_there and table != "tk_store"):  # (else its counter stays)
                 db.execute(f"DELETE FROM main.{table}")
             if is_copied:
                 insert = f"INSERT INTO main.{table} ({columns}) SELECT {columns}"
