@@ -8,7 +8,7 @@ two states of a thread are in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +22,8 @@ from threadkeep._core.engine import put
 from threadkeep._core.engine.calls import Put, PutWrites, SaveCall
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.lineage import CheckpointKey
-from threadkeep._core.engine.listing import Listing
-from threadkeep._core.engine.listing import page as page_of
-from threadkeep._core.engine.load import Loaded
-from threadkeep._core.engine.model import OWN_NS, Batch, DropThread
+from threadkeep._core.engine.load import Loaded, of_thread
+from threadkeep._core.engine.model import Batch, DropThread, StoredCheckpoint
 from threadkeep._core.engine.operation import (
     CheckpointRef,
     Operation,
@@ -53,14 +51,13 @@ from threadkeep.errors import (
     UnserializableError,
 )
 from threadkeep.threads import forks as forking
-from threadkeep.threads.transfer.existing import ExistingThread, read_both
+from threadkeep.threads.transfer.existing import ExistingThread, first_difference, read_both
 from threadkeep.threads.transfer.meter import QUIET, Meter
 from threadkeep.threads.transfer.opening import open_source
 from threadkeep.threads.transfer.sources import (
     LangGraphSource,
     SourceCheckpoint,
     SourceWrite,
-    differences,
 )
 
 _MOST_CHECKPOINTS = 64  # in one read, and one write
@@ -411,32 +408,21 @@ class _Adoption:
         """Compare each checkpoint as LangGraph's own saver and ours return it."""
         self.is_verifying = True
         self.verifying.begin(name, len(keys))
-        theirs = yield from external(self.source.saver)
-        rest = set(keys)
-        own = {ns for ns, _ in keys if ns.startswith(OWN_NS)}  # (not among all namespaces)
-        for ns in (None, *sorted(own)):
-            at: Listing | None = Listing(target, ns)
-            while at is not None:
-                done = len(keys) - len(rest)
-                page, at = yield from on(self.store, page_of(self.engine, at))
-                for loaded in page:
-                    if (loaded.ns, loaded.id) in rest:
-                        yield from external(partial(self._compare, theirs, name, loaded))
-                        rest.remove((loaded.ns, loaded.id))
-                self.verifying.add(len(keys) - len(rest) - done)
-        self.result.verified += len(keys) - len(rest)
-        for ns, checkpoint in sorted(rest):
-            raise _different(target, ns, checkpoint, "it is missing here")
-        self.is_verifying = False
+        saver = yield from external(self.source.saver)
+        rows, _ = yield from on(self.store, read_both(target))
+        stored = {(one.row.ns, one.row.id): one for one in rows.checkpoints}
+        for key in sorted(keys - stored.keys()):
+            raise _different(target, *key, "it is missing here")
 
-    def _compare(self, saver: BaseCheckpointSaver[Any], thread: str, ours: Loaded) -> None:
-        place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
-        theirs = saver.get_tuple({"configurable": place})
-        found = ["it is missing in the source"]
-        if theirs is not None:
-            found = differences(self.engine.codec, ours, theirs, saver.serde)
-        if found:
-            raise _different(ours.thread, ours.ns, ours.id, ", ".join(found))
+        def load(part: Sequence[StoredCheckpoint]) -> Operation[list[Loaded]]:
+            return on(self.store, of_thread(self.engine, target, part))
+
+        ours, there = [stored[key] for key in sorted(keys)], (name, saver, saver.serde)
+        found = yield from first_difference(load, ours, self.engine.codec, there, self.verifying)
+        if found is not None:
+            raise _different(target, found[0].ns, found[0].id, found[1])
+        self.result.verified += len(keys)
+        self.is_verifying = False
 
 
 def _operation(engine: Engine, call: SaveCall) -> Operation[None]:

@@ -2,22 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from threadkeep._core.codec import Codec
 from threadkeep._core.engine.context import Engine, Keyframes, read_elements, read_manifest
 from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.elements import Elements
 from threadkeep._core.engine.lineage import CheckpointKey
-from threadkeep._core.engine.model import HIDDEN, OWN_NS, ReadThread, ThreadRows
+from threadkeep._core.engine.load import Loaded
+from threadkeep._core.engine.model import (
+    HIDDEN,
+    OWN_NS,
+    ReadThread,
+    StoredCheckpoint,
+    ThreadRows,
+)
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.refs import Manifest, Ref
 from threadkeep._core.engine.rows import created_at, unpack_metadata, unpack_time, unpack_writes
 from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
 from threadkeep._core.langgraph_internals import DELTA_COUNTERS
+from threadkeep._core.parts import parts_of
+from threadkeep._run.driver import external
 from threadkeep.errors import ThreadExistsError
 from threadkeep.threads.retention.choose import GRACE
-from threadkeep.threads.transfer.sources import SourceCheckpoint, SourceWrite, in_order
+from threadkeep.threads.transfer.meter import Meter
+from threadkeep.threads.transfer.sources import (
+    SourceCheckpoint,
+    SourceWrite,
+    differences,
+    in_order,
+)
+
+AT_ONCE = 16
+"""Checkpoints with their values in memory."""
+
+
+def first_difference(
+    load: Callable[[Sequence[StoredCheckpoint]], Operation[list[Loaded]]],
+    stored: Iterable[StoredCheckpoint],
+    codec: Codec,
+    there: tuple[str, BaseCheckpointSaver[Any], SerializerProtocol],
+    meter: Meter,
+) -> Operation[tuple[Loaded, str] | None]:
+    """Compare checkpoints as `load` and LangGraph's own saver return them, until two differ.
+
+    `there` are the thread's id there, the saver, and its serializer.
+    """
+    for part in parts_of(stored, lambda _: 0, AT_ONCE):
+        for ours in (yield from load(part)):
+            found = yield from external(partial(_compared, ours, codec, *there))
+            if found:
+                return ours, ", ".join(found)
+        meter.add(len(part))
+    return None
+
+
+def _compared(
+    ours: Loaded,
+    codec: Codec,
+    thread: str,
+    saver: BaseCheckpointSaver[Any],
+    serde: SerializerProtocol,
+) -> list[str]:
+    theirs = get(saver, thread, ours)
+    return ["it is missing there"] if theirs is None else differences(codec, ours, theirs, serde)
+
+
+def get(saver: BaseCheckpointSaver[Any], thread: str, ours: Loaded) -> CheckpointTuple | None:
+    """Load a checkpoint with LangGraph's own saver."""
+    at: Any = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
+    return saver.get_tuple({"configurable": at})
 
 
 def read_both(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:

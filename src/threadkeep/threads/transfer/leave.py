@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from threadkeep._core.codec.format import describe
@@ -56,13 +57,20 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.threads.transfer import whole_thread
-from threadkeep.threads.transfer.existing import ExistingThread, read_both
+from threadkeep.threads.transfer.existing import (
+    AT_ONCE,
+    ExistingThread,
+    first_difference,
+    get,
+    read_both,
+)
 from threadkeep.threads.transfer.meter import QUIET, Meter
-from threadkeep.threads.transfer.opening import Destination, Present, open_destination
+from threadkeep.threads.transfer.opening import open_destination
 from threadkeep.threads.transfer.sources import (
+    LangGraphSource,
+    Present,
     SourceCheckpoint,
     SourceWrite,
-    differences,
     is_as_there,
 )
 from threadkeep.threads.transfer.target import (
@@ -73,7 +81,6 @@ from threadkeep.threads.transfer.target import (
     put_writes,
 )
 
-_MOST_CHECKPOINTS = 16  # read and written at once
 _VERSIONS = 64  # checkpoints whose versions are remembered
 _UNAVAILABLE = ("OperationalError", "InterfaceError")  # of sqlite3 and psycopg
 
@@ -131,23 +138,27 @@ def leave(
     dry_run: bool,
 ) -> Operation[LeaveReport]:
     names = yield from on(store, whole_thread.chosen(threads))
-    opening = partial(open_destination, target, engine.codec, key, create=not dry_run)
-    there = yield from external(opening)
-    with there.stack:
+    with ExitStack() as stack:
+        opening = partial(open_destination, target, engine.codec, key, stack, create=not dry_run)
+        there = yield from external(opening)
         copying, verifying = [Meter(progress, one, len(names)) for one in ("copied", "verified")]
         verify = verify and not dry_run
-        run = _Leaving(store, engine, there, copying, verifying, verify=verify, dry_run=dry_run)
-        is_encrypted = isinstance(there.serde, EncryptedSerializer)
+        run = _Leaving(store, engine, *there, copying, verifying, verify=verify, dry_run=dry_run)
+        is_encrypted = isinstance(run.source.serde, EncryptedSerializer)
         run.result.plain = store.backend.keys is not None and not is_encrypted
         yield from copying.each(names, run.visit)
     return run.result
 
 
 def bring(
-    store: LayeredBackend, engine: Engine, there: Destination, place: CheckpointRef
+    store: LayeredBackend,
+    engine: Engine,
+    source: LangGraphSource,
+    saver: BaseCheckpointSaver[Any],
+    place: CheckpointRef,
 ) -> Operation[None]:
     """Write a checkpoint into LangGraph's tables, with the ancestors that they lack."""
-    run = _Leaving(store, engine, there, QUIET, QUIET, verify=False, dry_run=False)
+    run = _Leaving(store, engine, source, saver, QUIET, QUIET, verify=False, dry_run=False)
     yield from run.bring(place)
 
 
@@ -178,7 +189,8 @@ class _Leaving:
 
     store: Runner
     engine: Engine
-    there: Destination
+    source: LangGraphSource
+    saver: BaseCheckpointSaver[Any]
     copying: Meter
     verifying: Meter
     verify: bool
@@ -208,7 +220,7 @@ class _Leaving:
 
     def _thread(self, name: str, rows: ThreadRows, entry: ThreadEntry | None) -> Operation[None]:
         ours = {(one.row.ns, one.row.id): one for one in rows.checkpoints if is_left(one.row.ns)}
-        theirs = yield from external(partial(self.there.present, name))
+        theirs = yield from external(partial(self.source.present, name))
         if (found := not_held(rows, entry)) and (ours or is_there(entry)):
             self.result.not_held[name] = found
         if not ours:
@@ -233,7 +245,7 @@ class _Leaving:
     def bring(self, place: CheckpointRef) -> Operation[None]:
         rows, _ = yield from on(self.store, read_both(place.thread))
         ours = {(one.row.ns, one.row.id): one for one in rows.checkpoints}
-        theirs = yield from external(partial(self.there.present, place.thread))
+        theirs = yield from external(partial(self.source.present, place.thread))
         copy = yield from external(partial(self._planned, place.thread, ours, theirs))
         missing, key = set[CheckpointKey](), (place.ns, str(place.id))
         while key in copy.missing:
@@ -281,9 +293,8 @@ class _Leaving:
             for one, value in zip(writes, found, strict=True)
         ]
 
-    def _load(self, copy: _Copy, keys: Sequence[CheckpointKey]) -> Operation[list[Loaded]]:
+    def _load(self, copy: _Copy, rows: Sequence[StoredCheckpoint]) -> Operation[list[Loaded]]:
         """Load checkpoints, with versions as LangGraph's savers make them."""
-        rows = [copy.ours[key] for key in keys]
         loaded = yield from on(self.store, of_thread(self.engine, copy.name, rows))
         return [
             one._replace(checkpoint=copy.versions.applied((one.ns, one.id), one.checkpoint))
@@ -292,14 +303,13 @@ class _Leaving:
 
     def _write(self, copy: _Copy) -> Operation[None]:
         """Write all missing rows."""
-        writer = _Writer(self.there.saver, copy, self.result)
+        writer = _Writer(self.saver, copy, self.result)
         keys = copy.to_write()
         self.copying.begin(copy.name, len(keys))
-        for part in parts_of(keys, lambda _: 0, _MOST_CHECKPOINTS):
-            loaded = yield from self._load(copy, part)
-            rows = [copy.ours[key] for key in part]
+        for rows in parts_of([copy.ours[key] for key in keys], lambda _: 0, AT_ONCE):
+            loaded = yield from self._load(copy, rows)
             yield from external(partial(writer.put, list(map(self._as_source, rows, loaded))))
-            self.copying.add(len(part))
+            self.copying.add(len(rows))
         yield from external(writer.flush)
 
     def _as_source(self, stored: StoredCheckpoint, loaded: Loaded) -> SourceCheckpoint:
@@ -309,13 +319,13 @@ class _Leaving:
 
     def _check_tip(self, copy: _Copy, key: CheckpointKey) -> Operation[None]:
         """Compare a checkpoint that the copy continues. Add changed special writes to `lacking`."""
-        (ours,) = yield from self._load(copy, [key])
         stored = copy.ours[key]
+        (ours,) = yield from self._load(copy, [stored])
         every = [write for row in stored.writes for write in unpack_writes(row)]
         spans = [span for write in every for span in write.ref.needs]
         found, _ = yield from on(self.store, read_elements(self.engine, copy.name, spans))
         known = [(one.task_id, one.channel, found.value(one.ref)) for one in every]
-        theirs = yield from external(partial(self._get, ours))
+        theirs = yield from external(partial(get, self.saver, copy.name, ours))
         if theirs is None or theirs.checkpoint["ts"] != ours.checkpoint["ts"]:
             raise _DivergedError(f"Checkpoint {key[1]} is there already, in another state.")
         there = theirs.pending_writes or []
@@ -326,32 +336,21 @@ class _Leaving:
             if write.idx < 0 and not any(self._is_same(own, one) for one in there):
                 copy.lacking.setdefault(key, set()).add((write.task_id, write.idx))
 
-    def _get(self, ours: Loaded) -> CheckpointTuple | None:
-        at: Any = {"thread_id": ours.thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
-        return self.there.saver.get_tuple({"configurable": at})
-
     def _is_same(self, own: tuple[str, str, Any], write: tuple[str, str, Any]) -> bool:
         """Return True if a write there is ours."""
         if own[:2] != write[:2]:
             return False
-        return is_as_there(self.engine.codec, self.there.serde, own[2], write[2])
+        return is_as_there(self.engine.codec, self.source.serde, own[2], write[2])
 
     def _verify(self, copy: _Copy) -> Operation[None]:
         self.verifying.begin(copy.name, len(copy.ours))
-        for part in parts_of(sorted(copy.ours), lambda _: 0, _MOST_CHECKPOINTS):
-            for loaded in (yield from self._load(copy, part)):
-                yield from external(partial(self._compare, loaded))
-            self.verifying.add(len(part))
+        there = copy.name, self.saver, self.source.serde
+        stored = [copy.ours[key] for key in sorted(copy.ours)]
+        load, codec = partial(self._load, copy), self.engine.codec
+        found = yield from first_difference(load, stored, codec, there, self.verifying)
+        if found is not None:
+            self.result.differences[copy.name] = f"Checkpoint {found[0].id}: {found[1]}."
         self.result.verified += len(copy.ours)
-
-    def _compare(self, ours: Loaded) -> None:
-        theirs = self._get(ours)
-        found = ["it is missing there"]
-        if theirs is not None:
-            found = differences(self.engine.codec, ours, theirs, self.there.serde)
-        if found:
-            text = f"Checkpoint {ours.id}: {', '.join(found)}."
-            self.result.differences.setdefault(ours.thread, text)
 
 
 class _Writer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +13,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep._core.codec import Codec
-from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.external import extra
 from threadkeep._stores.open import named
@@ -22,7 +21,7 @@ from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.sqlite import path_in
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import MEMORY, path_of
-from threadkeep.errors import InvalidArgumentError, OpenError, ReadOnlyError
+from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer.source_sqlite import open_sqlite, open_sqlite_saver
 from threadkeep.threads.transfer.sources import (
@@ -151,70 +150,31 @@ def open_writer(
     return saver
 
 
-class Present(NamedTuple):
-    """A thread there: each checkpoint's parent, and the task and index of each of its writes."""
-
-    parents: dict[CheckpointKey, str | None]
-    writes: dict[CheckpointKey, set[tuple[str, int]]]
-
-
-class Destination(NamedTuple):
-    """A LangGraph store to write to. Calls may block.
-
-    Attributes:
-        writer: LangGraph's own saver, or None if the store was opened for reading.
-        source: reads the store, or None if it has no tables.
-        serde: the serializer of its values.
-        stack: releases everything.
-    """
-
-    writer: BaseCheckpointSaver[Any] | None
-    source: LangGraphSource | None
-    serde: SerializerProtocol
-    stack: ExitStack
-
-    @property
-    def saver(self) -> BaseCheckpointSaver[Any]:
-        """LangGraph's own saver. Raises ReadOnlyError."""
-        if self.writer is None:
-            raise ReadOnlyError
-        return self.writer
-
-    def present(self, thread: str) -> Present:
-        """Return a thread as it is there, without reading values."""
-        if self.source is None:
-            return Present({}, {})
-        self.source.begin()
-        try:
-            return Present(self.source.parents(thread), self.source.written(thread))
-        finally:
-            self.source.end()
-
-
 def open_destination(
-    target: Any, codec: Codec, key: str | bytes | None, *, create: bool
-) -> Destination:
-    """Open a LangGraph store for writing, by its name or by a saver.
+    target: Any, codec: Codec, key: str | bytes | None, stack: ExitStack, *, create: bool
+) -> tuple[LangGraphSource, BaseCheckpointSaver[Any]]:
+    """Open a LangGraph store for writing, by its name or by a saver, as a source and a saver.
 
-    Missing files and tables are created with `create`. Otherwise nothing is written. `key` encrypts
-    the values.
+    Missing files and tables are created with `create`. Otherwise nothing is written, and the saver
+    is of another store. `key` encrypts the values.
     """
     at = _located(target)
-    serde = Payloads(codec, at.saver and at.saver.serde, key).serde
-    with ExitStack() as stack:
-        source = writer = None
-        is_missing = at.kind == "sqlite" and at.place != MEMORY and not Path(at.place).exists()
-        with suppress(MissingTablesError):
-            source = None if is_missing else open_source(target, codec, key, None)
-        if source is not None:
-            stack.callback(source.close)
-        if create:
-            writer = open_writer(target, serde, stack)
-            db = getattr(writer, "conn", None)
-            if writer is not target and isinstance(db, sqlite3.Connection):
-                # (after a power failure, another call writes the last commits again)
-                db.execute("PRAGMA synchronous = NORMAL")
-                stack.callback(db.execute, "PRAGMA wal_checkpoint")
-            source = source or stack.enter_context(closing(open_source(target, codec, key, None)))
-        return Destination(writer, source, serde, stack.pop_all())
-    raise AssertionError  # (mypy: an ExitStack may swallow errors)
+    payloads = Payloads(codec, at.saver and at.saver.serde, key)
+    empty = InMemorySaver()
+    source, saver = open_memory(empty, payloads), cast("BaseCheckpointSaver[Any]", empty)
+    is_new = at.kind == "sqlite" and at.place != MEMORY and not Path(at.place).exists()
+    if not is_new:
+        try:
+            source = stack.enter_context(closing(_opened(at, payloads)))
+        except MissingTablesError:
+            is_new = True
+    if create:
+        saver = open_writer(target, payloads.serde, stack)
+        db = getattr(saver, "conn", None)
+        if saver is not target and isinstance(db, sqlite3.Connection):
+            # (after a power failure, another call writes the last commits again)
+            db.execute("PRAGMA synchronous = NORMAL")
+            stack.callback(db.execute, "PRAGMA wal_checkpoint")
+        if is_new:
+            source = stack.enter_context(closing(_opened(at, payloads)))
+    return source, saver

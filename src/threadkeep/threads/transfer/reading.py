@@ -380,22 +380,6 @@ class ReaderThreads:
 
     get, aget = sync_and_async(_get)
 
-    def _diff(
-        self,
-        thread_id: str,
-        before_id: str | None,
-        after_id: str | None = None,
-        checkpoint_ns: str = "",
-        *,
-        channels: Sequence[str] | None = None,
-    ) -> Operation[StateDiff]:
-        """Compare two checkpoints of a thread (see `Threads.diff`)."""
-        a = validation.place(thread_id, checkpoint_ns, before_id)
-        b = validation.place(thread_id, checkpoint_ns, after_id)
-        return self._compared(a, b, channels)
-
-    diff, adiff = sync_and_async(_diff)
-
     def _diff_checkpoints(
         self,
         before: ConfigOrPair,
@@ -407,27 +391,25 @@ class ReaderThreads:
 
         Writes of a DeltaChannel are not compared.
         """
-        return self._compared(place_of(before), place_of(after), channels)
 
-    diff_checkpoints, adiff_checkpoints = sync_and_async(_diff_checkpoints)
-
-    def _compared(
-        self, a: CheckpointRef, b: CheckpointRef, channels: Sequence[str] | None
-    ) -> Operation[StateDiff]:
         def read(source: DatabaseSource) -> list[Loaded]:
-            found = [_loaded(place, channels, source) for place in (a, b)]
-            for place, one in zip((a, b), found, strict=True):
-                if one is None:
+            found = list[Loaded]()
+            for place in map(place_of, (before, after)):
+                if (one := _loaded(place, channels, source)) is None:
                     raise CheckpointNotFoundError(
                         thread=place.thread, namespace=place.ns or None, checkpoint=place.id
                     )
-            return [one for one in found if one is not None]
+                found.append(one)
+            return found
 
-        before, after = yield from self._reader.read(read)
-        return (yield from external(partial(_state_diff, before, after, channels)))
+        found = yield from self._reader.read(read)
+        return (yield from external(partial(_state_diff, found, channels)))
+
+    diff_checkpoints, adiff_checkpoints = sync_and_async(_diff_checkpoints)
 
 
-def _state_diff(a: Loaded, b: Loaded, wanted: Sequence[str] | None) -> StateDiff:
+def _state_diff(both: Sequence[Loaded], wanted: Sequence[str] | None) -> StateDiff:
+    a, b = both
     effort, encode = Effort(), PlainCodec().encode
     names = {name for one in (a, b) for key in CHANNELS for name in one.checkpoint[key]}
     channels: dict[str, ChannelDiff] = {}

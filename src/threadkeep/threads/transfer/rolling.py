@@ -42,7 +42,7 @@ from threadkeep.errors import (
 from threadkeep.keys import KeyRing
 from threadkeep.threads import lazy
 from threadkeep.threads.retention.apply import delete_thread
-from threadkeep.threads.transfer.opening import Destination, open_source, open_writer
+from threadkeep.threads.transfer.opening import open_source, open_writer
 from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
 from threadkeep.threads.transfer.target import is_left
 
@@ -243,8 +243,7 @@ class Rolling(WatchedMethods):
         writer = yield from external(self._writing)
         source = yield from external(partial(self._open, engine.codec))
         with closing(source):
-            there = Destination(writer, source, writer.serde, ExitStack())
-            yield from lazy.leave.bring(store, engine, there, place)
+            yield from lazy.leave.bring(store, engine, source, writer, place)
         with self._memory:
             known = self._known.get(place.thread)
             heads = {**({} if known is None else known.heads), place.ns: str(place.id)}

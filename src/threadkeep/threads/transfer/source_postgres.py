@@ -58,19 +58,12 @@ _SCHEMA = """
 SELECT coalesce(current_schema() = nspname, false) AS is_first, pg_backend_pid() AS pid
 FROM pg_namespace WHERE nspname = %(schema)s
 """
-_THREADS = """
-SELECT thread_id, count(*) AS count FROM checkpoints
-GROUP BY thread_id ORDER BY thread_id COLLATE "C"
-"""
 _CHECKPOINTS = """
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata,
     (SELECT array_agg(ARRAY[key, value]) FROM jsonb_each_text(checkpoint -> 'channel_versions'))
         AS versions
 FROM checkpoints WHERE thread_id = %s AND checkpoint_id COLLATE "C" >= %s
 ORDER BY checkpoint_ns COLLATE "C", checkpoint_id COLLATE "C"
-"""
-_PARENTS = """
-SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = %s
 """
 _BLOBS = """
 SELECT b.channel, b.version, b.type, b.blob FROM checkpoint_blobs b
@@ -266,17 +259,6 @@ class _PostgresSource(DatabaseSource):
         with _reading(self._server):  # (bytes as text would be twice as long)
             return self._db.execute(text, parameters, binary=True).fetchall()
 
-    def threads(self) -> dict[str, int]:
-        found = self._all(_THREADS)
-        self.end()
-        return {row["thread_id"]: row["count"] for row in found}
-
-    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        return {
-            (row["checkpoint_ns"], row["checkpoint_id"]): row["parent_checkpoint_id"] or None
-            for row in self._all(_PARENTS, (thread,))
-        }
-
     def end(self) -> None:
         # (the next statement begins a transaction)
         with mapped_errors(self._server):
@@ -295,7 +277,7 @@ class _PostgresSource(DatabaseSource):
                         found = self._found(thread, row, blobs, writes.get(place, []), size)
                     yield found
 
-    def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def rows(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return [tuple(row.values()) for row in self._all(text, parameters)]
 
     def steps(self, window: SourceWindow) -> list[SourceStep]:

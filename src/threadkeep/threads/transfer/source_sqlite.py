@@ -21,7 +21,6 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from ormsgpack import OPT_NON_STR_KEYS, unpackb
 
-from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation, path_of
@@ -40,14 +39,10 @@ from threadkeep.threads.transfer.sources import (
 )
 
 _BUSY_SECONDS = 30.0
-_THREADS = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
 _CHECKPOINTS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata"
     " FROM checkpoints WHERE thread_id = ? AND checkpoint_id >= ?"
     " ORDER BY checkpoint_ns, checkpoint_id"
-)
-_PARENTS = (
-    "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?"
 )
 _WRITES = (
     "SELECT task_id, {path}, idx, channel, type, value FROM writes"
@@ -164,11 +159,11 @@ class _SqliteSource(DatabaseSource):
 
     def _checked_columns(self) -> dict[str, set[str]]:
         """Return the columns of LangGraph's tables, and raise an error if any are missing."""
-        ((application,),) = self._all("PRAGMA application_id")
+        ((application,),) = self.rows("PRAGMA application_id")
         if application == APPLICATION_ID:
             raise own_store(self._path)
-        stored = {name for (name,) in self._all(_TABLES)}.intersection(_COLUMNS)
-        tables = {table: self._all(f"PRAGMA table_info({table})") for table in sorted(stored)}
+        stored = {name for (name,) in self.rows(_TABLES)}.intersection(_COLUMNS)
+        tables = {table: self.rows(f"PRAGMA table_info({table})") for table in sorted(stored)}
         found = {table: {name for _, name, *_ in rows} for table, rows in tables.items()}
         if any(set(names.split()) - found.get(table, set()) for table, names in _COLUMNS.items()):
             raise MissingTablesError(
@@ -177,19 +172,12 @@ class _SqliteSource(DatabaseSource):
             )
         return found
 
-    def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[Any]:
+    def rows(self, text: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with mapped(self._path):
             return self._db.execute(text, parameters).fetchall()
 
-    def threads(self) -> dict[str, int]:
-        return {str(thread): count for thread, count in self._all(_THREADS)}
-
-    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        rows = self._all(_PARENTS, (thread,))
-        return {(ns, checkpoint): parent or None for ns, checkpoint, parent in rows}
-
     def begin(self) -> None:
-        self._all("BEGIN")
+        self.rows("BEGIN")
 
     def end(self) -> None:
         if self._db.in_transaction:
@@ -214,7 +202,7 @@ class _SqliteSource(DatabaseSource):
         *,
         channels: Collection[str] | None = None,
     ) -> SourceCheckpoint:
-        rows = self._all(self._writes, (thread, ns, id))
+        rows = self.rows(self._writes, (thread, ns, id))
         if channels is not None:
             rows = [row for row in rows if row[3] in channels]
         writes = [
@@ -225,24 +213,21 @@ class _SqliteSource(DatabaseSource):
         value, metadata = self._payloads.value(kind, data), _json(own)
         return SourceCheckpoint(ns, id, parent or None, value, metadata, writes, size)
 
-    def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return self._all(text, parameters)
-
     def version(self) -> int:
-        ((version,),) = self._all("PRAGMA data_version")
+        ((version,),) = self.rows("PRAGMA data_version")
         return int(version)
 
     def steps(self, window: SourceWindow) -> list[SourceStep]:
         where, parameters = window.where(self.mark)
         left, found = _SCANNED, list[SourceStep]()
-        for row in self._all(_STEPS.format(where=where), (*parameters, window.limit)):
+        for row in self.rows(_STEPS.format(where=where), (*parameters, window.limit)):
             ns, id, parent, kind, metadata, size, place = row
             is_scanned = size <= (left if found else _LARGEST)
             left -= size
             head = self._head(place, kind, size if is_scanned else _HEAD)
             values = head.pop("channel_values", None)
             names = None if values is None else {name: _length(values[name]) for name in values}
-            written = self._all(_WRITTEN, (window.thread, ns, id))
+            written = self.rows(_WRITTEN, (window.thread, ns, id))
             with naming(window.thread, ns, id):
                 own = _json(metadata)
             found.append(SourceStep(ns, id, parent or None, head, own, names, written, size))
@@ -267,7 +252,7 @@ class _SqliteSource(DatabaseSource):
         self, window: SourceWindow, channels: Collection[str] | None = None
     ) -> SourceCheckpoint | None:
         where, values = window.where(self.mark)
-        for row in self._all(_NEWEST.format(where=where), (*values, 1)):
+        for row in self.rows(_NEWEST.format(where=where), (*values, 1)):
             with naming(window.thread, row[0], row[1]):
                 return self._found(window.thread, *row, channels=channels)
         return None

@@ -74,11 +74,23 @@ class SourceState(NamedTuple):
     replaced: str | None
 
 
+class Present(NamedTuple):
+    """A thread there: each checkpoint's parent, and the task and index of each of its writes."""
+
+    parents: dict[CheckpointKey, str | None]
+    writes: dict[CheckpointKey, set[tuple[str, int]]]
+
+
 class LangGraphSource:
     """A store of LangGraph's, for one reading thread at a time. Calls may block."""
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads
+
+    @property
+    def serde(self) -> SerializerProtocol:
+        """The serializer of its values."""
+        return self._payloads.serde
 
     @property
     def plain(self) -> int:
@@ -127,6 +139,14 @@ class LangGraphSource:
             (one.ns, one.id): {(write.task_id, write.idx) for write in one.writes}
             for one in self.checkpoints(thread, first)
         }
+
+    def present(self, thread: str) -> Present:
+        """Return one state of a thread, without reading values."""
+        self.begin()
+        try:
+            return Present(self.parents(thread), self.written(thread))
+        finally:
+            self.end()
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         """Return LangGraph's own saver for the same state.
@@ -236,6 +256,10 @@ SELECT
 """
 
 
+_THREADS = "SELECT thread_id, count(*) AS count FROM checkpoints GROUP BY thread_id"
+_PARENTS = """
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = {mark}
+"""
 _WRITTEN = """
 SELECT checkpoint_ns, checkpoint_id, task_id, idx FROM {writes}
 WHERE thread_id = {mark} AND checkpoint_id >= {mark}
@@ -258,9 +282,18 @@ class DatabaseSource(LangGraphSource):
         self._version: int | None = None
         self._pages: dict[tuple[Any, ...], list[SourceThread]] = {}  # of this version
 
-    def rows(self, text: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def rows(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a query."""
         raise NotImplementedError
+
+    def threads(self) -> dict[str, int]:
+        found = {str(thread): count for thread, count in self.rows(_THREADS)}
+        self.end()
+        return dict(sorted(found.items()))
+
+    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
+        rows = self.rows(_PARENTS.format(mark=self.mark), (thread,))
+        return {(ns, checkpoint): parent or None for ns, checkpoint, parent in rows}
 
     def page(self, order: str, after: tuple[Any, str] | None, limit: int) -> list[SourceThread]:
         """Return a page of threads in an order, after a `key` and an id."""
@@ -316,7 +349,7 @@ class DatabaseSource(LangGraphSource):
 
     def total_bytes(self) -> int:
         """Return the bytes of LangGraph's tables on the disk, with indexes."""
-        ((size,),) = self.rows(self.total, ())
+        ((size,),) = self.rows(self.total)
         return int(size)
 
     def steps(self, window: SourceWindow) -> list[SourceStep]:
