@@ -410,7 +410,8 @@ def test_a_checkpoint_that_is_refused_skips_the_thread(tmp_path: Path) -> None:
         done = ours.threads.leave(name)
         assert done.threads == 1
         assert "LangGraph's saver refuses checkpoint" in done.skipped["a"]
-        assert builder.compile(checkpointer=saver).get_state(at("a")).values == {"log": ["fine"]}
+        assert builder.compile(checkpointer=saver).get_state(at("a")).values == {}
+        assert done.checkpoints == len([*saver.list(None)]) == len([*ours.list(at("b"))])
         assert story(saver).get_state(at("b")).values["log"] == told("a")
 
 

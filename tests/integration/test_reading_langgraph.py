@@ -432,7 +432,7 @@ def test_a_store_that_rests_fills_no_memory(path):
         for number in range(200):
             assert reader.threads.get(f"t{number}") is None
             assert reader.threads.get("t")
-        assert len(reader._source._pages) <= 64
+        assert len(reader._shared._source._pages) <= 64
 
 
 def test_a_question_has_an_end(path, monkeypatch):
@@ -440,9 +440,9 @@ def test_a_question_has_an_end(path, monkeypatch):
         endless = (
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
         )
-        reader._source.limit(0.05)
+        reader._shared._source.limit(0.05)
         with pytest.raises(StatementTimeoutError, match="SQLite"):
-            reader._read(lambda source: source.rows(endless, ()))
+            reader._shared.read(lambda source: source.rows(endless, ()))
         assert reader.threads.get("t")
 
 
@@ -475,8 +475,8 @@ async def test_a_server_may_restart(tmp_path):
             found = await asyncio.gather(*[listed(reader, "t") for _ in range(5)])
             assert [len(one) for one in found] == [4] * 5
             with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-                reader._source._db.execute("DELETE FROM checkpoints")
-            reader._source.end()
+                reader._shared._source._db.execute("DELETE FROM checkpoints")
+            reader._shared._source.end()
             with pytest.raises(StatementTimeoutError):
-                reader._read(lambda source: source.rows("SELECT pg_sleep(9)::text", ()))
+                reader._shared.read(lambda source: source.rows("SELECT pg_sleep(9)::text", ()))
             assert await reader.threads.aget("t")

@@ -589,7 +589,7 @@ def test_a_forked_worker_has_connections_of_its_own(pods: Any) -> None:
 
 def connection_of(source: Any) -> int:
     """The process of the server that answers a connection."""
-    return int(source._db.info.backend_pid)
+    return int(source._source._db.info.backend_pid)
 
 
 def writers_of(saver: Any) -> set[int]:

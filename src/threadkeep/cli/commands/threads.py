@@ -32,8 +32,8 @@ from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, Unfinis
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import AccountReport, EraseReport, ThreadInfo, filters_of
 from threadkeep.threads.registry import MOST
+from threadkeep.threads.transfer.reading import MOST as MOST_READ
 from threadkeep.threads.transfer.reading import LangGraphReader
-from threadkeep.threads.transfer.reading_steps import MOST as MOST_READ
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
 _STATES = ", ".join(ThreadStatus)

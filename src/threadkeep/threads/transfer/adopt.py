@@ -164,9 +164,8 @@ def take(
         The reason why it was not copied, or None, and the source's heads by namespace.
     """
     engine = engine._replace(conflicts="fork", shapes=None)
-    flags = dict.fromkeys(("verify", "replace", "as_fork", "dry_run"), False)
     while True:
-        run = _Adoption(store, engine, source, QUIET, QUIET, **flags)
+        run = _Adoption(store, engine, source, QUIET, QUIET)
         run.merges, run.since, run.is_tail = merges, since, True
         existing = yield from run.existing(thread, revive=False)
         try:
@@ -185,10 +184,10 @@ class _Adoption:
     source: LangGraphSource
     reading: Meter
     verifying: Meter
-    verify: bool
-    replace: bool
-    as_fork: bool
-    dry_run: bool
+    verify: bool = False
+    replace: bool = False
+    as_fork: bool = False
+    dry_run: bool = False
     merges: bool = field(init=False, default=False)  # see `take`
     is_tail: bool = field(init=False, default=False)  # (likewise)
     since: Mapping[str, str] = field(init=False, default_factory=dict)
@@ -411,16 +410,23 @@ class _Adoption:
         saver = yield from external(self.source.saver)
         rows, _ = yield from on(self.store, read_both(target))
         stored = {(one.row.ns, one.row.id): one for one in rows.checkpoints}
-        for key in sorted(keys - stored.keys()):
-            raise _different(target, *key, "it is missing here")
 
         def load(part: Sequence[StoredCheckpoint]) -> Operation[list[Loaded]]:
             return on(self.store, of_thread(self.engine, target, part))
 
-        ours, there = [stored[key] for key in sorted(keys)], (name, saver, saver.serde)
-        found = yield from first_difference(load, ours, self.engine.codec, there, self.verifying)
-        if found is not None:
-            raise _different(target, found[0].ns, found[0].id, found[1])
+        ours = [stored[key] for key in sorted(keys & stored.keys())]
+        there, codec = (name, saver, saver.serde), self.engine.codec
+        found = yield from first_difference(load, ours, codec, there, self.verifying)
+        lost = [(*key, "it is missing here") for key in sorted(keys - stored.keys())]
+        for ns, checkpoint, what in [found] if found else lost[:1]:
+            raise CorruptionError(
+                f"The checkpoint here differs from LangGraph's own: {what}.",
+                hint="Does a run continue this thread here? If not, adopt the thread into another"
+                " store, and compare.",
+                thread=target,
+                namespace=ns or None,
+                checkpoint=checkpoint,
+            )
         self.result.verified += len(keys)
         self.is_verifying = False
 
@@ -443,14 +449,3 @@ def _write_calls(
         pairs = validation.writes([(w.channel, w.value) for w in own], place)
         names = validation.text("task_id", task, place), validation.text("task_path", path, place)
         yield PutWrites(place, pairs, *names, [w.idx for w in own], life=life)
-
-
-def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:
-    return CorruptionError(
-        f"The checkpoint here differs from LangGraph's own: {what}.",
-        hint="Does a run continue this thread here? If not, adopt the thread into another store,"
-        " and compare.",
-        thread=thread,
-        namespace=ns or None,
-        checkpoint=checkpoint,
-    )

@@ -10,7 +10,7 @@ may store a value whole and another one in parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -160,6 +160,7 @@ class _Values:
         self.elements = Elements(NO_CODEC, segments, spare)
         self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one after the other
         self._known: dict[Ref, bytes] = {}
+        self._spans: dict[tuple[int, int], bytes] = {}  # by their log and start
 
     def segment(self, log: int, pos: int) -> Segment:
         """Find the segment that holds a position. Raises CorruptionError."""
@@ -171,7 +172,7 @@ class _Values:
         if ref is None:
             return None
         if isinstance(ref, Run):
-            return _hash([ref.kind, b"".join([d for s in ref.spans for d in self._of_span(s)])])
+            return _hash([ref.kind, b"".join(map(self._of_span, ref.spans))])
         if ref not in self._known:  # many checkpoints hold the same value
             data = ref.data if isinstance(ref, Inline) else self.elements.raw(ref.log, ref.pos)
             self._known[ref] = _hash(self._parts(data, ref.uses))
@@ -182,19 +183,21 @@ class _Values:
         parts, at = [], 0
         for log, pos, size, start in references(data) if uses else ():
             if start >= at and any(log == s.log and s.start <= pos < s.stop for s in uses):
-                parts += [data[at:start], *self._of_span(Span(log, pos, pos + 1))]
+                parts += [data[at:start], self._of_span(Span(log, pos, pos + 1))]
                 at = start + size
         return [*parts, data[at:]]
 
-    def _of_span(self, span: Span) -> Iterable[bytes]:
-        """Yield the digests of a span's elements, a segment at a time."""
-        at = span.start
+    def _of_span(self, span: Span) -> bytes:
+        """Return the digests of a span's elements."""
+        known = self._spans.get(span[:2], b"")  # (the next checkpoint's list is longer)
+        at, parts = span.start + len(known) // SIZE, [known]
         while at < span.stop:
             segment = self.segment(span.log, at)
-            stop = min(segment.stop, span.stop)
-            first, last = at - segment.start, stop - segment.start
-            yield self._of_segment(segment)[first * SIZE : last * SIZE]
-            at = stop
+            first, at = at - segment.start, min(segment.stop, span.stop)
+            parts.append(self._of_segment(segment)[first * SIZE : (at - segment.start) * SIZE])
+        if len(parts) > 1:
+            known = self._spans[span[:2]] = b"".join(parts)
+        return known[: (span.stop - span.start) * SIZE]
 
     def _of_segment(self, segment: Segment) -> bytes:
         place = segment.log, segment.start

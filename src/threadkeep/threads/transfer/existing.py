@@ -49,16 +49,19 @@ def first_difference(
     codec: Codec,
     there: tuple[str, BaseCheckpointSaver[Any], SerializerProtocol],
     meter: Meter,
-) -> Operation[tuple[Loaded, str] | None]:
+) -> Operation[tuple[str, str, str] | None]:
     """Compare checkpoints as `load` and LangGraph's own saver return them, until two differ.
 
     `there` are the thread's id there, the saver, and its serializer.
+
+    Returns:
+        The namespace and id of the different checkpoint, and the differences, or None.
     """
     for part in parts_of(stored, lambda _: 0, AT_ONCE):
         for ours in (yield from load(part)):
             found = yield from external(partial(_compared, ours, codec, *there))
             if found:
-                return ours, ", ".join(found)
+                return ours.ns, ours.id, ", ".join(found)
         meter.add(len(part))
     return None
 

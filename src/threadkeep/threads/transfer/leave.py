@@ -235,12 +235,25 @@ class _Leaving:
         if not self.dry_run:
             for key in copy.to_compare():
                 yield from self._check_tip(copy, key)
-            yield from self._write(copy)
+            counted = self.result.checkpoints, self.result.writes
+            try:
+                yield from self._write(copy)
+            except _NotStoredError:
+                if not theirs.parents and (yield from external(partial(self._undone, copy))):
+                    self.result.checkpoints, self.result.writes = counted
+                raise
         self.result.checkpoints += len(copy.missing) if self.dry_run else 0
         self.result.unchanged += len(ours) - len(copy.missing)
         self.result.threads += 1
         if self.verify:
             yield from self._verify(copy)
+
+    def _undone(self, copy: _Copy) -> bool:
+        """Delete a new thread there, and return True, unless another program has continued it."""
+        is_ours = self.source.present(copy.name).parents.keys() <= copy.ours.keys()
+        if is_ours:
+            self.saver.delete_thread(copy.name)
+        return is_ours
 
     def bring(self, place: CheckpointRef) -> Operation[None]:
         rows, _ = yield from on(self.store, read_both(place.thread))
@@ -349,7 +362,7 @@ class _Leaving:
         load, codec = partial(self._load, copy), self.engine.codec
         found = yield from first_difference(load, stored, codec, there, self.verifying)
         if found is not None:
-            self.result.differences[copy.name] = f"Checkpoint {found[0].id}: {found[1]}."
+            self.result.differences[copy.name] = f"Checkpoint {found[1]}: {found[2]}."
         self.result.verified += len(copy.ours)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from threadkeep._core.codec import Codec, FormerSerde, SerdeCodec
 from threadkeep._core.engine.context import Engine
@@ -39,9 +39,6 @@ from threadkeep.threads.transfer.whole_thread import (
     rows_of,
     whole_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(slots=True)
@@ -131,7 +128,7 @@ class _Mirror:
     def _thread(self, name: str) -> Operation[WholeThread | None]:
         """Compare a thread, and return it if it is copied."""
         rows, entry = yield from on(self.here, read_rows(name, stub=not self.is_named))
-        own = whole_of(name, rows, (), entry)
+        own, copied = whole_of(name, rows, (), entry), None
         if is_archived(own.entry):
             self.result.archived.append(name)
             return None
@@ -139,16 +136,18 @@ class _Mirror:
         step = _step_for(own, whole_of(name, other.rows, (), other.entry))
         if step == "diverged" and (yield from self._are_equal(own)):
             step = "unchanged"
-        step, copied = self._allowed(step), None
-        if not self.dry_run:
-            if step in ("added", "extended", "replaced"):
-                copied = yield from self._copy(own, replace=step == "replaced")
-            elif step == "deleted":
-                drop = DropThread(name, own.deleted_at, other.rows.generation, other.fences)
-                try:
-                    yield from on(self.there, commit(drop))
-                except OVERTAKEN as error:
-                    raise ChangedError from error
+        step = self._allowed(step)
+        if step in ("added", "extended", "replaced") and not self.dry_run:
+            copied = yield from self._read(own)
+            now, options = time.time_ns() // 1000, {"replace": step == "replaced", "marks": True}
+            put = put_thread(copied, now, other, **options, meter=self.meters["written"])
+            yield from on(self.there, put)
+        elif step == "deleted" and not self.dry_run:
+            drop = DropThread(name, own.deleted_at, other.rows.generation, other.fences)
+            try:
+                yield from on(self.there, commit(drop))
+            except OVERTAKEN as error:
+                raise ChangedError from error
         if step in _CONFLICTS:
             self.result.conflicts[name] = _CONFLICTS[step]
         elif step == "unchanged":
@@ -177,15 +176,6 @@ class _Mirror:
         whole = yield from self._read(own)
         other = yield from digest.read(self.there, own.thread, self.meters["compared"], stub=False)
         return whole.by_checkpoint == other.by_checkpoint
-
-    def _copy(self, own: WholeThread, *, replace: bool) -> Operation[WholeThread]:
-        """Copy a thread's missing rows and segments to the other store."""
-        whole = yield from self._read(own)
-        now = time.time_ns() // 1000
-        meter = self.meters["written"]
-        put = put_thread(whole, now, replace=replace, marks=True, meter=meter)
-        yield from on(self.there, put)
-        return whole
 
 
 _CONFLICTS = {

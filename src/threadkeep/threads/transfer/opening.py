@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -21,7 +23,13 @@ from threadkeep._stores.postgres import PostgresOptions
 from threadkeep._stores.sqlite import path_in
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import MEMORY, path_of
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    LockedError,
+    OpenError,
+    ThreadkeepError,
+    UnreachableError,
+)
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer.source_sqlite import open_sqlite, open_sqlite_saver
 from threadkeep.threads.transfer.sources import (
@@ -33,6 +41,9 @@ from threadkeep.threads.transfer.sources import (
     open_memory,
     own_store,
 )
+
+S = TypeVar("S", bound=LangGraphSource)
+T = TypeVar("T")
 
 _HOME = "langgraph.checkpoint."
 _HINT = (
@@ -105,6 +116,54 @@ def open_source(
 def open_named(name: str, payloads: Payloads) -> DatabaseSource:
     """Open a LangGraph database by its URL or path (see `open_source`)."""
     return cast("DatabaseSource", _opened(_located(name), payloads))
+
+
+class SharedSource(Generic[S]):
+    """A source for one call at a time, opened at the first one, and again after a lost connection.
+
+    Args:
+        opened: opens it.
+        lost: errors besides UnreachableError after which a call is repeated.
+    """
+
+    def __init__(self, opened: Callable[[], S], *lost: type[ThreadkeepError]) -> None:
+        self._opened = opened
+        self._lost: tuple[type[ThreadkeepError], ...] = (UnreachableError, *lost)
+        self._source: S | None = None
+        self.lock = threading.Lock()
+
+    def read(self, call: Callable[[S], T], seconds: float = -1) -> T:
+        """Read one state. Raises LockedError if other calls take longer than so many seconds."""
+        if not self.lock.acquire(timeout=seconds):
+            raise LockedError("Other reads of this store take too long.", hint="Try again later.")
+        try:
+            source = self._current()
+            try:
+                return self._in_one_state(source, call)
+            except self._lost:
+                self.forget()
+                return self._in_one_state(self._current(), call)
+        finally:
+            self.lock.release()
+
+    def _current(self) -> S:
+        if self._source is not None and not self._source.is_current():
+            self.forget()
+        self._source = self._source or self._opened()
+        return self._source
+
+    def _in_one_state(self, source: S, call: Callable[[S], T]) -> T:
+        source.begin()
+        try:
+            return call(source)
+        finally:
+            source.end()
+
+    def forget(self) -> None:
+        """Close the source, which the next call opens again. Needs the lock."""
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
 
 
 def _opened(at: _Location, payloads: Payloads) -> LangGraphSource:

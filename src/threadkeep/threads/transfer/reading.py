@@ -6,9 +6,9 @@ encrypted or a damaged value is a `Raw`. Each call reads one consistent state, i
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, Self, TypeVar
 
@@ -21,14 +21,15 @@ from threadkeep._core.codec.codecs import CLASS, PlainCodec, Raw
 from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.load import Loaded
 from threadkeep._core.engine.operation import CheckpointRef, External, Operation
+from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._core.engine.thread_summary import following, state_channels, tasks
+from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._run.driver import each_and_aeach, external, is_awaited, sync_and_async
 from threadkeep._run.lazy_values import LazyValues, LazyWrites, is_lazy
 from threadkeep.errors import (
     CheckpointNotFoundError,
-    LockedError,
     ThreadkeepError,
-    UnreachableError,
     WrongKeyError,
     invalid,
 )
@@ -41,25 +42,16 @@ from threadkeep.threads.diff.checkpoints import (
     place_of,
 )
 from threadkeep.threads.diff.values import Effort
-from threadkeep.threads.forks import Branches
+from threadkeep.threads.forks import BranchCheckpoint, Branches, tree
 from threadkeep.threads.registry import (
+    EPOCH,
     OrderName,
     ThreadInfo,
     ThreadPage,
     cursor_to,
     place_in,
 )
-from threadkeep.threads.transfer.opening import open_named
-from threadkeep.threads.transfer.reading_steps import (
-    CHANNELS,
-    MOST,
-    by_text,
-    complete,
-    mapping,
-    time_of,
-    trees_of,
-    whole_ids,
-)
+from threadkeep.threads.transfer.opening import SharedSource, open_named
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     Payloads,
@@ -70,6 +62,10 @@ from threadkeep.threads.transfer.sources import (
 
 T = TypeVar("T")
 
+MOST = 200
+"""Checkpoints without their values in one read."""
+_CHANNELS = ("channel_values", "channel_versions")
+_WHOLE = "(state)"  # the channel of a checkpoint whose state cannot be read
 _WAIT_SECONDS = 20.0  # for other calls
 _EAGER = 16  # checkpoints in one read
 _ORDERS = ("updated_at", "created_at", "bytes", "thread")
@@ -104,20 +100,20 @@ class LangGraphReader:
     """
 
     def __init__(self, database: str, key: str | bytes | None = None) -> None:
-        self._payloads = RawPayloads(PlainCodec(), None, key)
-        self._database = database
-        self._lock = threading.Lock()
-        self._source = self._opened()
-        self.threads = ReaderThreads(self)
+        self._database, payloads = database, RawPayloads(PlainCodec(), None, key)
 
-    def _opened(self) -> DatabaseSource:
-        source = open_named(self._database, self._payloads)
-        source.limit(source.seconds)
-        return source
+        def opened() -> DatabaseSource:
+            source = open_named(database, payloads)
+            source.limit(source.seconds)
+            return source
+
+        self._shared = SharedSource(opened)
+        self._shared.read(lambda _: None)
+        self.threads = ReaderThreads(self)
 
     def close(self) -> None:
         """Close the connection."""
-        self._source.close()
+        self._shared.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -133,39 +129,7 @@ class LangGraphReader:
             LockedError: other calls took too long.
             BackendError: the store failed.
         """
-        return external(partial(self._read, call))
-
-    def _read(self, call: Callable[[DatabaseSource], T]) -> T:
-        if not self._lock.acquire(timeout=_WAIT_SECONDS):
-            raise LockedError("Other reads of this store take too long.", hint="Try again later.")
-        try:
-            if not self._source.is_current():
-                self._reopen()
-            try:
-                return self._in_one_state(call)
-            except UnreachableError:
-                self._reopen()
-                return self._in_one_state(call)
-        finally:
-            self._lock.release()
-
-    def _reopen(self) -> None:
-        # (a store that cannot be opened now may be later)
-        old, self._source = self._source, self._opened()
-        old.close()
-
-    def _in_one_state(self, call: Callable[[DatabaseSource], T]) -> T:
-        source = self._source
-        source.begin()
-        try:
-            found = call(source)
-        except UnreachableError:
-            raise
-        except BaseException:
-            source.end()
-            raise
-        source.end()
-        return found
+        return external(partial(self._shared.read, call, _WAIT_SECONDS))
 
     def _bytes(self, thread_id: str, first: str, last: str) -> Operation[int]:
         """Return the bytes of a thread's checkpoints from an id to another, with their writes.
@@ -212,7 +176,7 @@ class LangGraphReader:
 
         def page(window: SourceWindow) -> Operation[Iterable[CheckpointTuple]]:
             nonlocal older, left
-            steps = yield from self.read(lambda source: whole_ids(source, window))
+            steps = yield from self.read(lambda source: _whole_ids(source, window))
             if left is not None:
                 steps, left = steps[:left], left - len(steps)
             if len(steps) < window.limit:
@@ -234,10 +198,10 @@ class LangGraphReader:
     list, alist = each_and_aeach(_list)
 
     def _lazily(self, thread: str, step: SourceStep, *, awaited: bool) -> CheckpointTuple:
-        whole = complete(step.id, {**step.checkpoint, "channel_values": {}})
-        loaded = Loaded(thread, step.ns, step.id, step.parent, whole, mapping(step.metadata), [])
+        whole = _complete(step.id, {**step.checkpoint, "channel_values": {}})
+        loaded = Loaded(thread, step.ns, step.id, step.parent, whole, _mapping(step.metadata), [])
         found = arguments.checkpoint_tuple(loaded)
-        names = by_text(step.names or {})
+        names = _by_text(step.names or {})
         values: Any = StepValues(self, found, names, {}, awaited=awaited, lengths=names)
         values.bytes, values.is_unknown = step.size, step.names is None
         listed: Any = found._replace(pending_writes=[(*one, None) for one in step.written])
@@ -253,13 +217,13 @@ def _loaded(
     found = source.checkpoint(SourceWindow(place.thread, place.ns, place.id, None, 1), wanted)
     if found is None:
         return None
-    whole = complete(found.id, found.checkpoint)
+    whole = _complete(found.id, found.checkpoint)
     if wanted is not None:
         values = whole["channel_values"]
         whole["channel_values"] = {name: values[name] for name in values if name in wanted}
     writes = [(one.task_id, one.channel, one.value) for one in found.writes]
     return Loaded(
-        place.thread, found.ns, found.id, found.parent, whole, mapping(found.metadata), writes
+        place.thread, found.ns, found.id, found.parent, whole, _mapping(found.metadata), writes
     )
 
 
@@ -352,7 +316,7 @@ class ReaderThreads:
     def _branches(self, thread_id: str, checkpoint_ns: str = "") -> Operation[Branches]:
         """Return the tree of a namespace's checkpoints (see `Threads.branches`)."""
         place = validation.place(thread_id, checkpoint_ns)
-        trees = yield from trees_of(self._reader.read, place.thread, place.ns)
+        trees = yield from _trees_of(self._reader.read, place.thread, place.ns)
         if place.ns not in trees:
             raise not_found(place)
         return trees[place.ns]
@@ -365,7 +329,7 @@ class ReaderThreads:
         Nodes that a large checkpoint runs next are unknown, as it is not read.
         """
         place = validation.place(thread_id)
-        trees = yield from trees_of(self._reader.read, place.thread, None)
+        trees = yield from _trees_of(self._reader.read, place.thread, None)
         if not trees:
             raise not_found(place)
         return dict(sorted(trees.items()))
@@ -411,7 +375,7 @@ class ReaderThreads:
 def _state_diff(both: Sequence[Loaded], wanted: Sequence[str] | None) -> StateDiff:
     a, b = both
     effort, encode = Effort(), PlainCodec().encode
-    names = {name for one in (a, b) for key in CHANNELS for name in one.checkpoint[key]}
+    names = {name for one in (a, b) for key in _CHANNELS for name in one.checkpoint[key]}
     channels: dict[str, ChannelDiff] = {}
     for name in sorted(names if wanted is None else names.intersection(wanted)):
         before, after = (_value(one, name) for one in (a, b))
@@ -442,9 +406,88 @@ def _info(found: SourceThread) -> LangGraphThread:
     return LangGraphThread(
         id=found.id,
         state=ThreadStatus.SUSPENDED if found.waits_at else ThreadStatus.ACTIVE,
-        created_at=time_of(found.oldest),
-        updated_at=time_of(found.newest),
+        created_at=_time_of(found.oldest),
+        updated_at=_time_of(found.newest),
         bytes=int(found.size),
         waits_at=found.waits_at,
         checkpoints=found.checkpoints,
     )
+
+
+# -- steps -----------------------------------------------------------------------------
+
+
+def _whole_ids(source: DatabaseSource, window: SourceWindow) -> list[SourceStep]:
+    """Read a window, and all checkpoints of its last id, which several namespaces may have."""
+    steps = source.steps(window)
+    if len(steps) < window.limit or window.ns is not None:
+        return steps
+    last = source.steps(window._replace(id=steps[-1].id, before=None, limit=MOST))
+    return [*[one for one in steps if one.id != last[0].id], *last]
+
+
+def _complete(id: str, checkpoint: Any) -> dict[str, Any]:
+    """Return a checkpoint with all of its fields, whatever is stored."""
+    is_whole = type(checkpoint) is dict and type(checkpoint.get("channel_values")) is dict
+    found: dict[str, Any] = checkpoint if is_whole else {"channel_values": {_WHOLE: checkpoint}}
+    parts = "channel_versions", "versions_seen"
+    empty = {"v": 1, "id": id, "ts": _time_of(id).isoformat(), **{name: {} for name in parts}}
+    whole: dict[str, Any] = empty | {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, type(empty.get(name, value)))
+    }
+    return whole | {name: _by_text(whole[name]) for name in _CHANNELS}
+
+
+def _by_text(channels: Mapping[Any, T]) -> dict[str, T]:
+    """Return channels by name. Any key may be stored as one."""
+    return {str(name): value for name, value in channels.items()}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """Return a dict, an empty one in place of another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def _time_of(id: str) -> datetime:
+    """Return the time in a checkpoint's id, or 1970 if it has none."""
+    return EPOCH + timedelta(microseconds=created_at(id) or 0)
+
+
+def _of_tree(step: SourceStep) -> BranchCheckpoint:
+    whole, names = _complete(step.id, {**step.checkpoint, "channel_values": {}}), step.names or {}
+    status, changed = tasks(step.written), whole.get("updated_channels")
+    return BranchCheckpoint(
+        step.id,
+        step.parent,
+        str(whole["ts"]),
+        _mapping(step.metadata),
+        next=tuple(following(map(str, names))),
+        has_sends=names.get(TASKS, 0) != 0,
+        written=tuple(state_channels(map(str, changed if isinstance(changed, list) else ()))),
+        interrupted=status.asked,
+        waiting=status.waiting,
+        failed=status.failed,
+    )
+
+
+def _trees_of(
+    read: Callable[[Callable[[DatabaseSource], list[SourceStep]]], Operation[list[SourceStep]]],
+    thread: str,
+    ns: str | None,
+) -> Operation[dict[str, Branches]]:
+    """Return the trees of a thread's namespaces, or of one, without their values."""
+    shown: dict[str, dict[str, BranchCheckpoint]] = {}
+    window = SourceWindow(thread, ns, None, None, MOST)
+    while True:
+        steps = yield from read(partial(_whole_ids, window=window))
+        for one in steps:
+            shown.setdefault(one.ns, {})[one.id] = _of_tree(one)
+        if len(steps) < window.limit:
+            break
+        window = window._replace(before=steps[-1].id)
+    for ones in shown.values():
+        for id in {one.parent for one in ones.values()} & ones.keys():
+            ones[str(id)] = replace(ones[str(id)], waiting=())
+    return {name: tree(thread, name, ones, {}) for name, ones in shown.items()}

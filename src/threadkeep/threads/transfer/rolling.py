@@ -37,12 +37,11 @@ from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,
     ThreadkeepError,
-    UnreachableError,
 )
 from threadkeep.keys import KeyRing
 from threadkeep.threads import lazy
 from threadkeep.threads.retention.apply import delete_thread
-from threadkeep.threads.transfer.opening import open_source, open_writer
+from threadkeep.threads.transfer.opening import SharedSource, open_source, open_writer
 from threadkeep.threads.transfer.sources import LangGraphSource, SourceState
 from threadkeep.threads.transfer.target import is_left
 
@@ -106,9 +105,8 @@ class Rolling(WatchedMethods):
             )
         self._source, self._codec, self._ring, self._mirrors = source, codec, ring, mirrors
         self._deletes = deletes
-        self._lock = threading.Lock()  # of the connections, held while they are used
         self._memory = threading.Lock()  # of `_known`, never held for long
-        self._asked: LangGraphSource | None = None
+        self._asked = self._shared()  # (its lock is held while a connection is used)
         self._writer: BaseCheckpointSaver[Any] | None = None
         self._opened = ExitStack()
         self._known: Lru[str, _Level] = Lru(_MOST)
@@ -124,8 +122,7 @@ class Rolling(WatchedMethods):
         Raises:
             OpenError: it cannot be opened, or has no tables of LangGraph's.
         """
-        with self._lock:
-            self._asking()
+        self._asked.read(lambda _: None)
 
     def take(self, store: LayeredBackend, engine: Engine, thread: str) -> Operation[None]:
         """Copy the checkpoints of a thread that only LangGraph's store has.
@@ -186,16 +183,12 @@ class Rolling(WatchedMethods):
         entry: ThreadEntry | None = yield from on(store, fetch(ReadEntry(thread)))
         if not is_there(entry):
             return
-        place = yield from external(self._place)
+        place = yield from external(partial(self._asked.read, lambda source: source.place))
         deletes = self._deletes and (was_there or is_taken(entry.labels, thread, place, exact=True))
         if deletes:
             yield from on(store, delete_thread(engine, thread))
         if deletes or was_there or is_taken(entry.labels, thread, place, exact=False):
             _log.warning(_DELETED if deletes else _VANISHED, thread)
-
-    def _place(self) -> tuple[str, str]:
-        with self._lock:
-            return self._asking().place
 
     def mirror(self, thread: str, method: str, *given: Any) -> Operation[None]:
         """Call a method of LangGraph's saver on its store, if saves are written there, too.
@@ -289,15 +282,7 @@ class Rolling(WatchedMethods):
         return ScrubReport(("LangGraph's tables",), (_FILES,) if left else ())
 
     def _state(self, thread: str) -> SourceState:
-        with self._lock:
-            return self._state_now(thread)
-
-    def _state_now(self, thread: str) -> SourceState:
-        try:
-            return self._asking().state(thread)
-        except (UnreachableError, BackendError):  # (the server may have restarted)
-            self._forget()
-            return self._asking().state(thread)
+        return self._asked.read(lambda source: source.state(thread))
 
     def _look(self, thread: str) -> tuple[SourceState | None, dict[str, str]]:
         """Return the state of a thread there, or None if this process knows all of it.
@@ -314,7 +299,7 @@ class Rolling(WatchedMethods):
             return None, heads
 
     def _writing(self) -> BaseCheckpointSaver[Any]:
-        with self._lock:
+        with self._asked.lock:
             if self._writer is None:
                 serde = getattr(self._source, "serde", None)
                 self._writer = open_writer(self._source, serde, self._opened, shared=True)
@@ -346,36 +331,29 @@ class Rolling(WatchedMethods):
             raise ClosedError(hint="Open another saver.")
         return open_source(self._source, codec, None, self._ring)
 
-    def _asking(self) -> LangGraphSource:
-        if self._asked is not None and not self._asked.is_current():
-            self._forget()
-        if self._asked is None:
-            self._asked = self._open(self._codec)
-        return self._asked
-
-    def _forget(self) -> None:
-        if self._asked is not None:
-            self._asked.close()
-        self._asked = None
+    def _shared(self) -> SharedSource[LangGraphSource]:
+        # (a server that has restarted may answer with any error)
+        return SharedSource(lambda: self._open(self._codec), BackendError)
 
     def before_fork(self) -> None:
-        self._lock.acquire()
+        self._asked.lock.acquire()
         self._memory.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
         """See `WatchedMethods.after_fork`: the child opens connections of its own."""
+        lock = self._asked.lock
         if in_child:
             self._parents.append((self._asked, self._opened))  # (collecting them would close them)
-            self._asked, self._writer, self._opened = None, None, ExitStack()
+            self._asked, self._writer, self._opened = self._shared(), None, ExitStack()
             self._copying = {}
         self._memory.release()
-        self._lock.release()
+        lock.release()
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
-        with self._lock:
+        with self._asked.lock:
             self._is_closed = True
-            self._forget()
+            self._asked.forget()
             self._writer = None
             self._opened.close()
 

@@ -81,29 +81,20 @@ SELECT type, blob FROM checkpoint_writes
 WHERE thread_id = %s AND checkpoint_id = %s AND channel = %s ORDER BY {path}, task_id, idx
 """
 # (as stored: compressed)
-_SIZE = """((
-    SELECT sum(pg_column_size(checkpoint) + pg_column_size(metadata))
-    FROM checkpoints AS own WHERE own.thread_id = c.thread_id
+_BYTES = """((
+    SELECT coalesce(sum(pg_column_size(checkpoint) + pg_column_size(metadata)), 0)
+    FROM checkpoints AS own WHERE own.thread_id = {thread}
 ) + (
     SELECT coalesce(sum(pg_column_size(blob)), 0)
-    FROM checkpoint_blobs AS own WHERE own.thread_id = c.thread_id
+    FROM checkpoint_writes AS own WHERE own.thread_id = {thread}
 ) + (
-    SELECT coalesce(sum(pg_column_size(blob)), 0)
-    FROM checkpoint_writes AS own WHERE own.thread_id = c.thread_id
+    SELECT coalesce(sum(pg_column_size(blob)), 0) FROM checkpoint_blobs AS own {blobs}
 ))::bigint"""
-_BETWEEN = """SELECT (
-    SELECT coalesce(sum(pg_column_size(checkpoint) + pg_column_size(metadata)), 0) FROM checkpoints
-    WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
-) + (
-    SELECT coalesce(sum(pg_column_size(blob)), 0) FROM checkpoint_writes
-    WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
-) + (
-    SELECT coalesce(sum(pg_column_size(blob)), 0) FROM checkpoint_blobs JOIN (
-        SELECT DISTINCT thread_id, checkpoint_ns, key, value
-        FROM checkpoints, jsonb_each_text(checkpoint -> 'channel_versions')
-        WHERE thread_id = %s AND checkpoint_id BETWEEN %s AND %s
-    ) AS used USING (thread_id, checkpoint_ns) WHERE channel = key AND version = value
-) AS size"""
+_BETWEEN = "%s AND checkpoint_id BETWEEN %s AND %s"
+_USED = """JOIN (
+    SELECT DISTINCT thread_id, checkpoint_ns, key, value
+    FROM checkpoints, jsonb_each_text(checkpoint -> 'channel_versions') WHERE thread_id = {thread}
+) AS used USING (thread_id, checkpoint_ns) WHERE channel = key AND version = value"""
 _TOTAL = """
 SELECT sum(pg_total_relation_size(name::regclass)) AS size
 FROM unnest(ARRAY['checkpoints', 'checkpoint_blobs', 'checkpoint_writes']) AS name
@@ -224,7 +215,9 @@ def _reading(server: str) -> Iterator[None]:
 class _PostgresSource(DatabaseSource):
     mark = "%s"
     writes = "checkpoint_writes"
-    size, between, total = _SIZE, _BETWEEN, _TOTAL
+    size = _BYTES.format(thread="c.thread_id", blobs="WHERE own.thread_id = c.thread_id")
+    between = _BYTES.format(thread=_BETWEEN, blobs=_USED.format(thread=_BETWEEN))
+    between, total = f"SELECT {between} AS size", _TOTAL
     digest = "string_agg(task_id || idx || md5(blob), ',' ORDER BY task_id, idx)"
 
     def __init__(self, db: psycopg.Connection[_Row], server: str, payloads: Payloads) -> None:

@@ -41,25 +41,20 @@ from threadkeep.threads.transfer.sources import (
 _BUSY_SECONDS = 30.0
 _CHECKPOINTS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata"
-    " FROM checkpoints WHERE thread_id = ? AND checkpoint_id >= ?"
-    " ORDER BY checkpoint_ns, checkpoint_id"
+    " FROM checkpoints WHERE {where} ORDER BY "
 )
+_ALL = _CHECKPOINTS.format(where="thread_id = ? AND checkpoint_id >= ?")
+_ALL += "checkpoint_ns, checkpoint_id"
+_NEWEST = _CHECKPOINTS + "checkpoint_id DESC LIMIT 1"
 _WRITES = (
     "SELECT task_id, {path}, idx, channel, type, value FROM writes"
     " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
     " ORDER BY {path}, task_id, idx"
 )
-_SIZE = """(
+_BYTES = """(
     SELECT coalesce(sum(length(checkpoint) + coalesce(length(metadata), 0)), 0)
-    FROM checkpoints AS own WHERE own.thread_id = c.thread_id
-) + (SELECT coalesce(sum(length(value)), 0) FROM writes AS own WHERE own.thread_id = c.thread_id)"""
-_BETWEEN = """SELECT (
-    SELECT coalesce(sum(length(checkpoint) + coalesce(length(metadata), 0)), 0) FROM checkpoints
-    WHERE thread_id = ? AND checkpoint_id BETWEEN ? AND ?
-) + (
-    SELECT coalesce(sum(length(value)), 0) FROM writes
-    WHERE thread_id = ? AND checkpoint_id BETWEEN ? AND ?
-)"""
+    FROM checkpoints AS own WHERE own.thread_id = {thread}
+) + (SELECT coalesce(sum(length(value)), 0) FROM writes AS own WHERE own.thread_id = {thread})"""
 # (a view of a stranger may be a query that never ends, and a virtual table has no page)
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
 _TOTAL = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
@@ -73,10 +68,6 @@ FROM checkpoints WHERE rowid IN (
 """
 _WRITTEN = """
 SELECT task_id, channel FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?
-"""
-_NEWEST = """
-SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata
-FROM checkpoints WHERE {where} ORDER BY checkpoint_id DESC LIMIT ?
 """
 _SCANNED = 8 << 20  # bytes of payloads that a window reads to name their channels
 _LARGEST = 64 << 20  # of the first one
@@ -142,7 +133,8 @@ def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> DatabaseS
 
 class _SqliteSource(DatabaseSource):
     seconds = 10.0  # (others do not wait for it)
-    size, between, total = _SIZE, _BETWEEN, _TOTAL
+    size, total = _BYTES.format(thread="c.thread_id"), _TOTAL
+    between = "SELECT " + _BYTES.format(thread="? AND checkpoint_id BETWEEN ? AND ?")
     digest = "group_concat(task_id || idx || hex(value))"
 
     def __init__(self, db: sqlite3.Connection, path: str, payloads: Payloads) -> None:
@@ -184,7 +176,7 @@ class _SqliteSource(DatabaseSource):
             self._db.execute("ROLLBACK")
 
     def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
-        with mapped(self._path), closing(self._db.execute(_CHECKPOINTS, (thread, first))) as rows:
+        with mapped(self._path), closing(self._db.execute(_ALL, (thread, first))) as rows:
             for row in rows:
                 with naming(thread, row[0], row[1]):
                     found = self._found(thread, *row)
@@ -252,7 +244,7 @@ class _SqliteSource(DatabaseSource):
         self, window: SourceWindow, channels: Collection[str] | None = None
     ) -> SourceCheckpoint | None:
         where, values = window.where(self.mark)
-        for row in self.rows(_NEWEST.format(where=where), (*values, 1)):
+        for row in self.rows(_NEWEST.format(where=where), values):
             with naming(window.thread, row[0], row[1]):
                 return self._found(window.thread, *row, channels=channels)
         return None

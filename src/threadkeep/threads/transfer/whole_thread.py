@@ -23,6 +23,7 @@ from threadkeep._core.engine.lineage import (
     overlap,
     parts,
     positions,
+    segment_key,
     touches,
 )
 from threadkeep._core.engine.model import (
@@ -274,6 +275,7 @@ def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> 
 def put_thread(
     whole: WholeThread,
     now: int,
+    found: ThreadSnapshot | None = None,
     *,
     replace: bool = False,
     marks: bool = False,
@@ -282,8 +284,9 @@ def put_thread(
 ) -> Operation[Outcome]:
     """Put a thread into a store, or add its missing parts. Repeat it after an interruption.
 
-    `now` are microseconds since 1970. With `replace` it replaces a thread with other rows, with
-    `marks` a thread with the same rows gets its labels, pin and time to live.
+    `now` are microseconds since 1970, `found` is the thread there, if it was just read. With
+    `replace` it replaces a thread with other rows, with `marks` a thread with the same rows gets
+    its labels, pin and time to live.
 
     Raises:
         ThreadExistsError: rows in the store would be lost.
@@ -291,7 +294,8 @@ def put_thread(
     """
 
     def attempt() -> Operation[Outcome]:
-        there = yield from read_snapshot(whole.thread)
+        nonlocal found
+        there, found = found or (yield from read_snapshot(whole.thread)), None
         known = whole_of(whole.thread, there.rows)
         is_lost = is_archived(there.entry) or not rows_of(known) <= rows_of(whole)
         if known.checkpoints and not (is_lost or marks):  # (a mirror compares only rows)
@@ -359,19 +363,12 @@ def _put(
         drop = DropThread(whole.thread, whole.deleted_at, there.rows.generation, there.fences)
         yield from commit(drop._replace(rows=registered(whole, now)))
         return
-    missing = {*whole.checkpoints}.difference(known.checkpoints)
-    segments: list[Segment] = _uncovered(whole.segments, there.rows.segments)
-    meter.begin(whole.thread, len(missing), bytes_of(segments))
-    last = Batch(whole.thread, now)
-    for batch in _batches(whole, rows_of(known), there, now):
-        ready = batch
-        if batch.checkpoints or batch.writes:
-            ready, last = last, batch
-        if ready.segments or ready.checkpoints or ready.writes:
-            yield from commit(ready)
-            meter.add(len(ready.checkpoints), bytes_of(ready.segments))
-    yield from _merge_entry(whole, now, last)
-    meter.add(len(last.checkpoints))
+    batches = [*_batches(whole, rows_of(known), there, now)] or [Batch(whole.thread, now)]
+    sizes = [(len(one.checkpoints), bytes_of(one.segments)) for one in batches]
+    meter.begin(whole.thread, *map(sum, zip(*sizes, strict=True)))
+    for number, batch in enumerate(batches, 1):
+        yield from commit(batch) if number < len(batches) else _merge_entry(whole, now, batch)
+        meter.add(*sizes[number - 1])
 
 
 def _fits(whole: WholeThread, known: WholeThread, rows: ThreadRows) -> bool:
@@ -396,29 +393,40 @@ def _overlapping(segment: Segment, stored: Iterable[SegmentInfo]) -> list[Span]:
 def _batches(
     whole: WholeThread, stored: set[ThreadRow], there: ThreadSnapshot, now: int
 ) -> Iterator[Batch]:
-    """Yield the missing parts: segments before rows, older checkpoints before younger ones.
+    """Yield the missing records: segments before rows, older checkpoints before younger ones.
 
     A larger segment replaces small ones, as in sealing. The last batch of a new thread raises the
     generation: a process may still know an expired thread of the same id. Each builds on the one
     before.
     """
-    proof = Proof.of(there.rows)
-    plain = Batch(whole.thread, now, there.rows.generation, fences=(there.rows_fence,))
-    for part in parts_of(_uncovered(whole.segments, there.rows.segments), attrgetter("size")):
-        drops = [span for one in part for span in _overlapping(one, there.rows.segments)]
-        keys = tuple([(span.log, span.start, span.stop - span.start) for span in drops])
-        yield plain._replace(segments=tuple(part), drop_segments=keys, link=Link(proof))
-    done, batches = there.rows_fence, []
-    missing = rows_of(whole) - stored
-    for rows in parts_of(sorted(missing, key=_age), thread_summary.row_size):
-        checkpoints = tuple([row for row in rows if isinstance(row, CheckpointRow)])
-        writes = tuple([row for row in rows if isinstance(row, WriteRow)])
-        own = plain._replace(fences=(done,), link=Link(proof), numbered=True)
-        batches.append(own._replace(checkpoints=checkpoints, writes=writes))
-        done = RowsFence(done.checkpoints + len(checkpoints), done.writes + len(writes))
-    yield from batches[:-1]
-    for last in batches[-1:]:
-        yield last._replace(bump_generation=not stored)
+    segments, old = _uncovered(whole.segments, there.rows.segments), there.rows.segments
+    missing, done = sorted(rows_of(whole) - stored, key=_age), there.rows_fence
+    left, proof = len(segments) + len(missing), Proof.of(there.rows)
+    for part in parts_of([*segments, *missing], _size):
+        some: dict[type, list[Any]] = {Segment: [], CheckpointRow: [], WriteRow: []}
+        for record in part:
+            some[type(record)].append(record)
+        drops = [span for one in some[Segment] for span in _overlapping(one, old)]
+        left -= len(part)
+        yield Batch(
+            whole.thread,
+            now,
+            there.rows.generation,
+            bump_generation=not (left or stored) and bool(missing),
+            segments=tuple(some[Segment]),
+            drop_segments=tuple([(s.log, s.start, s.stop - s.start) for s in drops]),
+            checkpoints=tuple(some[CheckpointRow]),
+            writes=tuple(some[WriteRow]),
+            fences=(done,),
+            link=Link(proof),
+            numbered=True,
+        )
+        rows = len(some[CheckpointRow]), len(some[WriteRow])
+        done = RowsFence(done.checkpoints + rows[0], done.writes + rows[1])
+
+
+def _size(record: Segment | ThreadRow) -> int:
+    return record.size if isinstance(record, Segment) else thread_summary.row_size(record)
 
 
 def _age(row: ThreadRow) -> tuple[str, str, int]:
@@ -444,7 +452,8 @@ def _merge_entry(whole: WholeThread, now: int, last: Batch) -> Operation[None]:
     own, entry = whole.entry if is_there(whole.entry) else None, there.entry
     if own is None and entry is None and whole.checkpoints:
         own = thread_summary.entry_of(whole.thread, *stored_of(whole), now)
-    size = bytes_of(there.rows.segments)
+    stay = [one for one in there.rows.segments if segment_key(one) not in last.drop_segments]
+    size = bytes_of([*stay, *last.segments])
     touch = thread_summary.of_rows(*stored_of(whole), size)
     if own is not None:
         touch = touch._replace(at=own.updated_at, labels=own.labels)
