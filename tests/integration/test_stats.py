@@ -24,13 +24,13 @@ from typing_extensions import TypedDict
 from threadkeep import KeyRing, MemorySaver, monitor, open_saver
 from threadkeep._core.engine import log_sizes, thread_sizes
 from threadkeep._core.engine.model import Batch
+from threadkeep._core.engine.registration import read_snapshot
 from threadkeep._core.engine.thread_sizes import ThreadStats
 from threadkeep._stores.sqlite import threads as counts
 from threadkeep._stores.sqlite.opening import create
 from threadkeep.errors import CorruptionError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.threads import growth, statistics
-from threadkeep.threads.transfer import whole_thread
 
 from .driver import play
 from .scenarios import SCENARIOS
@@ -94,7 +94,7 @@ def test_what_forks_share_counts_once(filled: Any) -> None:
     family = ("a-fork", "plain", "z-fork")
     filled.threads.fork("plain", None, "a-fork")
     filled.threads.fork("plain", None, "z-fork")
-    shared = bool(filled._store.run(whole_thread.read_rows("plain"))[0].family)
+    shared = bool(filled._store.run(read_snapshot("plain", alone=True)).rows.family)
     for thread in family:
         Chain(filled, thread, start=99).follow().put(log=[thread * 1000])
     stats, known = measured(filled), registered(filled)
@@ -108,7 +108,7 @@ def test_what_forks_share_counts_once(filled: Any) -> None:
 def test_what_nothing_refers_to_is_told(saver: Any) -> None:
     for number in range(9):
         Chain(saver, "t", start=number).follow().put(log=[f"{number}" * 3000])
-    rows = saver._store.run(whole_thread.read_rows("t"))[0]
+    rows = saver._store.run(read_snapshot("t", alone=True)).rows
     gone = tuple([(one.row.ns, one.row.id) for one in rows.checkpoints[5:]])
     saver._store.backend.commit(Batch("t", 0, rows.generation, drop_checkpoints=gone))
     assert measured(saver)["t"].unreferenced > 0
@@ -122,7 +122,7 @@ def grown(saver: Any, thread: str) -> Any:
     found = saver.threads.growth(thread)
     one, _ = saver._store.run(thread_sizes.thread_stats(thread, {}))
     assert (found.thread, len(found.steps)) == (thread, one.checkpoints)
-    rows = saver._store.run(whole_thread.read_rows(thread))[0]
+    rows = saver._store.run(read_snapshot(thread, alone=True)).rows
     assert found.bytes == one.bytes - (one.unreferenced if rows.family else 0)
     assert [step.checkpoint for step in found.steps] == sorted(s.checkpoint for s in found.steps)
     assert all(step.other_bytes > 0 for step in found.steps)

@@ -35,7 +35,6 @@ from threadkeep.threads.transfer.whole_thread import (
     WholeThread,
     marks_of,
     put_thread,
-    read_rows,
     rows_of,
     whole_of,
 )
@@ -127,13 +126,14 @@ class _Mirror:
 
     def _thread(self, name: str) -> Operation[WholeThread | None]:
         """Compare a thread, and return it if it is copied."""
-        rows, entry = yield from on(self.here, read_rows(name, stub=not self.is_named))
-        own, copied = whole_of(name, rows, (), entry), None
+        stub = not self.is_named
+        found = yield from on(self.here, read_snapshot(name, alone=True, stub=stub))
+        own, copied = whole_of(found), None
         if is_archived(own.entry):
             self.result.archived.append(name)
             return None
         other = yield from on(self.there, read_snapshot(name, stub=False))
-        step = _step_for(own, whole_of(name, other.rows, (), other.entry))
+        step = _step_for(own, whole_of(other))
         if step == "diverged" and (yield from self._are_equal(own)):
             step = "unchanged"
         step = self._allowed(step)

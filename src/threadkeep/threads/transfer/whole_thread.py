@@ -33,7 +33,6 @@ from threadkeep._core.engine.model import (
     DropThread,
     FindThreads,
     ReadSegments,
-    ReadThread,
     RowsFence,
     Segment,
     SegmentInfo,
@@ -42,11 +41,10 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep._core.engine.operation import Fetch, Operation, commit, fetch, fetch_checkpoint
+from threadkeep._core.engine.operation import Operation, commit, fetch, fetch_checkpoint
 from threadkeep._core.engine.refs import covering, span_of
 from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.thread_entry import (
-    ReadEntry,
     ThreadEntry,
     ThreadStatus,
     is_archived,
@@ -155,7 +153,8 @@ def read_thread(
     """
 
     def attempt() -> Operation[WholeThread]:
-        rows, entry = yield from read_rows(thread, stub=stub)
+        snapshot = yield from read_snapshot(thread, alone=True, stub=stub)
+        rows = snapshot.rows
         used = _used(rows)
         infos = [s for s in rows.segments if used is None or touches(used, span_of(s))]
         meter.begin(thread, len(rows.checkpoints), bytes_of(infos))
@@ -167,17 +166,9 @@ def read_thread(
                 raise StaleThreadError(thread=thread)
         if used is not None:  # a shared segment also holds elements of other threads
             segments = [part for one in segments for part in _parts_in_use(one, used)]
-        return whole_of(thread, rows, segments, entry, stubs=stubs)
+        return whole_of(snapshot, segments, stubs=stubs)
 
     return retry(thread, attempt)
-
-
-def read_rows(
-    thread: str, *, stub: bool = True
-) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
-    """Read a thread's rows without its segments, and its entry. `stub` as in `read_thread`."""
-    rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
-    return rows, thread_entry.sound(entry)
 
 
 def _used(rows: ThreadRows) -> Positions | None:
@@ -220,14 +211,10 @@ def _segments(
 
 
 def whole_of(
-    thread: str,
-    rows: ThreadRows,
-    segments: Sequence[Segment] = (),
-    entry: ThreadEntry | None = None,
-    *,
-    stubs: bool = False,
+    snapshot: ThreadSnapshot, segments: Sequence[Segment] = (), *, stubs: bool = False
 ) -> WholeThread:
     """Make a whole thread of rows, with `stubs`, with the record of their archive."""
+    thread, entry, rows, _ = snapshot
     keeps = stubs and any(segment.data.startswith(STUB) for segment in segments)
     if entry is not None:
         # (the revision and an archive belong to the store, and the rows give the size. Only an
@@ -296,7 +283,7 @@ def put_thread(
     def attempt() -> Operation[Outcome]:
         nonlocal found
         there, found = found or (yield from read_snapshot(whole.thread)), None
-        known = whole_of(whole.thread, there.rows)
+        known = whole_of(there)
         is_lost = is_archived(there.entry) or not rows_of(known) <= rows_of(whole)
         if known.checkpoints and not (is_lost or marks):  # (a mirror compares only rows)
             is_lost = not (yield from _is_sound(whole, there.rows))

@@ -30,6 +30,7 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Fetch
+from threadkeep._core.engine.registration import ThreadSnapshot
 from threadkeep._core.engine.rows import manifest_of, unpack_writes
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
@@ -286,7 +287,7 @@ def test_what_somebody_else_has_put_between_two_batches_is_not_lost(saver):
         mine = WriteRow("", "mine", 0, 0, "task", "", b"body")
         target._store.backend.commit(Batch("t", NOW, writes=(mine,)))
         # (only its entry is missing once all rows are there)
-        there = whole_thread.rows_of(whole_thread.whole_of("t", rows(target)))
+        there = whole_thread.rows_of(whole_thread.whole_of(ThreadSnapshot("t", None, rows(target))))
         is_whole = whole_thread.rows_of(whole) <= there
         with nullcontext() if is_whole else pytest.raises(ThreadExistsError):
             steps.finish()
