@@ -38,18 +38,21 @@ class _Unread:
         self._saver, self._listed, self._awaited = saver, found, awaited
 
     def _read(self, channels: Iterable[str]) -> Operation[CheckpointTuple]:
-        saver, config, names = self._saver, self._listed.config, [*channels]
+        saver, config, names = self._saver, self._listed.config, [*channels] or None
         found: CheckpointTuple | None = yield External(
             partial(saver.get_tuple, config, channels=names),
             partial(saver.aget_tuple, config, channels=names),
         )
-        if found is None or found.checkpoint["ts"] != self._listed.checkpoint["ts"]:
+        if found is None or not self._is_listed(found):
             raise self._at(
                 CheckpointNotFoundError(
                     "The checkpoint was removed after it was listed.", hint="List it again."
                 )
             )
         return found
+
+    def _is_listed(self, found: CheckpointTuple) -> bool:
+        return bool(found.checkpoint["ts"] == self._listed.checkpoint["ts"])
 
     def _at(self, error: ThreadkeepError, channel: str | None = None) -> ThreadkeepError:
         thread, ns, checkpoint = arguments.place(self._listed.config)

@@ -23,18 +23,14 @@ from threadkeep._core.engine.thread_entry import is_archived, is_there
 from threadkeep._run.driver import Runner, on
 from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend, store_of
-from threadkeep.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    ThreadExistsError,
-)
+from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.whole_thread import (
     ChangedError,
     WholeThread,
     marks_of,
-    put_thread,
+    put_rows,
     rows_of,
     whole_of,
 )
@@ -113,9 +109,8 @@ class _Mirror:
     result: MirrorReport = field(init=False, default_factory=MirrorReport)
 
     def visit(self, name: str) -> Operation[None]:
-        step = partial(self._thread, name)
         try:
-            copied = yield from retry(name, step, (ChangedError, ThreadExistsError))
+            copied = yield from retry(name, partial(self._thread, name), ChangedError)
         except CorruptionError as error:
             if self.is_named:
                 raise
@@ -137,17 +132,18 @@ class _Mirror:
         if step == "diverged" and (yield from self._are_equal(own)):
             step = "unchanged"
         step = self._allowed(step)
+        change: Operation[None] | None = None
         if step in ("added", "extended", "replaced") and not self.dry_run:
-            copied = yield from self._read(own)
-            now, options = time.time_ns() // 1000, {"replace": step == "replaced", "marks": True}
-            put = put_thread(copied, now, other, **options, meter=self.meters["written"])
-            yield from on(self.there, put)
+            copied, now = (yield from self._read(own)), time.time_ns() // 1000
+            meter, replace = self.meters["written"], step == "replaced"
+            change = put_rows(copied, other, now, meter, replace=replace)
         elif step == "deleted" and not self.dry_run:
             drop = DropThread(name, own.deleted_at, other.rows.generation, other.fences)
-            try:
-                yield from on(self.there, commit(drop))
-            except OVERTAKEN as error:
-                raise ChangedError from error
+            change = commit(drop)
+        try:
+            yield from () if change is None else on(self.there, change)
+        except OVERTAKEN as error:  # (it was used there meanwhile)
+            raise ChangedError from error
         if step in _CONFLICTS:
             self.result.conflicts[name] = _CONFLICTS[step]
         elif step == "unchanged":
@@ -165,9 +161,9 @@ class _Mirror:
         return "replaced" if step in _CONFLICTS and self.replace else step
 
     def _read(self, own: WholeThread) -> Operation[WholeThread]:
-        """Read all of a thread here, with digests."""
+        """Read all of a thread here, with digests. Raises ChangedError if rows were removed."""
         whole = yield from digest.read(self.here, own.thread, self.meters["read"])
-        if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
+        if is_archived(whole.entry) or not rows_of(own) <= rows_of(whole):
             raise ChangedError
         return whole
 

@@ -20,7 +20,7 @@ from threadkeep._core import arguments, validation
 from threadkeep._core.codec.codecs import CLASS, PlainCodec, Raw
 from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.load import Loaded
-from threadkeep._core.engine.operation import CheckpointRef, External, Operation
+from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep._core.engine.thread_summary import following, state_channels, tasks
@@ -228,22 +228,10 @@ def _loaded(
 
 
 class _ById:
-    """A part of a listed checkpoint, which is read by its id."""
+    """A part of a listed checkpoint, whose time may be unknown until it is read."""
 
-    _saver: Any
-    _listed: CheckpointTuple
-
-    def _read(self, channels: Iterable[str]) -> Operation[CheckpointTuple]:
-        saver, config, names = self._saver, self._listed.config, [*channels] or None
-        found: CheckpointTuple | None = yield External(
-            partial(saver.get_tuple, config, channels=names),
-            partial(saver.aget_tuple, config, channels=names),
-        )
-        if found is None:
-            raise CheckpointNotFoundError(
-                "The checkpoint was removed after it was listed.", hint="List it again."
-            )
-        return found
+    def _is_listed(self, _found: CheckpointTuple) -> bool:
+        return True
 
 
 class StepValues(_ById, LazyValues):

@@ -262,18 +262,14 @@ def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> 
 def put_thread(
     whole: WholeThread,
     now: int,
-    found: ThreadSnapshot | None = None,
     *,
     replace: bool = False,
-    marks: bool = False,
     dry_run: bool = False,
     meter: Meter = QUIET,
 ) -> Operation[Outcome]:
     """Put a thread into a store, or add its missing parts. Repeat it after an interruption.
 
-    `now` are microseconds since 1970, `found` is the thread there, if it was just read. With
-    `replace` it replaces a thread with other rows, with `marks` a thread with the same rows gets
-    its labels, pin and time to live.
+    `now` are microseconds since 1970. With `replace` it replaces a thread with other rows.
 
     Raises:
         ThreadExistsError: rows in the store would be lost.
@@ -281,11 +277,10 @@ def put_thread(
     """
 
     def attempt() -> Operation[Outcome]:
-        nonlocal found
-        there, found = found or (yield from read_snapshot(whole.thread)), None
+        there = yield from read_snapshot(whole.thread)
         known = whole_of(there)
         is_lost = is_archived(there.entry) or not rows_of(known) <= rows_of(whole)
-        if known.checkpoints and not (is_lost or marks):  # (a mirror compares only rows)
+        if known.checkpoints and not is_lost:
             is_lost = not (yield from _is_sound(whole, there.rows))
         if is_lost and not replace:
             raise ThreadExistsError(
@@ -294,13 +289,12 @@ def put_thread(
                 thread=whole.thread,
             )
         outcome: Outcome = "extended" if known.checkpoints else "added"
-        has_marks = not marks or marks_of(whole.entry) <= marks_of(there.entry)
         if is_lost:
             outcome = "replaced"
-        elif has_marks and _is_complete(whole, known, there):
+        elif _is_complete(whole, known, there):
             outcome = "unchanged"
         if not (dry_run or outcome == "unchanged"):
-            yield from _put(whole, known, there, outcome, now, meter)
+            yield from put_rows(whole, there, now, meter, replace=is_lost)
         return outcome
 
     return retry(whole.thread, attempt)
@@ -337,16 +331,16 @@ def _is_complete(whole: WholeThread, known: WholeThread, there: ThreadSnapshot) 
     )
 
 
-def _put(
-    whole: WholeThread,
-    known: WholeThread,
-    there: ThreadSnapshot,
-    outcome: Outcome,
-    now: int,
-    meter: Meter,
+def put_rows(
+    whole: WholeThread, there: ThreadSnapshot, now: int, meter: Meter, *, replace: bool
 ) -> Operation[None]:
-    """Put a thread part by part, or in one change if rows or segments have to be removed."""
-    if outcome == "replaced" or not _fits(whole, known, there.rows):
+    """Put a thread part by part, or in one change if rows or segments have to be removed.
+
+    It also gets the thread's labels, pin and time to live. Raises an error of `OVERTAKEN` if it is
+    not as in the snapshot `there`.
+    """
+    known = whole_of(there)
+    if replace or not _fits(whole, known, there.rows):
         drop = DropThread(whole.thread, whole.deleted_at, there.rows.generation, there.fences)
         yield from commit(drop._replace(rows=registered(whole, now)))
         return

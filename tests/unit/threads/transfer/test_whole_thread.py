@@ -30,13 +30,14 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.operation import Fetch
-from threadkeep._core.engine.registration import ThreadSnapshot
+from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot
 from threadkeep._core.engine.rows import manifest_of, unpack_writes
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention import apply
 from threadkeep.threads.transfer import whole_thread
+from threadkeep.threads.transfer.meter import QUIET
 
 LONG = "x" * 90
 NOW = 1_763_000_000_000_000
@@ -354,7 +355,8 @@ def test_what_is_known_of_a_thread_is_left_unless_marks_are_wanted(saver):
     assert put(saver, whole) == "unchanged"
     assert saver.threads.get("t").metadata == {"plan": "new"}
     backend = saver._store.backend
-    assert run_on(whole_thread.put_thread(whole, NOW, marks=True), backend) == "extended"
+    there = run_on(read_snapshot("t"), backend)
+    run_on(whole_thread.put_rows(whole, there, NOW, QUIET, replace=False), backend)
     assert saver.threads.get("t").metadata == {"plan": "old"}
 
 
