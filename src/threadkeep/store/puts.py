@@ -16,23 +16,8 @@ from langgraph.store.base import PutOp
 
 from threadkeep._core.engine.operation import Commit, External, Fetch, Operation
 from threadkeep._core.words import tokens
-from threadkeep._stores.items.records import (
-    Earlier,
-    EmbedItem,
-    EmbedItems,
-    FindItems,
-    FindVersions,
-    GetItems,
-    ItemPut,
-    ItemRow,
-    Namespace,
-    PutItems,
-    Vector,
-    VersionRow,
-    opened,
-    patch,
-    patched,
-)
+from threadkeep._stores.items import records
+from threadkeep._stores.items.records import ItemPut, ItemRow, Namespace
 from threadkeep.errors import CodecError, ConflictError, CorruptionError, EmbeddingError, invalid
 from threadkeep.store.embedding import Index, Text
 from threadkeep.store.items import (
@@ -72,7 +57,7 @@ def _commit(engine: ItemEngine, puts: Sequence[ItemPut], now: int) -> Operation[
         if engine.history or (engine.omit_expired and any(put.expects == 0 for put in puts)):
             changed = yield from _over_present(engine, puts, now)
         try:
-            change: Any = PutItems(tuple(changed), now)
+            change: Any = records.PutItems(tuple(changed), now)
             yield Commit(change)
         except ConflictError as error:
             # (retry after another put, unless the caller's own condition failed)
@@ -147,8 +132,8 @@ def _indexed(
     return done
 
 
-def _vectors(texts: Iterable[Text], vectors: Mapping[str, bytes]) -> tuple[Vector, ...]:
-    return tuple([Vector(path, vectors[text]) for path, text in texts if text in vectors])
+def _vectors(texts: Iterable[Text], vectors: Mapping[str, bytes]) -> tuple[records.Vector, ...]:
+    return tuple([records.Vector(path, vectors[text]) for path, text in texts if text in vectors])
 
 
 def _words(index: Index, texts: Iterable[str]) -> str | None:
@@ -171,7 +156,7 @@ def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None)
     embedded = 0
     after = None
     while True:
-        read = FindItems((), _PENDING, after=after, pending=True)
+        read = records.FindItems((), _PENDING, after=after, pending=True)
         waiting: list[ItemRow] = yield from ask(read)
         if not waiting:
             return embedded
@@ -182,11 +167,11 @@ def embed_pending(engine: ItemEngine, between: Callable[[], None] | None = None)
         for row, each in zip(waiting, texts, strict=True):
             if all(text in vectors for _, text in each):
                 found = _vectors(each, vectors)
-                done.append(EmbedItem(row.namespace, row.key, row.version, found))
+                done.append(records.EmbedItem(row.namespace, row.key, row.version, found))
             else:
                 _log.warning("The model refuses item %r in %s.", row.key, row.namespace)
         if done:
-            change: Any = EmbedItems(tuple(done))
+            change: Any = records.EmbedItems(tuple(done))
             yield Commit(change)
         embedded += len(done)
         if between is not None:
@@ -211,7 +196,7 @@ def _over_present(
     A put that expects no item may replace an expired item, which reads no longer return.
     """
     keys = tuple([(put.namespace, put.key) for put in puts])
-    rows: list[ItemRow | None] = yield from ask(GetItems(keys))
+    rows: list[ItemRow | None] = yield from ask(records.GetItems(keys))
     return [_over(engine, *pair, now) for pair in zip(puts, rows, strict=True)]
 
 
@@ -222,16 +207,16 @@ def _over(engine: ItemEngine, put: ItemPut, row: ItemRow | None, now: int) -> It
         put = put._replace(expects=row.version)
     if not engine.history or not is_sound(row):  # (a damaged version is not kept)
         return put
-    kept = patch(row.value, put.value)
-    replaced = VersionRow(row.version, row.updated_at, now, put.value is None, kept)
+    kept = records.patch(row.value, put.value)
+    replaced = records.VersionRow(row.version, row.updated_at, now, put.value is None, kept)
     expects = row.version if put.expects is None else put.expects
-    return put._replace(expects=expects, earlier=Earlier(replaced, engine.history))
+    return put._replace(expects=expects, earlier=records.Earlier(replaced, engine.history))
 
 
 def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[list[ItemVersion]]:
     """Return the versions of an item, newest first."""
     item = (namespace, key)
-    reads: list[Any] = [GetItems((item,)), FindVersions(_EVERY, item)]
+    reads: list[Any] = [records.GetItems((item,)), records.FindVersions(_EVERY, item)]
     (current,), earlier = yield Fetch(reads)
     found = []
     newer = None
@@ -239,15 +224,15 @@ def versions(engine: ItemEngine, namespace: Namespace, key: str) -> Operation[li
         if not (engine.omit_expired and has_expired(current, engine.now())):
             value = value_of(engine, current)
             found.append(ItemVersion(current.version, value, time_of(current.updated_at)))
-        newer = opened(current.value)
+        newer = records.opened(current.value)
     for *_, row in reversed(earlier):
         try:
-            opened(row.patch)
+            records.opened(row.patch)
         except CodecError as error:
             error.message = f"Version {row.version} of item {key!r} cannot be read: {error.message}"
             raise
         try:
-            newer = patched(row.patch, None if row.deleted else newer)
+            newer = records.patched(row.patch, None if row.deleted else newer)
             plain = engine.unseal(newer, namespace, key)
         except CorruptionError:  # (a store without history put the item in between)
             _log.warning("Versions of item %r before %d cannot be read.", key, row.version + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threadkeep._stores.base import AsyncBackend, Backend
@@ -11,6 +11,7 @@ from threadkeep._stores.items.records import (
     ItemChange,
     ItemKey,
     ItemPut,
+    ItemRow,
     Namespace,
     PutItems,
 )
@@ -42,6 +43,12 @@ def merged(changes: Sequence[ItemChange]) -> PutItems | None:
     return PutItems(tuple(last.values()), now)
 
 
+def are_of(change: PutItems, rows: Iterable[ItemRow | None]) -> bool:
+    """Return True if these rows are what the puts store: then only their answer was lost."""
+    found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]
+    return found == [(put.value, change.now) for put in change.puts]
+
+
 class ItemBackend(Backend):
     """A backend whose `fetch` answers `ItemRead`s, and whose changes are `ItemChange`s.
 
@@ -69,11 +76,10 @@ class AsyncItemBackend(AsyncBackend):
     newest_first = False
 
     async def is_put(self, change: PutItems) -> bool:
-        """Return True if the puts are stored: then only their answer was lost."""
+        """Return True if the puts are stored."""
         read: Any = GetItems(tuple([(put.namespace, put.key) for put in change.puts]))
         (rows,) = await self.fetch([read])
-        found = [(row.value, row.updated_at) if row else (None, change.now) for row in rows]
-        return found == [(put.value, change.now) for put in change.puts]
+        return are_of(change, rows)
 
     def blocking(self, asynchronous: AsyncItemBackend | None) -> BlockingItems:
         """Return the same store for blocking calls; its connections never suspend."""

@@ -207,21 +207,21 @@ def numpy() -> ModuleType:
 
 def nearest(
     metric: VectorMetric,
-    places: Sequence[P],
-    vectors: Sequence[bytes],
+    vectors: Sequence[tuple[P, bytes]],
     query: bytes,
     limit: int,
     order: Callable[[P], Any] | None = None,
 ) -> list[tuple[P, float]]:
     """Return the best places and their scores: cosine, inner product or negative distance.
 
-    `vectors` has one for each of the places; a place may occur several times. See `best`.
+    `vectors` has places, each with one or more vectors, concatenated. See `best`.
     """
     if not vectors or not limit:
         return []
     np = numpy()
     wanted = np.frombuffer(query, "<f4")
-    matrix = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), len(wanted))
+    matrix = np.frombuffer(b"".join([data for _, data in vectors]), "<f4").reshape(-1, len(wanted))
+    places = [place for place, data in vectors for _ in range(len(data) // len(query))]
     scores = matrix @ wanted
     if metric == "l2":
         scores = -np.sqrt(np.square(matrix - wanted).sum(axis=1))
@@ -253,9 +253,9 @@ def best(
     return sorted(highest.items(), key=lambda one: (-one[1], placed(one[0])))[:limit]
 
 
-def word_scores(texts: Sequence[str], words: Sequence[str]) -> list[float]:
-    """Return the BM25 of each text, given as tokens with spaces between; 0 without a match."""
-    counts = [Counter(text.split(" ")) for text in texts]
+def best_texts(texts: Mapping[P, str], words: Sequence[str], limit: int) -> list[tuple[P, float]]:
+    """Return the places with the best texts by BM25, given as tokens with spaces between."""
+    counts = [Counter(text.split(" ")) for text in texts.values()]
     lengths = [count.total() for count in counts]
     mean = sum(lengths) / len(lengths) if lengths else 1.0
     scores = [0.0] * len(texts)
@@ -266,7 +266,7 @@ def word_scores(texts: Sequence[str], words: Sequence[str]) -> list[float]:
             if often := count[word]:
                 scale = _K1 * (1 - _B + _B * lengths[at] / mean)
                 scores[at] += rarity * often * (_K1 + 1) / (often + scale)
-    return scores
+    return best([one for one in zip(texts, scores, strict=True) if one[1]], limit)
 
 
 def fuse(*rankings: Iterable[Scored]) -> list[Scored]:

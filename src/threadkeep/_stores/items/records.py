@@ -254,6 +254,10 @@ class ItemPut(NamedTuple):
     earlier: Earlier | None = None
     times: tuple[int, int, int | None] | None = None  # created, updated, expires; None: by `now`
 
+    def times_at(self, now: int, created: int) -> tuple[int, int, int | None]:
+        """Return `times`, or the times of a put by `now` of an item that was created then."""
+        return self.times or (created, now, None if self.ttl is None else now + self.ttl)
+
 
 class PutItems(NamedTuple):
     """Put items, all or none. They have different keys.

@@ -8,41 +8,16 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from threadkeep._core.engine.usage import ItemUsage
-from threadkeep._stores.items import ItemBackend
-from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
-from threadkeep._stores.items.records import (
-    EmbedItem,
-    EmbedItems,
-    FindItems,
-    FindNamespaces,
-    FindNearest,
-    FindText,
-    FindVersions,
-    GetItems,
-    ItemChange,
-    ItemKey,
-    ItemPlace,
-    ItemPut,
-    ItemRead,
-    ItemRow,
-    Namespace,
-    Packed,
-    PutItems,
-    RefreshItems,
-    ReplacePatches,
-    Scored,
-    SearchOptions,
-    StoredVersion,
-    Vector,
-    VersionRow,
-)
+from threadkeep._stores.items import ItemBackend, records
+from threadkeep._stores.items.filters import best_texts, nearest, numpy
+from threadkeep._stores.items.records import ItemKey, ItemPut, ItemRow, Namespace, VersionRow
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ConflictError
 
 
 class _Item(NamedTuple):
     row: ItemRow
-    vectors: tuple[Vector, ...]
+    vectors: tuple[records.Vector, ...]
     words: str | None
 
 
@@ -52,7 +27,7 @@ class MemoryItems(ItemBackend, ResetInChild):
     instant = True
     commits_groups = True
 
-    def __init__(self, options: SearchOptions) -> None:
+    def __init__(self, options: records.SearchOptions) -> None:
         if options.dims:
             numpy()
         self._metric = options.metric
@@ -71,11 +46,11 @@ class MemoryItems(ItemBackend, ResetInChild):
         with self._lock:
             return [self._reply(read) for read in reads]
 
-    def _reply(self, read: ItemRead) -> Any:
+    def _reply(self, read: records.ItemRead) -> Any:
         match read:
-            case GetItems():
+            case records.GetItems():
                 return [self._get(key, read.now) for key in read.keys]
-            case FindItems():
+            case records.FindItems():
                 under = self._under(read.prefix, read.now)
                 rows = (one.row for one in under if not (read.bare and one.vectors))
                 if read.pending:
@@ -84,25 +59,20 @@ class MemoryItems(ItemBackend, ResetInChild):
                     rows = (row for row in rows if row.place > read.after)
                 first = 0 if read.where else read.offset
                 return list(islice(rows, first, first + read.limit))
-            case FindNamespaces():
+            case records.FindNamespaces():
                 return list(dict.fromkeys(each.row.namespace for each in self._under(*read)))
-            case FindNearest():
+            case records.FindNearest():
                 some = list(self._under(read.prefix, read.now))
-                pairs = [(one.row.place, each.data) for one in some for each in one.vectors]
-                places = [place for place, _ in pairs]
-                vectors = [data for _, data in pairs]
-                found = nearest(self._metric, places, vectors, read.vector, read.limit)
-                return _scored(some, found)
-            case FindText():
-                some = [one for one in self._under(read.prefix, read.now) if one.words]
-                scores = word_scores([one.words or "" for one in some], read.words)
-                scored = zip([one.row.place for one in some], scores, strict=True)
-                found = best([each for each in scored if each[1]], read.limit)
-                return _scored(some, found)
-            case FindVersions(limit, item, after):
+                vectors = [(one.row.place, each.data) for one in some for each in one.vectors]
+                return _scored(some, nearest(self._metric, vectors, read.vector, read.limit))
+            case records.FindText():
+                some = list(self._under(read.prefix, read.now))
+                texts = {one.row.place: one.words for one in some if one.words}
+                return _scored(some, best_texts(texts, read.words, read.limit))
+            case records.FindVersions(limit, item, after):
                 names = sorted(self._versions) if item is None else [item]
                 every = [
-                    StoredVersion(*name, row)
+                    records.StoredVersion(*name, row)
                     for name in names
                     for row in self._versions.get(name, ())
                 ]
@@ -126,26 +96,26 @@ class MemoryItems(ItemBackend, ResetInChild):
         with self._lock:
             self._carry_out(change)
 
-    def _carry_out(self, change: ItemChange) -> None:
+    def _carry_out(self, change: records.ItemChange) -> None:
         match change:
-            case PutItems():
+            case records.PutItems():
                 for put in change.puts:
                     self._check(put)
                 for put in change.puts:
                     self._put(put, change.now)
-            case RefreshItems():
+            case records.RefreshItems():
                 for namespace, key in change.keys:
                     one = self._items.get(namespace, {}).get(key)
                     if one is not None and one.row.ttl is not None:
                         row = one.row._replace(expires_at=change.now + one.row.ttl)
                         self._items[namespace][key] = one._replace(row=row)
-            case EmbedItems():
+            case records.EmbedItems():
                 for each in change.items:
                     self._embed(each)
-            case ReplacePatches(versions):
+            case records.ReplacePatches(versions):
                 self._repatch(versions)
 
-    def _repatch(self, versions: Sequence[tuple[StoredVersion, bytes]]) -> None:
+    def _repatch(self, versions: Sequence[tuple[records.StoredVersion, bytes]]) -> None:
         for one, patch in versions:
             rows = self._versions.get((one.namespace, one.key), [])
             rows[:] = [
@@ -171,17 +141,17 @@ class MemoryItems(ItemBackend, ResetInChild):
         old = items.get(put.key)
         version = next(self._counter)
         number = self._numbers.setdefault(put.namespace, version)
-        expires = None if put.ttl is None else now + put.ttl
-        created, updated, expires = put.times or (now, now, expires)
+        first = now if old is None else old.row.created_at
+        created, updated, expires = put.times_at(now, first)
         row = ItemRow(
             *(put.namespace, put.key, put.value),
-            *(created if old is None or put.times else old.row.created_at, updated, version),
+            *(created, updated, version),
             (number, version) if old is None else old.row.place,
             *(put.ttl, expires, put.pending),
         )
         items[put.key] = _Item(row, put.vectors, put.words)
 
-    def _embed(self, each: EmbedItem) -> None:
+    def _embed(self, each: records.EmbedItem) -> None:
         one = self._items.get(each.namespace, {}).get(each.key)
         if one is not None and one.row.version == each.version:
             done = one._replace(row=one.row._replace(pending=None), vectors=each.vectors)
@@ -224,10 +194,12 @@ class MemoryItems(ItemBackend, ResetInChild):
             return len(gone)
 
 
-def _length(value: Packed) -> int:
+def _length(value: records.Packed) -> int:
     return len(value if isinstance(value, bytes) else value.encode())
 
 
-def _scored(some: Sequence[_Item], found: Sequence[tuple[ItemPlace, float]]) -> list[Scored]:
+def _scored(
+    some: Sequence[_Item], found: Sequence[tuple[records.ItemPlace, float]]
+) -> list[records.Scored]:
     rows = {one.row.place: one.row for one in some}
-    return [Scored(rows[place], score) for place, score in found]
+    return [records.Scored(rows[place], score) for place, score in found]

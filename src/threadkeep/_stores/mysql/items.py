@@ -5,31 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep._stores.items import ItemBackend, merged, other_dims
-from threadkeep._stores.items.filters import best, nearest, word_scores
-from threadkeep._stores.items.records import (
-    VERSION_STEP,
-    EmbedItems,
-    FindItems,
-    FindNamespaces,
-    FindNearest,
-    FindText,
-    FindVersions,
-    GetItems,
-    ItemChange,
-    ItemRow,
-    Namespace,
-    PutItems,
-    RefreshItems,
-    ReplacePatches,
-    Scored,
-    SearchOptions,
-    StoredVersion,
-    Vector,
-    VersionRow,
-    random_bits,
-)
-from threadkeep._stores.mysql.reads import Term, terms_of
+from threadkeep._stores.items import ItemBackend, are_of, merged, other_dims, records
+from threadkeep._stores.items.filters import best_texts, nearest
+from threadkeep._stores.items.records import ItemRow, Namespace
+from threadkeep._stores.items.sql import Dialect, key_of, namespace_of, stored, where
 from threadkeep._stores.mysql.server import (
     BEGIN,
     COMMIT,
@@ -42,12 +21,15 @@ from threadkeep._stores.mysql.server import (
 from threadkeep.errors import ConflictError, ThreadkeepError
 
 _AT = "path = %s AND name = %s"
+_UNDER = "path >= %s AND path < %s"
 _ROWS = """SELECT path, name, is_json, value, created, updated, version, ttl, expires, pending
-    FROM tk_items WHERE"""
+    FROM tk_items i"""
 _COUNT = "UPDATE tk_store SET counter = LAST_INSERT_ID(counter + %s)"
-_ITEM = f"INSERT INTO tk_items VALUES ({marks(range(13))})"
+_ITEM = f"REPLACE INTO tk_items VALUES ({marks(range(13))})"
 _DELETE = f"DELETE FROM tk_items WHERE {_AT}"
-_VERSIONS = "SELECT * FROM tk_item_versions WHERE"
+_EXPIRED = f"""SELECT path, name FROM tk_items
+    WHERE {_UNDER} AND expires <= %s LIMIT %s FOR UPDATE"""
+_VERSIONS = "SELECT * FROM tk_item_versions i"
 _KEEP = f"REPLACE INTO tk_item_versions VALUES ({marks(range(7))})"
 _OLDEST = f"""DELETE FROM tk_item_versions WHERE {_AT} AND version <= (SELECT version FROM (
     SELECT version FROM tk_item_versions WHERE {_AT} ORDER BY version DESC LIMIT 1 OFFSET %s) v)"""
@@ -63,7 +45,7 @@ class MysqlItems(ItemBackend):
     commits_groups = True
     newest_first = True
 
-    def __init__(self, server: MysqlServer, options: SearchOptions) -> None:
+    def __init__(self, server: MysqlServer, options: records.SearchOptions) -> None:
         self._server, self._options = server, options
 
     def migrate(self) -> None:
@@ -79,7 +61,7 @@ class MysqlItems(ItemBackend):
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         def replies(session: MysqlSession) -> list[Any]:
-            if len(reads) == 1 and not isinstance(reads[0], FindNearest | FindText):
+            if len(reads) == 1 and not isinstance(reads[0], records.FindNearest | records.FindText):
                 return [self._reply(session, reads[0])]
             session.run(SNAPSHOT)
             found = [self._reply(session, read) for read in reads]
@@ -90,39 +72,29 @@ class MysqlItems(ItemBackend):
 
     def _reply(self, session: MysqlSession, read: Any) -> Any:
         match read:
-            case GetItems(keys, now):
-                found = _rows(session, [_key(*key) for key in keys])
-                rows = [found.get(_key(*key)) for key in keys]
+            case records.GetItems(keys, now):
+                found = _rows(session, [key_of(*key) for key in keys])
+                rows = [found.get(key_of(*key)) for key in keys]
                 return [row if row and row.is_there(now) else None for row in rows]
-            case FindItems():
-                return _items(session, read)
-            case FindNamespaces(prefix, now):
-                rows = _under(session, "DISTINCT path", prefix, now)
+            case records.FindItems():
+                end, _, values = _DIALECT.find(read)
+                return [_item(row) for row in _found(session, f"{_ROWS} {end}", values)]
+            case records.FindNamespaces():
+                rows = _under(session, "DISTINCT path", read)
                 return [_namespace(path) for (path,) in rows]
-            case FindVersions(limit, item, after):
-                terms: list[Term] = [] if item is None else [(_AT, _key(*item))]
-                if after is not None:
-                    place = (*_key(*after[:2]), after.row.version)
-                    terms.append(("(path, name, version) > (%s, %s, %s)", place))
-                where, values = terms_of(terms)
-                sql = f"{_VERSIONS} {where} ORDER BY path, name, version LIMIT %s"
-                return [_version(*row) for row in session.rows(sql, *values, limit)]
-            case FindText():
-                rows = _under(session, "path, name, words", read.prefix, read.now, "words")
-                scores = word_scores([words.decode() for *_, words in rows], read.words)
-                scored = zip(map(_place, rows), scores, strict=True)
-                return _scored(session, best([one for one in scored if one[1]], read.limit))
-            case FindNearest():
-                rows = _under(session, "path, name, vectors", read.prefix, read.now, "vectors")
-                size = len(read.vector)
-                pairs = [
-                    (_place(row), row[2][at : at + size])
-                    for row in rows
-                    for at in range(0, len(row[2]), size)
-                ]
-                places, vectors = [place for place, _ in pairs], [data for _, data in pairs]
-                wanted = (read.vector, read.limit)
-                return _scored(session, nearest(self._options.metric, places, vectors, *wanted))
+            case records.FindVersions():
+                end, values = _DIALECT.versions(read)
+                rows = _found(session, f"{_VERSIONS} {end}", values)
+                return [stored(_namespace(row[0]), row[1].decode(), row[2:]) for row in rows]
+            case records.FindText():
+                rows = _under(session, "path, name, words", read, "words IS NOT NULL")
+                texts = {_place(row): row[2].decode() for row in rows}
+                return _scored(session, best_texts(texts, read.words, read.limit))
+            case records.FindNearest():
+                rows = _under(session, "path, name, vectors", read, "vectors IS NOT NULL")
+                vectors = [(_place(row), row[2]) for row in rows]
+                metric = self._options.metric
+                return _scored(session, nearest(metric, vectors, read.vector, read.limit))
 
     # -- changes -------------------------------------------------------------------------
 
@@ -146,50 +118,48 @@ class MysqlItems(ItemBackend):
         return self._server.call(made)
 
     def _carried_out(
-        self, session: MysqlSession, change: ItemChange, *, may_be_put: bool
+        self, session: MysqlSession, change: records.ItemChange, *, may_be_put: bool
     ) -> ConflictError | None:
         match change:
-            case PutItems():
+            case records.PutItems():
                 return self._put(session, change, may_be_put=may_be_put)
-            case RefreshItems(keys, now):
-                statements = [Sql(_REFRESH, (now, *_key(*key))) for key in keys]
-            case EmbedItems(items):
+            case records.RefreshItems(keys, now):
+                statements = [Sql(_REFRESH, (now, *key_of(*key))) for key in keys]
+            case records.EmbedItems(items):
                 self._check_dims(session, any(one.vectors for one in items))
-                done = [(*_packed(one.vectors), *_key(*one[:2]), one.version) for one in items]
+                done = [(*_packed(one.vectors), *key_of(*one[:2]), one.version) for one in items]
                 statements = [Sql(_EMBED, values) for values in done]
-            case ReplacePatches(versions):
-                places = [(patch, *_key(*one[:2]), one.row.version) for one, patch in versions]
+            case records.ReplacePatches(versions):
+                places = [(patch, *key_of(*one[:2]), one.row.version) for one, patch in versions]
                 statements = [Sql(_PATCH, values) for values in places]
         session.run(statements)
         return None
 
     def _put(
-        self, session: MysqlSession, change: PutItems, *, may_be_put: bool
+        self, session: MysqlSession, change: records.PutItems, *, may_be_put: bool
     ) -> ConflictError | None:
         """Put items. The counter's row stays locked until the end, so that puts take turns."""
         puts, now = change
         self._check_dims(session, any(put.vectors for put in puts))
         counted = session.run([Sql(_COUNT, (len(puts),))])[0].number - len(puts)
-        keys = [_key(put.namespace, put.key) for put in puts]
+        keys = [key_of(put.namespace, put.key) for put in puts]
         found = _rows(session, keys)
         rows = [found.get(key) for key in keys]
         versions = [row.version if row else 0 for row in rows]
         if any(put.expects not in (None, at) for put, at in zip(puts, versions, strict=True)):
-            there = [(row.value, row.updated_at) if row else (None, now) for row in rows]
-            is_put = may_be_put and there == [(put.value, now) for put in puts]
+            is_put = may_be_put and are_of(change, rows)
             return None if is_put else ConflictError("The item has another version.")
         statements = []
-        version = counted * VERSION_STEP + random_bits()
+        version = counted * records.VERSION_STEP + records.random_bits()
         for at, put, row in zip(keys, puts, rows, strict=True):
-            version += VERSION_STEP
+            version += records.VERSION_STEP
             if put.earlier is not None:
                 statements.append(Sql(_KEEP, (*at, *put.earlier.row)))
                 statements.append(Sql(_OLDEST, (*at, *at, put.earlier.keep)))
-            statements.append(Sql(_DELETE, at))
-            if put.value is not None:
-                expires = None if put.ttl is None else now + put.ttl
-                created = row.created_at if row else now
-                created, updated, expires = put.times or (created, now, expires)
+            if put.value is None:
+                statements.append(Sql(_DELETE, at))
+            else:
+                created, updated, expires = put.times_at(now, row.created_at if row else now)
                 times = (version, created, updated, put.ttl, expires)
                 texts = (put.pending, *_packed(put.vectors), put.words or None)
                 value = (isinstance(put.value, str), put.value)
@@ -198,40 +168,32 @@ class MysqlItems(ItemBackend):
         return None
 
     def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
-        where, values = terms_of([("expires <= %s", (now,)), *_begins(prefix)])
-        sql = f"SELECT path, name FROM tk_items WHERE {where} LIMIT %s FOR UPDATE"
-        expired = Sql(sql, (*values, limit))
+        expired = Sql(_EXPIRED, (*_DIALECT.bounds(prefix), now, limit))
 
         def swept(session: MysqlSession) -> int:
             keys = session.run([BEGIN, expired])[1].rows
-            where = f"(path, name) IN ({marks(keys)})" if keys else "FALSE"
-            removals = _removals(where, tuple([part for key in keys for part in key]))
+            chosen = f"(path, name) IN ({marks(keys)})" if keys else "FALSE"
+            removals = _removals(chosen, tuple([part for key in keys for part in key]))
             session.run([*removals, COMMIT])
             return len(keys)
 
         return self._server.call(swept)
 
     def erase(self, prefix: Namespace) -> int:
-        statements = [BEGIN, *_removals(*terms_of(_begins(prefix))), COMMIT]
+        statements = [BEGIN, *_removals(_UNDER, _DIALECT.bounds(prefix)), COMMIT]
         return self._server.call(lambda session: session.run(statements)[1].found)
 
 
-def _removals(where: str, values: tuple[Any, ...]) -> list[Sql]:
+def _removals(chosen: str, values: tuple[Any, ...]) -> list[Sql]:
     tables = ("tk_items", "tk_item_versions")
-    return [Sql(f"DELETE FROM {table} WHERE {where}", values) for table in tables]
+    return [Sql(f"DELETE FROM {table} WHERE {chosen}", values) for table in tables]
 
 
 # -- rows ----------------------------------------------------------------------------------
 
 
-def _key(namespace: Namespace, key: str) -> tuple[str, str]:
-    """Return the path of an item's namespace, and its name."""
-    return "".join([f"{label}." for label in namespace]), key
-
-
-def _begins(prefix: Namespace) -> list[Term]:
-    path, _ = _key(prefix, "")  # (a slash comes after the period)
-    return [("path >= %s AND path < %s", (path, f"{path[:-1]}/"))] if path else []
+# (hints are left to the caller; texts are valid UTF-8)
+_DIALECT = Dialect(key_of, b"\xff", "i.vectors IS NULL", lambda _: None)
 
 
 def _place(row: Sequence[Any]) -> tuple[str, str]:
@@ -239,19 +201,13 @@ def _place(row: Sequence[Any]) -> tuple[str, str]:
 
 
 def _namespace(path: bytes) -> Namespace:
-    return tuple(path.decode()[:-1].split("."))
+    return namespace_of(path.decode())
 
 
-def _packed(vectors: Sequence[Vector]) -> tuple[int | None, bytes | None]:
+def _packed(vectors: Sequence[records.Vector]) -> tuple[int | None, bytes | None]:
     """Return the dimensions of some vectors, and their data."""
     data = b"".join([one.data for one in vectors])
     return (len(vectors[0].data) // 4, data) if vectors else (None, None)
-
-
-def _version(path: bytes, key: bytes, *row: Any) -> StoredVersion:
-    number, updated, replaced, deleted, patch = row
-    version = VersionRow(number, updated, replaced, bool(deleted), patch)
-    return StoredVersion(_namespace(path), key.decode(), version)
 
 
 def _item(row: Sequence[Any]) -> ItemRow:
@@ -264,36 +220,19 @@ def _item(row: Sequence[Any]) -> ItemRow:
 def _rows(session: MysqlSession, keys: Sequence[tuple[str, str]]) -> dict[Any, ItemRow]:
     """Return the items with these paths and names."""
     any_of = " OR ".join([f"({_AT})"] * len(keys)) or "FALSE"
-    rows = session.rows(f"{_ROWS} {any_of}", *[part for key in keys for part in key])
+    rows = session.rows(f"{_ROWS} WHERE {any_of}", *[part for key in keys for part in key])
     return {row.place: row for row in map(_item, rows)}
 
 
-def _items(session: MysqlSession, read: FindItems) -> list[ItemRow]:
-    terms = _alive(read.prefix, read.now)
-    terms += [("vectors IS NULL", ())] if read.bare else []
-    terms += [("pending IS NOT NULL", ())] if read.pending else []
-    place, order = "(path, name) >", "path, name"
-    if read.newest:
-        place, order = "(updated, version) <", "updated DESC, version DESC"
-    terms += [(f"{place} (%s, %s)", read.after)] if read.after is not None else []
-    where, values = terms_of(terms)
-    sql = f"{_ROWS} {where} ORDER BY {order} LIMIT %s OFFSET %s"
-    page = (read.limit, 0 if read.where else read.offset)
-    return [_item(row) for row in session.rows(sql, *values, *page)]
+def _found(session: MysqlSession, sql: str, values: Sequence[Any]) -> Any:
+    return session.rows(sql.replace("i.key", "i.name"), *values)
 
 
-def _alive(prefix: Namespace, now: int | None) -> list[Term]:
-    alive: list[Term] = [] if now is None else [("expires IS NULL OR expires > %s", (now,))]
-    return [*_begins(prefix), *alive]
+def _under(session: MysqlSession, names: str, read: Any, *tests: str) -> Any:
+    found, values = _DIALECT.tests(read)
+    return _found(session, f"SELECT {names} FROM tk_items i {where([*found, *tests])}", values)
 
 
-def _under(
-    session: MysqlSession, names: str, prefix: Namespace, now: int | None, has: str = "path"
-) -> Any:
-    where, values = terms_of([*_alive(prefix, now), (f"{has} IS NOT NULL", ())])
-    return session.rows(f"SELECT {names} FROM tk_items WHERE {where}", *values)
-
-
-def _scored(session: MysqlSession, found: Sequence[tuple[Any, float]]) -> list[Scored]:
+def _scored(session: MysqlSession, found: Sequence[tuple[Any, float]]) -> list[records.Scored]:
     rows = _rows(session, [place for place, _ in found])
-    return [Scored(rows[place], score) for place, score in found]
+    return [records.Scored(rows[place], score) for place, score in found]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from array import array as numbers_of
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from threadkeep._stores.items import records
 from threadkeep._stores.items.records import ItemRow, Namespace, VectorMetric
+from threadkeep._stores.items.sql import Dialect, namespace_of, path_of, stored, where
 from threadkeep._stores.postgres.statement import (
     Array,
     Number,
@@ -22,12 +24,9 @@ from threadkeep._stores.postgres.statement import (
 )
 from threadkeep._stores.records import pack_text, unpack_text
 
-_Source: TypeAlias = tuple[list[str], list[Any]]  # conditions as SQL, and their parameters
-
 _EXACT = 1000  # vectors that are compared one by one, without the index
 _MORE = 4  # vectors read from the index for each wanted item, which may have several
 _MOST_EF = 1000  # the largest hnsw.ef_search
-_LAST = "\U0010ffff" * 64  # sorts after all paths
 _SCORES = {"cosine": "1 - distance", "l2": "-distance", "inner_product": "-distance"}
 
 
@@ -42,20 +41,20 @@ def query(read: records.ItemRead, metric: VectorMetric) -> Query:
 
 
 @lru_cache(maxsize=4096)
-def path_of(namespace: Namespace) -> str:
-    """Return the path of a namespace: its labels, each followed by a period."""
-    return pack_text("".join([f"{label}." for label in namespace]))
+def key_of(namespace: Namespace, key: str) -> tuple[str, str]:
+    """Return the values of the columns path and key."""
+    return pack_text(path_of(namespace)), pack_text(key)
 
 
 @lru_cache(maxsize=4096)
 def _namespace(path: str) -> Namespace:
-    return tuple(unpack_text(path)[:-1].split("."))
+    return namespace_of(unpack_text(path))
 
 
-def bounds_of(prefix: Namespace) -> tuple[str, str]:
-    """Return the first path of a prefix, and the first path after all of them."""
-    path = path_of(prefix)
-    return path, (path[:-1] + "/" if path else _LAST)  # (/ sorts after the period)
+def arrays(keys: Iterable[tuple[Namespace, str]]) -> tuple[Array, Array]:
+    """Return the values of the columns path and key of several items."""
+    pairs = [key_of(*key) for key in keys]
+    return array("text", [path for path, _ in pairs]), array("text", [name for _, name in pairs])
 
 
 def big_endian(vectors: bytes) -> numbers_of[int]:
@@ -89,9 +88,6 @@ SELECT {_COLUMNS}, p.place FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY p
 JOIN {{schema}}.store_items i USING (path, key)
 """
 _ALIVE = "(i.expires_at IS NULL OR i.expires_at > %s)"
-_BARE = (
-    "NOT EXISTS (SELECT FROM {schema}.store_item_vectors v WHERE v.path = i.path AND v.key = i.key)"
-)
 
 
 def _row(row: Sequence[Any]) -> ItemRow:
@@ -117,87 +113,70 @@ def _scored(answers: Sequence[Rows]) -> list[records.Scored]:
 
 
 def _get(read: records.GetItems) -> Query:
-    alive: tuple[Any, ...] = ()
-    if read.now is not None:
-        alive = (Number(read.now),)
+    alive = () if read.now is None else (Number(read.now),)
     if len(read.keys) == 1:
-        ((namespace, key),) = read.keys
         text = f"{_GET} AND {_ALIVE}" if alive else _GET
-        one = Statement(text, (path_of(namespace), pack_text(key), *alive))
+        one = Statement(text, (*key_of(*read.keys[0]), *alive))
         return Query((one,), lambda answers: _rows(answers) or [None])
-    paths = array("text", [path_of(namespace) for namespace, _ in read.keys])
-    keys = array("text", [pack_text(key) for _, key in read.keys])
     text = f"{_GET_MANY} WHERE {_ALIVE}" if alive else _GET_MANY
 
     def reply(answers: Sequence[Rows]) -> list[ItemRow | None]:
         found = {row[-1]: _row(row) for row in answers[0]}
         return [found.get(place) for place in range(1, len(read.keys) + 1)]
 
-    return Query((Statement(text, (paths, keys, *alive)),), reply)
-
-
-def _narrowed(read: records.FindItems | records.FindNearest | records.FindText) -> _Source:
-    """Return the conditions that rows must fulfil."""
-    tests: list[str] = []
-    values: list[Any] = []
-    if read.prefix:
-        tests += ("i.path >= %s", "i.path < %s")
-        values += bounds_of(read.prefix)
-    if read.now is not None:
-        tests.append(_ALIVE)
-        values.append(Number(read.now))
-    for one in read.where:
-        if not any("\0" in text for text in (*one.path, str(one.value))):
-            text, some = _test(one)
-            tests.append(f"(i.value IS NULL OR {text})")
-            values += some
-    return tests, values
+    return Query((Statement(text, (*arrays(read.keys), *alive)),), reply)
 
 
 _OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
-def _test(one: records.Condition) -> tuple[str, list[Any]]:
+def _test(one: records.Condition) -> tuple[str, list[Any]] | None:
     """Return the SQL of a condition. Rows that Python may compare in another way match."""
+    if any("\0" in text for text in (*one.path, str(one.value))):
+        return None
     path, operator = list(one.path), _OPERATORS[one.operator]
     found = "i.value" + " -> %s::text" * len(path)
     if isinstance(one.value, str):
         text = " ->> %s::text".join(found.rsplit(" -> %s::text", 1))
-        return f'({text}) {operator} %s::text COLLATE "C"', [*path, one.value]
-    others = "'boolean'" if one.operator == "$eq" else "'boolean', 'string'"
-    text = f"(({found}) {operator} %s::jsonb OR jsonb_typeof({found}) IN ({others}))"
-    return text, [*path, json.dumps(one.value + 0), *path]
+        text, values = f'({text}) {operator} %s::text COLLATE "C"', [*path, one.value]
+    else:
+        others = "'boolean'" if one.operator == "$eq" else "'boolean', 'string'"
+        text = f"({found}) {operator} %s::jsonb OR jsonb_typeof({found}) IN ({others})"
+        values = [*path, json.dumps(one.value + 0), *path]
+    return f"(i.value IS NULL OR {text})", values
 
 
-def _where(tests: Sequence[str]) -> str:
-    return f"WHERE {' AND '.join(tests)}" if tests else ""
+_BARE = (
+    "NOT EXISTS (SELECT FROM {schema}.store_item_vectors v WHERE v.path = i.path AND v.key = i.key)"
+)
+DIALECT = Dialect(key_of, "\U0010ffff" * 64, _BARE, _test)
+
+
+def _statement(text: str, values: Sequence[Any], *, keep: bool = True) -> Statement:
+    given = [Number(one) if isinstance(one, int) else one for one in values]
+    return Statement(_named(text), tuple(given), keep)
+
+
+@lru_cache(maxsize=256)
+def _named(text: str) -> str:
+    """Return a query with the columns' names in this database."""
+    return _TIMES.sub(r"\g<0>_at", text)
+
+
+_TIMES = re.compile(r"\bi\.(?:updated|expires)\b")
 
 
 # (sorts without the values)
 _FIND = """
-SELECT {columns} FROM (
-    SELECT i.path, i.key FROM {schema}.store_items i {where} ORDER BY {order} LIMIT %s OFFSET %s) f
+SELECT {columns} FROM (SELECT i.path, i.key FROM {schema}.store_items i {end}) f
 JOIN {schema}.store_items i USING (path, key) ORDER BY {order}
 """
-_IN_PLACE, _NEWEST = "i.path, i.key", "i.updated_at DESC, i.version DESC"
 
 
 def _find(read: records.FindItems) -> Query:
-    tests, values = _narrowed(read)
-    if read.after is not None and read.newest:
-        tests.append("(i.updated_at, i.version) < (%s, %s)")
-        values += map(Number, read.after)
-    elif read.after is not None:
-        tests.append("(i.path, i.key) > (%s::text, %s::text)")
-        values += read.after
-    if read.bare:
-        tests.append(_BARE)
-    if read.pending:
-        tests.append("i.pending IS NOT NULL")
-    text = _FIND.replace("{columns}", _COLUMNS).replace("{where}", _where(tests))
-    text = text.replace("{order}", _NEWEST if read.newest else _IN_PLACE)
-    values += map(Number, (read.limit, 0 if read.where else read.offset))
-    return Query((Statement(text, tuple(values)),), _rows)
+    end, order, values = DIALECT.find(read)
+    text = _FIND.replace("{columns}", _COLUMNS).replace("{end}", end).replace("{order}", order)
+    return Query((_statement(text, values),), _rows)
 
 
 # Steps from each path to the next one by the index.
@@ -213,39 +192,26 @@ SELECT n.path FROM n WHERE n.path IS NOT NULL
 
 
 def _namespaces(read: records.FindNamespaces) -> Query:
-    first, stop = bounds_of(read.prefix)
+    first, stop = DIALECT.bounds(read.prefix)
     text = _NAMESPACES
     values: tuple[Any, ...] = (first, stop, stop)
     if read.now is not None:
         one = "EXISTS (SELECT FROM {schema}.store_items i WHERE i.path = n.path AND"
         text, values = f"{text} AND {one} {_ALIVE})", (*values, Number(read.now))
-    return Query(
-        (Statement(text, values),), lambda answers: [_namespace(path) for (path,) in answers[0]]
-    )
+    statement = Statement(text, values)
+    return Query((statement,), lambda answers: [_namespace(path) for (path,) in answers[0]])
 
 
 def _versions(read: records.FindVersions) -> Query:
-    tests: list[str] = []
-    values: list[Any] = []
-    if read.item is not None:
-        tests.append("path = %s AND key = %s")
-        values += (path_of(read.item[0]), pack_text(read.item[1]))
-    if read.after is not None:
-        namespace, key, row = read.after
-        tests.append("(path, key, version) > (%s::text, %s::text, %s)")
-        values += (path_of(namespace), pack_text(key), Number(row.version))
+    end, values = DIALECT.versions(read)
     text = f"""
         SELECT path, key, version, updated_at, replaced_at, deleted, patch
-        FROM {{schema}}.store_item_versions {_where(tests)}
-        ORDER BY path, key, version LIMIT %s"""
+        FROM {{schema}}.store_item_versions i {end}"""
 
     def reply(answers: Sequence[Rows]) -> list[records.StoredVersion]:
-        return [
-            records.StoredVersion(_namespace(path), unpack_text(key), records.VersionRow(*row))
-            for path, key, *row in answers[0]
-        ]
+        return [stored(_namespace(path), unpack_text(key), row) for path, key, *row in answers[0]]
 
-    return Query((Statement(text, (*values, Number(read.limit))),), reply)
+    return Query((_statement(text, values),), reply)
 
 
 # ts_rank ignores how rare a word is. So each word is weighed as in BM25, by the number of items
@@ -274,11 +240,10 @@ def _text(read: records.FindText) -> Query:
     if not read.words:
         return Query((), lambda _: [])
     words = [quoted(word) for word in read.words]
-    tests, values = _narrowed(read)
-    where = _where(["i.words @@ %s::tsquery", *tests])
-    text = _TEXT.replace("{where}", where).replace("{columns}", _COLUMNS)
-    given = (array("text", words), " | ".join(words), *values, Number(read.limit))
-    return Query((Statement(text, given),), _scored)
+    tests, values = DIALECT.tests(read)
+    text = _TEXT.replace("{where}", where(["i.words @@ %s::tsquery", *tests]))
+    given = (array("text", words), " | ".join(words), *values, read.limit)
+    return Query((_statement(text.replace("{columns}", _COLUMNS), given),), _scored)
 
 
 # For one transaction. Versions of pgvector before 0.8 have no iterative scan: if the index returns
@@ -312,8 +277,8 @@ JOIN {schema}.store_items i USING (path, key) ORDER BY s.score DESC, i.path, i.k
 
 
 def _nearest(read: records.FindNearest, metric: VectorMetric) -> Query:
-    bounds: tuple[Any, ...] = bounds_of(read.prefix) if read.prefix else ()
-    tests, values = _narrowed(read)
+    bounds: tuple[Any, ...] = DIALECT.bounds(read.prefix) if read.prefix else ()
+    tests, values = DIALECT.tests(read)
     counted = joined = "{schema}.store_item_vectors v"
     if len(values) > len(bounds):
         joined += " JOIN {schema}.store_items i USING (path, key)"
@@ -328,10 +293,10 @@ def _nearest(read: records.FindNearest, metric: VectorMetric) -> Query:
         ("score", f"CASE WHEN distance = 'NaN' THEN 0 ELSE {_SCORES[metric]} END"),
     ):
         text = text.replace(f"{{{name}}}", part)
-    taken, limit, wanted = _MORE * read.limit, Number(read.limit), _vector(read.vector)
-    near = (wanted, *values, wanted, Number(taken))
+    taken, limit, wanted = _MORE * read.limit, read.limit, _vector(read.vector)
+    near = (wanted, *values, wanted, taken)
     given = (*bounds, *near, wanted, limit, *values, limit)
-    statement = Statement(text, given, keep=not bounds)
+    statement = _statement(text, given, keep=not bounds)
     settings = Statement(_SETTINGS, (str(min(max(taken, 40), _MOST_EF)),))
     return Query((settings, statement), _scored)
 

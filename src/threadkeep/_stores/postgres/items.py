@@ -17,7 +17,14 @@ from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, recor
 from threadkeep._stores.items.records import Namespace
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
-from threadkeep._stores.postgres.item_queries import big_endian, bounds_of, path_of, query, quoted
+from threadkeep._stores.postgres.item_queries import (
+    DIALECT,
+    arrays,
+    big_endian,
+    key_of,
+    query,
+    quoted,
+)
 from threadkeep._stores.postgres.messages import NEWEST_STATE
 from threadkeep._stores.postgres.statement import (
     Array,
@@ -79,10 +86,10 @@ class AsyncPostgresItems(AsyncItemBackend):
         return [None] * len(changes)
 
     async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
-        return await self._removed(_SWEEP, *bounds_of(prefix), Number(now), Number(limit))
+        return await self._removed(_SWEEP, *DIALECT.bounds(prefix), Number(now), Number(limit))
 
     async def erase(self, prefix: Namespace) -> int:
-        return await self._removed(_ERASE, *bounds_of(prefix), *bounds_of(prefix))
+        return await self._removed(_ERASE, *DIALECT.bounds(prefix), *DIALECT.bounds(prefix))
 
     async def _removed(self, text: str, *values: Any) -> int:
         (((removed,),),) = await self._database.answered([Statement(text, values)], NEWEST_STATE)
@@ -251,8 +258,7 @@ def _put(change: records.PutItems) -> list[Statement]:
 
 
 def _keys(items: Sequence[Any]) -> tuple[Array, Array]:
-    paths = array("text", [path_of(one.namespace) for one in items])
-    return paths, array("text", [pack_text(one.key) for one in items])
+    return arrays([(one.namespace, one.key) for one in items])
 
 
 def _rows(puts: Sequence[records.ItemPut], now: int) -> tuple[str, tuple[Any, ...]]:
@@ -260,11 +266,10 @@ def _rows(puts: Sequence[records.ItemPut], now: int) -> tuple[str, tuple[Any, ..
     rows = []
     for put in puts:
         is_json = isinstance(put.value, str)
-        expires = None if put.ttl is None else now + put.ttl
-        created, updated, expires = put.times or (now, now, expires)
+        created, updated, expires = put.times_at(now, now)
         rows.append(
             (
-                *(path_of(put.namespace), pack_text(put.key)),
+                *key_of(put.namespace, put.key),
                 *((put.value, None) if is_json else (None, put.value)),
                 *(created, updated, put.ttl, expires, pack_optional(put.pending)),
                 _words(put.words),
@@ -310,9 +315,7 @@ WHERE (v.path, v.key, v.version) = (p.path, p.key, p.version)
 
 
 def _refresh(change: records.RefreshItems) -> list[Statement]:
-    paths = array("text", [path_of(namespace) for namespace, _ in change.keys])
-    keys = array("text", [pack_text(key) for _, key in change.keys])
-    return [Statement(_REFRESH, (paths, keys, Number(change.now)))]
+    return [Statement(_REFRESH, (*arrays(change.keys), Number(change.now)))]
 
 
 def _embed(change: records.EmbedItems) -> list[Statement]:

@@ -18,7 +18,6 @@ from threadkeep._stores import caches
 from threadkeep._stores.key_store import MARK
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.backend import PostgresBackend
-from threadkeep._stores.postgres.item_queries import path_of
 from threadkeep._stores.postgres.statement import Rows, Statement
 from threadkeep._stores.records import pack_text
 from threadkeep._stores.sync_bridge import finish
@@ -271,7 +270,7 @@ def _conditions(tenant: str) -> dict[str, _Conditions]:
     # (a thread in a heap of another tenant would stop the collection of that heap)
     new = f"{hidden} AND (heap IS NULL OR {in_heap})"
     record = f"thread_id = '{tenants.STORE}' OR {mark}"
-    paths = _opaque(_is("split_part(path, '.', 1)", path_of((label,))[:-1]))
+    paths = _opaque(_is("split_part(path, '.', 1)", pack_text(label)))
     ids = caches.of_tenant(label)
     entries = f"(id >= '\\x{ids.hex()}' AND id < '\\x{caches.end_of(ids).hex()}')"
     return _OF_ALL | {

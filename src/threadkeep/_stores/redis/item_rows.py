@@ -173,8 +173,7 @@ def _put_word(put: records.ItemPut, now: int) -> bytes:
         kept, keep = pack_number(version) + packb(rest), b"%d" % put.earlier.keep
     if put.value is None:
         return _joined(field, *[b""] * 8, expects, kept, keep)
-    expires = None if put.ttl is None else now + put.ttl
-    created, updated, expires = put.times or (0, now, expires)
+    created, updated, expires = put.times_at(now, 0)
     times = _TIMES.pack(updated, put.ttl or 0, expires or 0)
     made = pack_number(created) if put.times else b""
     score = b"%d" % expires if expires else b""

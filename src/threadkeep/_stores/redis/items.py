@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from threadkeep._stores.items import AsyncItemBackend, merged, other_dims, records
-from threadkeep._stores.items.filters import best, nearest, numpy, word_scores
+from threadkeep._stores.items.filters import best, best_texts, nearest, numpy
 from threadkeep._stores.items.records import ItemRow, Namespace
 from threadkeep._stores.redis import item_rows
 from threadkeep._stores.redis.rows import Word, item_key
@@ -175,14 +175,8 @@ class AsyncRedisItems(AsyncItemBackend):
             page = yield from self._page(under, "vectors", size)
             if page and int(dims) != length // 4:
                 raise other_dims(length // 4, int(dims))
-            parts = [
-                (member, data[at : at + length])
-                for member, data in page
-                if item_rows.field_in(member) not in expired
-                for at in range(0, len(data), length)
-            ]
-            members, vectors = [member for member, _ in parts], [part for _, part in parts]
-            found += nearest(self._options.metric, members, vectors, read.vector, read.limit)
+            vectors = [one for one in page if item_rows.field_in(one[0]) not in expired]
+            found += nearest(self._options.metric, vectors, read.vector, read.limit)
             found = best(found, read.limit)
         return (yield from self._scored(found))
 
@@ -194,9 +188,7 @@ class AsyncRedisItems(AsyncItemBackend):
             for member, data in (yield from self._page(under, "words", _PAGE)):
                 if item_rows.field_in(member) not in expired:
                     texts[member] = data.decode()
-        scores = word_scores(list(texts.values()), read.words)
-        positive = [(member, score) for member, score in zip(texts, scores, strict=True) if score]
-        return (yield from self._scored(best(positive, read.limit)))
+        return (yield from self._scored(best_texts(texts, read.words, read.limit)))
 
     def _scored(self, found: Sequence[tuple[bytes, float]]) -> _Steps[list[records.Scored]]:
         """Return the items of these members that are still there."""

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
+from threadkeep._stores.items import records
 from threadkeep._stores.items.filters import nearest
-from threadkeep._stores.items.records import (
-    Condition,
-    FindItems,
-    FindNamespaces,
-    FindNearest,
-    FindText,
-    FindVersions,
-    GetItems,
-    ItemRow,
-    Namespace,
-    Scored,
-    StoredVersion,
-    VectorMetric,
-    VersionRow,
+from threadkeep._stores.items.records import ItemRow, Namespace
+from threadkeep._stores.items.sql import (
+    ALIVE,
+    IN_PLACE,
+    Dialect,
+    key_of,
+    namespace_of,
+    stored,
+    where,
 )
 
 _COLUMNS = (
@@ -35,26 +31,12 @@ _GET_MANY = f"""
 SELECT {_COLUMNS} FROM json_each(?) j CROSS JOIN tk_items i
     ON i.path = json_extract(j.value, '$[0]') AND i.key = json_extract(j.value, '$[1]')
 """
-_UNDER = "i.path >= ? AND i.path < ?"
-_BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.item = i.number)"
-_ALIVE = "(i.expires IS NULL OR i.expires > ?)"
 _OPERATORS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _DISTANCES = {"cosine": "1 - vec_distance_cosine", "l2": "-vec_distance_L2"}
 
 
-def path_of(namespace: Namespace) -> str:
-    """Return the path of a namespace: its labels, each followed by a period."""
-    return "".join([f"{label}." for label in namespace])
-
-
-def bounds_of(prefix: Namespace) -> tuple[str, str | bytes]:
-    """Return the first path of a prefix, and the first path after all of them."""
-    path = path_of(prefix)
-    return path, (path[:-1] + "/" if path else b"")  # (/ is after the period, bytes after all)
-
-
 def _namespace_of(path: Any) -> Namespace:
-    return tuple(path[:-1].split(".")) if type(path) is str else (ascii(path),)
+    return namespace_of(path) if type(path) is str else (ascii(path),)
 
 
 def _row_of(row: Sequence[Any]) -> ItemRow:
@@ -63,9 +45,15 @@ def _row_of(row: Sequence[Any]) -> ItemRow:
     return ItemRow(_namespace_of(path), key, value, created, updated, version, (path, key), *ends)
 
 
-def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
-    """Answer `GetItems`."""
-    keys = [(path_of(namespace), key) for namespace, key in read.keys]
+def answer(db: sqlite3.Connection, read: records.ItemRead, metric: records.VectorMetric) -> Any:
+    """Return the reply to a read."""
+    if isinstance(read, records.FindNearest):
+        return _find_nearest(db, read, metric)
+    return _ANSWERS[type(read)](db, read)
+
+
+def _get_items(db: sqlite3.Connection, read: records.GetItems) -> list[ItemRow | None]:
+    keys = [key_of(*key) for key in read.keys]
     if len(keys) == 1 or any("\0" in key for _, key in keys):  # (JSON ends at a NUL)
         found = [db.execute(_GET, key).fetchone() for key in keys]
     else:
@@ -76,69 +64,38 @@ def get_items(db: sqlite3.Connection, read: GetItems) -> list[ItemRow | None]:
     return [row if row and row.is_there(read.now) else None for row in items]
 
 
-# (sorts without the values)
-_CHOSEN = f"""
-SELECT {_COLUMNS}, f.score FROM ({{chosen}}) f CROSS JOIN tk_items i ON i.number = f.item
-ORDER BY {{order}}
-"""
-_IN_PLACE, _NEWEST = "i.path, i.key", "i.updated DESC, i.version DESC"
-_BEST = "f.score DESC, i.path, i.key"
+@lru_cache(maxsize=256)
+def _chosen(chosen: str, order: str) -> str:
+    """Return a query of the items that another one chooses, so that this sorts without values."""
+    items = f"({chosen}) f CROSS JOIN tk_items i ON i.number = f.item"
+    return f"SELECT {_COLUMNS}, f.score FROM {items} ORDER BY {order}".replace("%s", "?")
 
 
-def find_items(db: sqlite3.Connection, read: FindItems) -> list[ItemRow]:
-    """Answer `FindItems`."""
-    where, values = _where(read)
-    if read.after is not None:
-        where += f" AND ({'i.updated, i.version' if read.newest else 'i.path, i.key'})"
-        where += f" {'<' if read.newest else '>'} (?, ?)"
-        values += read.after
-    if read.bare:
-        where += f" AND {_BARE}"
-    if read.pending:
-        where += " AND i.pending IS NOT NULL"
-    order = _NEWEST if read.newest else _IN_PLACE
-    chosen = f"""
-        SELECT i.number AS item, 0 AS score FROM tk_items i {where}
-        ORDER BY {order} LIMIT ? OFFSET ?"""
-    query = _CHOSEN.format(chosen=chosen, order=order)
-    values += (read.limit, 0 if read.where else read.offset)
-    return [_row_of(row) for row in db.execute(query, values)]
+_BEST = f"f.score DESC, {IN_PLACE}"
 
 
-def _where(read: FindItems | FindNearest | FindText) -> tuple[str, list[Any]]:
-    """Return the conditions of a read, and their values."""
-    tests = ["TRUE"]
-    values: list[Any] = []
-    if read.prefix:
-        tests.append(_UNDER)
-        values += bounds_of(read.prefix)
-    if read.now is not None:
-        tests.append(_ALIVE)
-        values.append(read.now)
-    for one in read.where:
-        path = _json_path(one.path)
-        if path is not None:
-            tests.append(_test(one))
-            values += (path, one.value) if one.operator == "$eq" else (path, path, one.value)
-    return f"WHERE {' AND '.join(tests)}", values
+def _find_items(db: sqlite3.Connection, read: records.FindItems) -> list[ItemRow]:
+    end, order, values = DIALECT.find(read)
+    chosen = f"SELECT i.number AS item, 0 AS score FROM tk_items i {end}"
+    return [_row_of(row) for row in db.execute(_chosen(chosen, order), values)]
 
 
-def _test(one: Condition) -> str:
-    """Return the SQL of a condition. It is tested on JSON. Texts as numbers are left to Python."""
-    found = f"json_extract(i.value, ?) {_OPERATORS[one.operator]} ?"
+def _test(one: records.Condition) -> tuple[str, Sequence[Any]] | None:
+    """Return a condition on JSON. Texts as numbers are left to Python."""
+    if any(set(label) & set('"\\\0') for label in one.path):  # (which cannot be quoted)
+        return None
+    path = "$" + "".join([f'."{label}"' for label in one.path])
+    values: tuple[Any, ...] = (path, one.value)
+    found = f"json_extract(i.value, %s) {_OPERATORS[one.operator]} %s"
     if one.operator != "$eq":
         joined = "AND" if isinstance(one.value, str) else "OR"
-        found = f"(json_type(i.value, ?) = 'text' {joined} {found})"
+        found, values = f"(json_type(i.value, %s) = 'text' {joined} {found})", (path, *values)
     is_json = "typeof(i.value) = 'text' AND json_valid(i.value)"  # (else it may be damaged)
-    return f"CASE WHEN {is_json} THEN {found} ELSE 1 END"
+    return f"CASE WHEN {is_json} THEN {found} ELSE 1 END", values
 
 
-def _json_path(path: Iterable[str]) -> str | None:
-    """Return a path in SQLite's form, or None if a label cannot be quoted."""
-    labels = list(path)
-    if any(set(label) & set('"\\\0') for label in labels):
-        return None
-    return "$" + "".join([f'."{label}"' for label in labels])
+_BARE = "NOT EXISTS (SELECT 1 FROM tk_item_vectors v WHERE v.item = i.number)"
+DIALECT = Dialect(key_of, b"", _BARE, _test)  # (bytes are after all texts)
 
 
 # Steps from each path to the next one by the index.
@@ -150,87 +107,80 @@ WITH RECURSIVE n (path) AS (
     WHERE n.path IS NOT NULL)
 SELECT n.path FROM n WHERE n.path IS NOT NULL AND (
     ?3 IS NULL OR EXISTS (SELECT 1 FROM tk_items i WHERE i.path = n.path
-        AND {_ALIVE.replace("?", "?3")}))
+        AND {ALIVE.replace("%s", "?3")}))
 """
 
 
-def find_namespaces(db: sqlite3.Connection, read: FindNamespaces) -> list[Namespace]:
-    """Answer `FindNamespaces`."""
-    rows = db.execute(_NAMESPACES, (*bounds_of(read.prefix), read.now))
+def _find_namespaces(db: sqlite3.Connection, read: records.FindNamespaces) -> list[Namespace]:
+    rows = db.execute(_NAMESPACES, (*DIALECT.bounds(read.prefix), read.now))
     return [_namespace_of(path) for (path,) in rows if type(path) is str]
 
 
-def find_versions(db: sqlite3.Connection, read: FindVersions) -> list[StoredVersion]:
-    """Answer `FindVersions`."""
-    tests = ["TRUE"]
-    values: list[Any] = []
-    if read.item is not None:
-        tests.append("path = ? AND key = ?")
-        values += (path_of(read.item[0]), read.item[1])
-    if read.after is not None:
-        namespace, key, row = read.after
-        tests.append("(path, key, version) > (?, ?, ?)")
-        values += (path_of(namespace), key, row.version)
+def _find_versions(
+    db: sqlite3.Connection, read: records.FindVersions
+) -> list[records.StoredVersion]:
+    end, values = DIALECT.versions(read)
     query = f"""
-        SELECT path, key, version, updated, replaced, deleted, patch FROM tk_item_versions
-        WHERE {" AND ".join(tests)} ORDER BY path, key, version LIMIT ?"""
-    return [
-        StoredVersion(
-            _namespace_of(path), key, VersionRow(version, updated, replaced, bool(deleted), patch)
-        )
-        for path, key, version, updated, replaced, deleted, patch in db.execute(
-            query, (*values, read.limit)
-        )
-    ]
+        SELECT path, key, version, updated, replaced, deleted, patch FROM tk_item_versions i {end}
+    """
+    rows = db.execute(query.replace("%s", "?"), values)
+    return [stored(_namespace_of(path), key, row) for path, key, *row in rows]
 
 
 # -- searches ----------------------------------------------------------------------------
 
 
-def find_nearest(db: sqlite3.Connection, read: FindNearest, metric: VectorMetric) -> list[Scored]:
-    """Answer `FindNearest`."""
-    where, values = _where(read)
-    source = f"FROM tk_item_vectors v JOIN tk_items i ON i.number = v.item {where} AND {_IS_VECTOR}"
-    values.append(len(read.vector))
+def _find_nearest(
+    db: sqlite3.Connection, read: records.FindNearest, metric: records.VectorMetric
+) -> list[records.Scored]:
+    tests, values = DIALECT.tests(read)
+    found = where(["typeof(v.vector) = 'blob'", "length(v.vector) = %s", *tests])
+    source = f"FROM tk_item_vectors v JOIN tk_items i ON i.number = v.item {found}"
+    values.insert(0, len(read.vector))
     distance = _DISTANCES.get(metric)
     if distance is not None and has_vec(db):
         chosen = f"""
-            SELECT v.item, max(coalesce({distance}(v.vector, ?), 0.0)) AS score {source}
-            GROUP BY v.item ORDER BY score DESC, i.path, i.key LIMIT ?"""
+            SELECT v.item, max(coalesce({distance}(v.vector, %s), 0.0)) AS score {source}
+            GROUP BY v.item ORDER BY score DESC, {IN_PLACE} LIMIT %s"""
         return _scored(db, chosen, (read.vector, *values, read.limit))
-    rows = db.execute(f"SELECT v.item, v.vector {source}", values).fetchall()
+    sql = f"SELECT v.item, v.vector {source}".replace("%s", "?")
+    vectors = db.execute(sql, values).fetchall()
     query = f"SELECT {_COLUMNS} FROM tk_items i WHERE i.number = ?"
 
     @cache
     def row(item: int) -> ItemRow:
         return _row_of(db.execute(query, (item,)).fetchone())
 
-    items, vectors = [item for item, _ in rows], [vector for _, vector in rows]
-    # (a damaged key has any type)
-    found = nearest(
-        metric, items, vectors, read.vector, read.limit, lambda item: [*map(str, row(item).place)]
-    )
-    return [Scored(row(item), score) for item, score in found]
+    def order(item: int) -> list[str]:
+        return [*map(str, row(item).place)]  # (a damaged key has any type)
+
+    best = nearest(metric, vectors, read.vector, read.limit, order)
+    return [records.Scored(row(item), score) for item, score in best]
 
 
-_IS_VECTOR = "typeof(v.vector) = 'blob' AND length(v.vector) = ?"
-
-
-def find_text(db: sqlite3.Connection, read: FindText) -> list[Scored]:
-    """Answer `FindText`."""
-    where, values = _where(read)
+def _find_text(db: sqlite3.Connection, read: records.FindText) -> list[records.Scored]:
+    tests, values = DIALECT.tests(read)
     words = " OR ".join([f'"{word}"' for word in read.words])
     chosen = f"""
         SELECT i.number AS item, -rank AS score
         FROM tk_item_words w JOIN tk_items i ON i.number = w.rowid
-        {where} AND tk_item_words MATCH ? ORDER BY rank, i.path, i.key LIMIT ?"""
+        {where([*tests, "tk_item_words MATCH %s"])} ORDER BY rank, {IN_PLACE} LIMIT %s"""
     return _scored(db, chosen, (*values, words, read.limit))
 
 
-def _scored(db: sqlite3.Connection, chosen: str, values: Sequence[Any]) -> list[Scored]:
+def _scored(db: sqlite3.Connection, chosen: str, values: Sequence[Any]) -> list[records.Scored]:
     """Return the items whose numbers and scores a query chooses."""
-    query = _CHOSEN.format(chosen=chosen, order=_BEST)
-    return [Scored(_row_of(row), row[-1]) for row in db.execute(query, values)]
+    rows = db.execute(_chosen(chosen, _BEST), values)
+    return [records.Scored(_row_of(row), row[-1]) for row in rows]
+
+
+_ANSWERS: dict[type, Callable[[sqlite3.Connection, Any], Any]] = {
+    records.GetItems: _get_items,
+    records.FindItems: _find_items,
+    records.FindNamespaces: _find_namespaces,
+    records.FindText: _find_text,
+    records.FindVersions: _find_versions,
+}
 
 
 def has_vec(db: sqlite3.Connection) -> bool:

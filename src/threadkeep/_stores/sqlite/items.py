@@ -8,38 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from threadkeep._stores.items import ItemBackend, merged, other_dims
-from threadkeep._stores.items.records import (
-    VERSION_STEP,
-    EmbedItems,
-    FindItems,
-    FindNamespaces,
-    FindNearest,
-    FindText,
-    FindVersions,
-    GetItems,
-    ItemChange,
-    ItemPut,
-    ItemRead,
-    Namespace,
-    PutItems,
-    RefreshItems,
-    ReplacePatches,
-    SearchOptions,
-)
+from threadkeep._stores.items import ItemBackend, merged, other_dims, records
+from threadkeep._stores.items.records import Namespace
+from threadkeep._stores.items.sql import key_of
 from threadkeep._stores.sqlite.connections import Connections, MadeTables
-from threadkeep._stores.sqlite.item_queries import (
-    bounds_of,
-    find_items,
-    find_namespaces,
-    find_nearest,
-    find_text,
-    find_versions,
-    get_items,
-    path_of,
-)
+from threadkeep._stores.sqlite.item_queries import DIALECT, answer
 from threadkeep._stores.sqlite.opening import statements
 from threadkeep.errors import ConflictError, ThreadkeepError
 
@@ -64,7 +40,7 @@ ON CONFLICT (path, key) DO UPDATE SET version = ?3, created = coalesce(?4, creat
 _DELETE = f"DELETE FROM tk_items WHERE {_KEY}"
 _COUNT = f"""
 UPDATE tk_store SET counter = counter + ?1
-RETURNING (counter - ?1) * {VERSION_STEP} + (random() & {VERSION_STEP - 1})
+RETURNING (counter - ?1) * {records.VERSION_STEP} + (random() & {records.VERSION_STEP - 1})
 """
 _VERSION = f"SELECT version FROM tk_items WHERE {_KEY}"
 _ADD_WORDS = f"""
@@ -92,8 +68,9 @@ class SqliteItems(MadeTables, ItemBackend):
     newest_first = True
     content = "store"
 
-    def __init__(self, connections: Connections, options: SearchOptions) -> None:
+    def __init__(self, connections: Connections, options: records.SearchOptions) -> None:
         self._options = options
+        self._reply = partial(answer, metric=options.metric)
         super().__init__(connections)
 
     def _is_made(self, db: sqlite3.Connection) -> bool:
@@ -112,29 +89,14 @@ class SqliteItems(MadeTables, ItemBackend):
     # -- reads ---------------------------------------------------------------------------
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        begin = len(reads) > 1 or isinstance(reads[0], FindNearest)
+        begin = len(reads) > 1 or isinstance(reads[0], records.FindNearest)
         return self._connections.answered(reads, self._reply, begin=begin)
-
-    def _reply(self, db: sqlite3.Connection, read: ItemRead) -> Any:
-        match read:
-            case GetItems():
-                return get_items(db, read)
-            case FindItems():
-                return find_items(db, read)
-            case FindNamespaces():
-                return find_namespaces(db, read)
-            case FindNearest():
-                return find_nearest(db, read, self._options.metric)
-            case FindText():
-                return find_text(db, read)
-            case FindVersions():
-                return find_versions(db, read)
 
     # -- changes -------------------------------------------------------------------------
 
     def commit(self, change: Any) -> None:
         # (a read is not to wait for others until its lifetime is noted)
-        timeout = _REFRESH_TIMEOUT if isinstance(change, RefreshItems) else None
+        timeout = _REFRESH_TIMEOUT if isinstance(change, records.RefreshItems) else None
         with self._connections.writing(timeout) as db:
             self._carry_out(db, change)
 
@@ -160,22 +122,23 @@ class SqliteItems(MadeTables, ItemBackend):
                 db.execute("RELEASE change")
         return refusals
 
-    def _carry_out(self, db: sqlite3.Connection, change: ItemChange) -> None:
+    def _carry_out(self, db: sqlite3.Connection, change: records.ItemChange) -> None:
         match change:
-            case PutItems(puts, now):
-                self._put(db, [(*_at(put), put) for put in puts], now)
-            case RefreshItems(keys, now):
-                db.executemany(_REFRESH, [(now, path_of(name), key) for name, key in keys])
-            case EmbedItems(items):
-                for one in items:
-                    if db.execute(_EMBED, (*_at(one), one.version)).rowcount:
-                        self._add_vectors(db, [(*vector, *_at(one)) for vector in one.vectors])
-            case ReplacePatches(versions):
-                places = [(patch, *_at(one), one.row.version) for one, patch in versions]
+            case records.PutItems(puts, now):
+                self._put(db, [(*key_of(*put[:2]), put) for put in puts], now)
+            case records.RefreshItems(keys, now):
+                db.executemany(_REFRESH, [(now, *key_of(*key)) for key in keys])
+            case records.EmbedItems(items):
+                for namespace, key, version, vectors in items:
+                    place = key_of(namespace, key)
+                    if db.execute(_EMBED, (*place, version)).rowcount:
+                        self._add_vectors(db, [(*vector, *place) for vector in vectors])
+            case records.ReplacePatches(versions):
+                places = [(patch, *key_of(*one[:2]), one.row.version) for one, patch in versions]
                 db.executemany(_PATCH, places)
 
     def _put(
-        self, db: sqlite3.Connection, puts: Sequence[tuple[str, str, ItemPut]], now: int
+        self, db: sqlite3.Connection, puts: Sequence[tuple[str, str, records.ItemPut]], now: int
     ) -> None:
         for path, key, put in puts:
             if put.expects is not None:
@@ -194,7 +157,7 @@ class SqliteItems(MadeTables, ItemBackend):
                 continue
             if not written:
                 (version,) = db.execute(_COUNT, (len(puts),)).fetchone()
-            version += VERSION_STEP
+            version += records.VERSION_STEP
             created, updated, expires = times or (None, now, None if ttl is None else now + ttl)
             written.append((path, key, version, created, updated, ttl, expires, pending, value))
             vectors += [(*vector, path, key) for vector in some]
@@ -217,12 +180,12 @@ class SqliteItems(MadeTables, ItemBackend):
         with self._connections.writing() as db:
             # (the signs: by the index of times)
             expired = "expires <= ? AND +path >= ? AND +path < ?"
-            return _remove(db, expired, (now, *bounds_of(prefix)), limit)
+            return _remove(db, expired, (now, *DIALECT.bounds(prefix)), limit)
 
     def erase(self, prefix: Namespace) -> int:
         with self._connections.writing() as db:
-            removed = _remove(db, _UNDER, bounds_of(prefix), -1)
-            db.execute(f"DELETE FROM tk_item_versions WHERE {_UNDER}", bounds_of(prefix))
+            removed = _remove(db, _UNDER, DIALECT.bounds(prefix), -1)
+            db.execute(f"DELETE FROM tk_item_versions WHERE {_UNDER}", DIALECT.bounds(prefix))
             return removed
 
 
@@ -233,11 +196,6 @@ def _remove(db: sqlite3.Connection, where: str, values: Sequence[Any], limit: in
     db.executemany(_DELETE, keys)
     db.executemany(f"DELETE FROM tk_item_versions WHERE {_KEY}", keys)
     return len(keys)
-
-
-def _at(one: Any) -> tuple[str, str]:
-    """Return the key of an item's row."""
-    return path_of(one.namespace), one.key
 
 
 def _make(db: sqlite3.Connection, names: Iterable[str]) -> None:
