@@ -123,39 +123,34 @@ BATCH = Batch("t", NOW, checkpoints=(checkpoint(1),))
 REFUSED = Batch("t", NOW, generation=7, checkpoints=(checkpoint(2),))
 
 
-def test_a_request_passes_the_layers_from_the_outside_in():
+def test_a_request_passes_the_layer():
     seen = []
-    stack = stack_of(MemoryBackend(), Noting("outer", seen), Noting("inner", seen))
+    stack = stack_of(MemoryBackend(), Noting("layer", seen))
     assert stack.run(fetch(READ)).found is None
-    order = ["outer gets Fetch", "inner gets Fetch", "inner is done", "outer is done"]
+    order = ["layer gets Fetch", "layer is done"]
     assert seen == order
     seen.clear()
     asyncio.run(stack.arun_here(fetch(READ)))
     assert seen == order
 
 
-def test_what_a_layer_asks_for_itself_passes_those_beneath_alone():
+def test_what_a_layer_asks_for_itself_does_not_pass_it():
     seen = []
-    outer = Noting("outer", seen, asks=[Fetch([READ])])
-    stack_of(MemoryBackend(), outer, Noting("inner", seen)).commit(BATCH)
-    assert seen == [
-        *("outer gets Commit", "inner gets Fetch", "inner is done"),
-        *("inner gets Commit", "inner is done", "outer is done"),
-    ]
+    stack_of(MemoryBackend(), Noting("layer", seen, asks=[Fetch([READ])])).commit(BATCH)
+    assert seen == ["layer gets Commit", "layer is done"]
 
 
 def test_what_is_beneath_does_not_change_when_a_layer_is_put_in_front():
     seen = []
-    beneath = stack_of(MemoryBackend(), Noting("inner", seen))
-    stack = beneath.under(Noting("outer", seen))
+    beneath = stack_of(MemoryBackend())
+    stack = beneath.under(Noting("layer", seen))
     beneath.run(fetch(READ))
-    assert seen == ["inner gets Fetch", "inner is done"]
-    seen.clear()
+    assert seen == []
     stack.run(fetch(READ))
-    assert len(seen) == 4
+    assert len(seen) == 2
 
 
-def test_a_refusal_is_thrown_in_at_each_layer_and_then_in_the_operation():
+def test_a_refusal_is_thrown_in_at_the_layer_and_then_in_the_operation():
     seen = []
 
     def operation():
@@ -165,11 +160,10 @@ def test_a_refusal_is_thrown_in_at_each_layer_and_then_in_the_operation():
         (reply,) = yield Fetch([READ])
         return reply
 
-    stack = stack_of(MemoryBackend(), Noting("outer", seen), Noting("inner", seen))
+    stack = stack_of(MemoryBackend(), Noting("layer", seen))
     assert stack.run(operation()).found is None
-    assert seen[:5] == [
-        *("outer gets Commit", "inner gets Commit"),
-        *("inner gets StaleThreadError", "outer gets StaleThreadError", "the operation goes on"),
+    assert seen[:3] == [
+        *("layer gets Commit", "layer gets StaleThreadError", "the operation goes on"),
     ]
     with pytest.raises(StaleThreadError):
         stack.commit(REFUSED)
@@ -181,11 +175,12 @@ def test_what_a_layer_raises_is_thrown_in_where_the_request_came_from():
             raise StaleThreadError(f"{self.name} refuses")
             yield
 
-    seen = []
-    stack = stack_of(MemoryBackend(), Noting("outer", seen), Refusing("inner", seen))
-    with pytest.raises(StaleThreadError, match="inner refuses"):
-        stack.run(fetch(READ))
-    assert seen == ["outer gets Fetch", "outer gets StaleThreadError"]
+    def operation():
+        with pytest.raises(StaleThreadError, match="layer refuses"):
+            yield Fetch([READ])
+        return "it goes on"
+
+    assert stack_of(MemoryBackend(), Refusing("layer", [])).run(operation()) == "it goes on"
 
 
 def test_a_layer_that_recovers_answers():
@@ -280,17 +275,14 @@ def test_an_operation_that_is_cut_off_is_closed_with_its_layers():
 # -- an open store -----------------------------------------------------------------------
 
 
-def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
-    def layers(**options):
-        with Saver(MemoryBackend(), **options) as saver:
-            return [type(layer).__name__ for layer in saver._store._layers]
-
-    assert layers() == ["TierLayer"]
+def test_an_open_store_has_a_layer_for_archives():
+    with Saver(MemoryBackend()) as saver:
+        assert type(saver._store._layer) is TierLayer
 
 
 def test_a_batch_meets_no_layer_where_there_is_no_cache():
     with Saver(MemoryBackend()) as saver:
-        assert Batch not in saver._store._routes
+        assert Batch not in saver._store._handles
 
 
 class Plain(Backend):

@@ -208,9 +208,7 @@ def run_on(operation: Operation[Any], backend: Any) -> Any:
 def use_backend(saver: Saver, backend: Any) -> Any:
     """Let an open saver use this backend from now on; returns it."""
     bare = LayeredBackend(backend)
-    levels = [saver._store]
-    for level in levels:
-        levels += [below for _, below in level._routes.values() if below not in levels]
+    for level in (saver._store, saver._store._below):
         for name in ("backend", "_blocking", "_awaited", "_writer", "_loop_writers", "_home"):
             setattr(level, name, getattr(bare, name))
     return backend

@@ -37,10 +37,8 @@ class Awaited(AsyncBackend):
         self.backend.close()
 
 
-def stack_of(backend: Any, *layers: Any) -> LayeredBackend:
-    stack = LayeredBackend(backend)
-    stack._use(layers)
-    return stack
+def stack_of(backend: Any, layer: Any = None) -> LayeredBackend:
+    return LayeredBackend(backend).under(layer)
 
 
 def one(request: Request) -> Generator[Request, Any, Any]:

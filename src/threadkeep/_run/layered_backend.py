@@ -1,7 +1,4 @@
-"""A backend for blocking and awaiting callers, with the layers for its options.
-
-The order from the outside in: archives, backend.
-"""
+"""A backend for blocking and awaiting callers, and the layer in front of it."""
 
 from __future__ import annotations
 
@@ -66,9 +63,9 @@ class _Home:
 
 
 class LayeredBackend:
-    """A backend, its async variant if it has one, and the layers in front of it.
+    """A backend, its async variant if it has one, and at most one layer in front of both.
 
-    Without options there are no layers. Commits of a backend with `commits_groups` go through a
+    Commits of a backend with `commits_groups` go through a
     writer, `most` in a group (see `_run.group_commit`), unless the backend is `instant`.
 
     Raises:
@@ -92,14 +89,12 @@ class LayeredBackend:
                 f"{type(backend).__name__} is not a backend.",
                 hint="Use saver.backend, or inherit from threadkeep.Backend.",
             )
-        self.backend = backend
+        self._set_backend(backend)
         self._first = FirstChange(is_due=archives is not None)  # (a saver's)
         self._archives = archives
         self.cold = None if archives is None else archives.cold
         self.tiering = tiering
         self.retention: Retention | None = None  # for threads without their own policy
-        self._blocking = backend if isinstance(backend, Backend) else None
-        self._awaited = backend.asynchronous if isinstance(backend, Backend) else backend
         self._home = _Home()
         if self._blocking is None:
             self._home.loop = running_loop()
@@ -118,24 +113,26 @@ class LayeredBackend:
                 self._loop_writers = PerLoop(partial(LoopWriter, self._awaited, most))
         self.working_set = WorkingSet(working_set_bytes, threading.Lock, RANDOM.getrandbits)
         process_forks.watch(self.working_set)
-        self._use([] if archives is None else [archives])
+        self._use(archives)
 
-    def _use(self, layers: Sequence[StoreLayer]) -> None:
-        """Put layers in front of the backend, listed from the outside in."""
-        self._layers = tuple(layers)
-        self._routes: dict[type, tuple[StoreLayer, LayeredBackend]] = {}
-        if layers:
-            below = copy.copy(self)
-            below._use(layers[1:])  # noqa: SLF001 - a copy
-            route = (layers[0], below)
-            self._routes = below._routes | dict.fromkeys(layers[0].handles, route)  # noqa: SLF001
-        is_completing = Fetch in self._routes and self._routes[Fetch][0] is self._archives
-        self._completing = self._archives if is_completing else None
+    def _set_backend(self, backend: Backend | AsyncBackend) -> None:
+        self.backend = backend
+        self._blocking = backend if isinstance(backend, Backend) else None
+        self._awaited = backend.asynchronous if isinstance(backend, Backend) else backend
+
+    def _use(self, layer: StoreLayer | None) -> None:
+        """Put a layer in front of the backend."""
+        self._layer: Any = layer
+        self._handles: frozenset[type] = frozenset()
+        if layer is not None:
+            self._below = copy.copy(self)
+            self._below._use(None)  # noqa: SLF001 - a copy
+            self._handles = layer.handles
 
     def under(self, layer: StoreLayer) -> Self:
-        """Return a copy with one more layer in front."""
+        """Return a copy with this layer in front."""
         whole = copy.copy(self)
-        whole._use((layer, *self._layers))  # noqa: SLF001 - a copy
+        whole._use(layer)  # noqa: SLF001 - a copy
         return whole
 
     @property
@@ -170,40 +167,36 @@ class LayeredBackend:
         return await adrive(operation, self.aanswer)
 
     def answer(self, request: Request) -> Any:
-        """Answer a request through the layers."""
+        """Answer a request through the layer."""
         if self._first.is_due and type(request) in CHANGING:
             self._first.check(self)
-        route = self._routes.get(kind_of(request))
-        if route is None:
+        if kind_of(request) not in self._handles:
             return self._carry_out(request)
-        layer, below = route
-        completing = self._completing
-        if completing is None or type(request) is not Fetch:
-            return drive(layer.answer(request), below.answer)
+        below, archives = self._below, self._archives
+        if archives is None or type(request) is not Fetch:
+            return drive(self._layer.answer(request), below.answer)
         replies = below.answer(request)
-        if completing.suffices(request, replies):
+        if archives.suffices(request, replies):
             return replies
-        return drive(completing.complete(request, replies), below.answer)
+        return drive(archives.complete(request, replies), below.answer)
 
     async def aanswer(self, request: Request) -> Any:
-        """Answer a request of an awaiting caller through the layers."""
+        """Answer a request of an awaiting caller through the layer."""
         if self._first.is_due and type(request) in CHANGING:
             await self._first.acheck(self)
-        route = self._routes.get(kind_of(request))
-        if route is None:
+        if kind_of(request) not in self._handles:
             return await self._acarry_out(request)
-        layer, below = route
-        completing = self._completing
-        if completing is None or type(request) is not Fetch:
-            return await adrive(layer.answer(request), below.aanswer)
+        below, archives = self._below, self._archives
+        if archives is None or type(request) is not Fetch:
+            return await adrive(self._layer.answer(request), below.aanswer)
         replies = await below.aanswer(request)
-        if completing.suffices(request, replies):
+        if archives.suffices(request, replies):
             return replies
-        return await adrive(completing.complete(request, replies), below.aanswer)
+        return await adrive(archives.complete(request, replies), below.aanswer)
 
     def commit(self, change: Change) -> None:
         """Commit a change, durable on return."""
-        if self._first.is_due or type(change) in self._routes:
+        if self._first.is_due or type(change) in self._handles:
             self.answer(Commit(change))
         elif self._writer is not None:
             self._writer.commit(change)
@@ -219,7 +212,7 @@ class LayeredBackend:
 
     def submit(self, change: Change) -> Awaitable[None] | None:
         """Start a commit for an awaiting caller, and return an awaitable, or None if it is done."""
-        if self._first.is_due or type(change) in self._routes:
+        if self._first.is_due or type(change) in self._handles:
             return self.aanswer(Commit(change))
         if self._blocking is None:
             self._home.loop = asyncio.get_running_loop()

@@ -24,7 +24,7 @@ from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
 from threadkeep._stores.sealed_searches import SealedSearches
 from threadkeep._stores.store_keys import StoreKeys
-from threadkeep._stores.sync_bridge import BlockingFace, finish, result
+from threadkeep._stores.sync_bridge import BlockingFace, InFront, finish, result
 from threadkeep.errors import (
     CodecError,
     DestroyedKeyError,
@@ -38,7 +38,7 @@ from threadkeep.errors import (
 _PAGE = 500
 
 
-class SealedFace(AsyncBackend):
+class SealedFace(InFront):
     """The async face. Over a blocking backend it never suspends."""
 
     keys: StoreKeys
@@ -49,18 +49,16 @@ class SealedFace(AsyncBackend):
         keys: StoreKeys,
         families: Families | None = None,
     ) -> None:
-        self.below = below
+        super().__init__(below)
         self.keys = keys.for_store(below)
         self.instant = below.instant and keys.instant
-        self.commits_groups = below.commits_groups
-        self.has_identity = below.has_identity
         self.counts_usage = below.counts_usage
         self.families = Families() if families is None else families
         self.searches = SealedSearches(self.below, self.keys, self._opened)
 
     @property
     def retries(self) -> int:
-        return self.below.retries
+        return int(self.below.retries)
 
     # -- reads -------------------------------------------------------------------------
 
@@ -359,11 +357,8 @@ class SealedFace(AsyncBackend):
         await self.keys.close()
 
     async def migrate(self) -> None:
-        await result(self.below.migrate())
+        await super().migrate()
         await self.keys.migrate()
-
-    async def identity(self) -> str:
-        return cast("str", await result(self.below.identity()))
 
     def items(self, options: SearchOptions) -> AsyncItemBackend:
         """See `Backend.items`. An index is refused: it reveals the texts."""
@@ -380,9 +375,6 @@ class SealedFace(AsyncBackend):
     async def item_usage(self, now: int) -> ItemUsage:
         return cast("ItemUsage", await result(self.below.item_usage(now)))
 
-    async def scrub(self, *, rewrite: bool) -> ScrubReport:
-        return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
-
 
 class SealedBackend(BlockingFace[SealedFace]):
     """The blocking face of a sealed store."""
@@ -393,10 +385,6 @@ class SealedBackend(BlockingFace[SealedFace]):
         awaited = None if beside is None else SealedFace(beside, keys, face.families)
         super().__init__(face, awaited)
         self.below = below
-        self.instant = below.instant and keys.instant
-
-    def open(self) -> None:
-        self.below.open()
 
     # The three hot calls skip the coroutines of the face if all that they need is in memory.
 

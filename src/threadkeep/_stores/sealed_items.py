@@ -17,13 +17,12 @@ from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.caches import (
     KEY_BYTES,
     AsyncCacheBackend,
-    BlockingCache,
     CacheChange,
     GetEntries,
     ReadUses,
     SetEntries,
 )
-from threadkeep._stores.items import AsyncItemBackend, BlockingItems, merged, records
+from threadkeep._stores.items import AsyncItemBackend, merged, records
 from threadkeep._stores.items.records import (
     ItemRow,
     Namespace,
@@ -33,7 +32,7 @@ from threadkeep._stores.items.records import (
     VersionRow,
 )
 from threadkeep._stores.store_keys import StoreKeys
-from threadkeep._stores.sync_bridge import BlockingFace, result
+from threadkeep._stores.sync_bridge import InFront, result
 from threadkeep.errors import (
     CodecError,
     DestroyedKeyError,
@@ -130,15 +129,31 @@ def _unpacked(value: bytes) -> Packed:
     return data.decode() if value[:1] == _JSON else data
 
 
-class SealedItems(AsyncItemBackend):
-    """Items in front of a store that holds them sealed."""
+class _Sealed(InFront):
+    """Rows in front of a store that holds them sealed."""
 
     keys: StoreKeys
 
     def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
-        self.below: Any = below
+        super().__init__(below)
         self.keys = keys
-        self.commits_groups = below.commits_groups
+        self.instant = below.instant and keys.instant
+
+    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
+        sealed = [await self._sealed(change) for change in changes]
+        refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
+        return refusals
+
+    async def _sealed(self, change: Any) -> Any:
+        """Return a change with sealed values."""
+        raise NotImplementedError
+
+
+class SealedItems(_Sealed, AsyncItemBackend):
+    """Items in front of a store that holds them sealed."""
+
+    def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
+        super().__init__(below, keys)
         self.newest_first = getattr(below, "newest_first", False)
 
     async def sealers(
@@ -187,9 +202,7 @@ class SealedItems(AsyncItemBackend):
         if together is not None:
             await self.commit(together)
             return [None] * len(changes)
-        sealed = [await self._sealed(change) for change in changes]
-        refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
-        return refusals
+        return await super().commit_many(changes)
 
     async def _sealed(self, change: records.ItemChange) -> records.ItemChange:
         if isinstance(change, _INDEXED):
@@ -200,17 +213,11 @@ class SealedItems(AsyncItemBackend):
             return change._replace(puts=tuple(puts))
         return change
 
-    async def migrate(self) -> None:
-        await result(self.below.migrate())
-
     async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
         return int(await result(self.below.sweep(now, limit, prefix)))
 
     async def erase(self, prefix: Namespace) -> int:
         return int(await result(self.below.erase(prefix)))
-
-    def blocking(self, asynchronous: AsyncItemBackend | None) -> BlockingItems:
-        return _BlockingItems(self, asynchronous)
 
 
 def _without_hints(read: Any) -> Any:
@@ -224,15 +231,8 @@ def _without_hints(read: Any) -> Any:
 # -- caches ------------------------------------------------------------------------------
 
 
-class SealedEntries(AsyncCacheBackend):
+class SealedEntries(_Sealed, AsyncCacheBackend):
     """Cached results in front of a store that holds them sealed."""
-
-    keys: StoreKeys
-
-    def __init__(self, below: Backend | AsyncBackend, keys: StoreKeys) -> None:
-        self.below: Any = below
-        self.keys = keys
-        self.commits_groups = below.commits_groups
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
         """See `CacheBackend`. A value that does not open is an `Unopened`."""
@@ -247,11 +247,6 @@ class SealedEntries(AsyncCacheBackend):
             id_: (value if value is None else of[_space(id_)].opened(value, id_), owner)
             for id_, (value, owner) in reply.items()
         }
-
-    async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        sealed = [await self._sealed(change) for change in changes]
-        refusals: list[ThreadkeepError | None] = await result(self.below.commit_many(sealed))
-        return refusals
 
     async def _sealed(self, change: CacheChange) -> CacheChange:
         if not isinstance(change, SetEntries):
@@ -269,35 +264,7 @@ class SealedEntries(AsyncCacheBackend):
             for space in {*map(_space, ids)}
         }
 
-    async def migrate(self) -> None:
-        await result(self.below.migrate())
-
-    def blocking(self, asynchronous: AsyncCacheBackend | None) -> BlockingCache:
-        return _BlockingCache(self, asynchronous)
-
 
 def _space(id_: bytes) -> bytes:
     """Return the beginning of an id that names its tenant and namespace."""
     return id_[:-KEY_BYTES]
-
-
-# -- blocking calls ----------------------------------------------------------------------
-
-
-class _InFront(BlockingFace[Any]):
-    """Blocking calls over a face whose store below is blocking."""
-
-    def __init__(self, face: Any, asynchronous: Any) -> None:
-        super().__init__(face, asynchronous)
-        self.instant = face.below.instant and face.keys.instant
-
-    def open(self) -> None:
-        self.face.below.open()
-
-
-class _BlockingItems(_InFront, BlockingItems):
-    """Sealed items for blocking calls."""
-
-
-class _BlockingCache(_InFront, BlockingCache):
-    """Sealed results for blocking calls."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from threadkeep._core.engine.model import Change, Read
 from threadkeep._core.engine.usage import ItemUsage
@@ -64,6 +64,25 @@ def entered(context: Any) -> AbstractAsyncContextManager[Any]:
     return found
 
 
+class InFront(AsyncBackend):
+    """An async backend in front of another one, blocking or awaited."""
+
+    def __init__(self, below: Backend | AsyncBackend) -> None:
+        self.below: Any = below
+        self.instant = below.instant
+        self.commits_groups = below.commits_groups
+        self.has_identity = below.has_identity
+
+    async def migrate(self) -> None:
+        await result(self.below.migrate())
+
+    async def identity(self) -> str:
+        return cast("str", await result(self.below.identity()))
+
+    async def scrub(self, *, rewrite: bool) -> ScrubReport:
+        return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
+
+
 A = TypeVar("A", bound=AsyncBackend)
 
 
@@ -81,6 +100,7 @@ class BlockingFace(Backend, Generic[A]):
         self.face = face
         self._loops = loops
         self.asynchronous = asynchronous
+        self.instant = face.instant
         self.commits_groups = face.commits_groups
         self.has_identity = face.has_identity
         self.counts_usage = face.counts_usage
@@ -111,6 +131,10 @@ class BlockingFace(Backend, Generic[A]):
         """Return a blocking backend of other rows, over the same connections."""
         native = None if self.asynchronous is None else of(self.asynchronous)
         return of(self.face).blocking(native)
+
+    def open(self) -> None:
+        if isinstance(self.face, InFront):
+            self.face.below.open()
 
     def migrate(self) -> None:
         finish(self.face.migrate())

@@ -7,7 +7,7 @@ threads ask for the prefix, so a store never returns a row of another tenant.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from threadkeep._core import tenants
 from threadkeep._core.engine import model
@@ -19,9 +19,8 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     ThreadQuery,
 )
-from threadkeep._core.engine.usage import ItemUsage
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport, no_room
-from threadkeep._stores.sync_bridge import BlockingFace, finish, result
+from threadkeep._stores.sync_bridge import BlockingFace, InFront, finish, result
 from threadkeep.errors import StateError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -57,11 +56,11 @@ class Names:
 
     def to_store(self, read: model.Read) -> model.Read:
         """Return a read of stored names."""
-        return _READS[type(read)](self, read)
+        return self._READS[type(read)](self, read)
 
     def from_store(self, read: model.Read, reply: Any) -> Any:
         """Return the reply to a read, given the reply to `to_store(read)`."""
-        tell = _REPLIES.get(type(read))
+        tell = self._REPLIES.get(type(read))
         return reply if tell is None else tell(self, read, reply)
 
     def _one(self, read: Any) -> Any:
@@ -87,14 +86,11 @@ class Names:
         return CountThreads(self._query(read.query))
 
     def _search(self, read: SearchThreads) -> SearchThreads:
-        after = read.after
-        if after is not None:
-            place = after[0]
-            after = (
-                self.stored(place) if isinstance(place, str) else place,
-                self.stored(after[1]),
-            )
-        return read._replace(query=self._query(read.query), after=after)
+        if read.after is not None:
+            place, name = read.after
+            place = self.stored(place) if isinstance(place, str) else place
+            read = read._replace(after=(place, self.stored(name)))
+        return read._replace(query=self._query(read.query))
 
     def _damage(self, _read: model.ReadDamage) -> ReadEntry:
         """Ask for nothing: findings about the store's files may name all threads."""
@@ -146,6 +142,31 @@ class Names:
             origin = (self.plain(name), checkpoint) if name.startswith(self.prefix) else None
         return entry._replace(thread=self.plain(entry.thread), origin=origin)
 
+    _READS: ClassVar[dict[type, Callable[[Any, Any], model.Read]]] = {
+        model.ReadCheckpoint: _one,
+        model.ReadSegments: _one,
+        model.ReadPath: _one,
+        model.ReadThread: _one,
+        ReadEntry: _one,
+        model.FindThreads: _page,
+        model.ReadSizes: _page,
+        model.ScanCheckpoints: _scan,
+        SearchThreads: _search,
+        CountThreads: _count,
+        model.ReadDamage: _damage,
+    }
+    _REPLIES: ClassVar[dict[type, Callable[[Any, Any, Any], Any]]] = {
+        model.ReadCheckpoint: _state,
+        model.ReadPath: _stored_rows,
+        model.ScanCheckpoints: _stored_rows,
+        model.ReadThread: _rows,
+        model.FindThreads: _names,
+        model.ReadSizes: _sizes,
+        ReadEntry: _entry,
+        SearchThreads: _entries,
+        model.ReadDamage: _no_damage,
+    }
+
     # -- changes -------------------------------------------------------------------------
 
     def change(self, change: C) -> C:
@@ -177,6 +198,13 @@ class Names:
 
     # -- errors --------------------------------------------------------------------------
 
+    def __enter__(self) -> None:
+        """Begin a block whose errors lose stored names."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ThreadkeepError):
+            self.named(error)
+
     def named(self, error: ThreadkeepError) -> ThreadkeepError:
         """Take stored names out of an error, and return it."""
         if error.thread is not None:
@@ -189,65 +217,25 @@ class Names:
         return error
 
 
-_READS: dict[type[model.Read], Callable[[Names, Any], model.Read]] = {
-    **dict.fromkeys(
-        (
-            model.ReadCheckpoint,
-            model.ReadSegments,
-            model.ReadPath,
-            model.ReadThread,
-            ReadEntry,
-        ),
-        Names._one,  # noqa: SLF001 - its own
-    ),
-    **dict.fromkeys((model.FindThreads, model.ReadSizes), Names._page),  # noqa: SLF001
-    model.ScanCheckpoints: Names._scan,  # noqa: SLF001
-    SearchThreads: Names._search,  # noqa: SLF001
-    CountThreads: Names._count,  # noqa: SLF001
-    model.ReadDamage: Names._damage,  # noqa: SLF001
-}
-_REPLIES: dict[type[model.Read], Callable[[Names, Any, Any], Any]] = {
-    model.ReadCheckpoint: Names._state,  # noqa: SLF001
-    model.ReadPath: Names._stored_rows,  # noqa: SLF001
-    model.ScanCheckpoints: Names._stored_rows,  # noqa: SLF001
-    model.ReadThread: Names._rows,  # noqa: SLF001
-    model.FindThreads: Names._names,  # noqa: SLF001
-    model.ReadSizes: Names._sizes,  # noqa: SLF001
-    ReadEntry: Names._entry,  # noqa: SLF001
-    SearchThreads: Names._entries,  # noqa: SLF001
-    model.ReadDamage: Names._no_damage,  # noqa: SLF001
-}
-
-
-class TenantFace(AsyncBackend):
+class TenantFace(InFront):
     """The async face. Over a blocking backend it never suspends.
 
-    It does not count usage: a store counts all tenants together.
+    It counts neither usage nor items: a store counts those of all tenants together.
     """
 
     def __init__(self, below: Backend | AsyncBackend, names: Names) -> None:
-        self.below = below
+        super().__init__(below)
         self.names = names
-        self.instant = below.instant
-        self.commits_groups = below.commits_groups
-        self.has_identity = below.has_identity
         self.keys = below.keys
 
     async def fetch(self, reads: Sequence[model.Read]) -> list[Any]:
-        asked = [*map(self.names.to_store, reads)]
-        try:
-            replies = await result(self.below.fetch(asked))
-        except ThreadkeepError as error:
-            self.names.named(error)
-            raise
+        with self.names:
+            replies = await result(self.below.fetch([*map(self.names.to_store, reads)]))
         return [*map(self.names.from_store, reads, replies)]
 
     async def commit(self, change: model.Change) -> None:
-        try:
+        with self.names:
             await result(self.below.commit(self.names.change(change)))
-        except ThreadkeepError as error:
-            self.names.named(error)
-            raise
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
         refusals = await result(self.below.commit_many([*map(self.names.change, changes)]))
@@ -263,38 +251,20 @@ class TenantFace(AsyncBackend):
         raise no_room(self, "has no room for a cache", hint="Use the cache's own `for_tenant`.")
 
     def message_index(self) -> ArchiveIndex | None:
-        index = self.below.message_index()
+        index: ArchiveIndex | None = self.below.message_index()
         if index is None:
             return None
         from threadkeep._stores.message_index import PrefixedIndex  # noqa: PLC0415 - seldom needed
 
         return PrefixedIndex(index, self.names.prefix)
 
-    async def migrate(self) -> None:
-        await result(self.below.migrate())
-
-    async def identity(self) -> str:
-        return cast("str", await result(self.below.identity()))
-
-    async def item_usage(self, now: int) -> ItemUsage:
-        """Return no counts: see `Backend.item_usage`, which counts all tenants'."""
-        del now
-        return ItemUsage()
-
-    async def scrub(self, *, rewrite: bool) -> ScrubReport:
-        return cast("ScrubReport", await result(self.below.scrub(rewrite=rewrite)))
-
     async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
         """See `SealedFace.destroy_key`. A tenant's saver ends keys of threads alone."""
         assert kind == "thread"  # noqa: S101 - see `Saver.shred_tenant`
-        below: Any = self.below
-        try:
+        with self.names:
             found: tuple[tuple[str, ...], ScrubReport] = await result(
-                below.destroy_key(kind, self.names.stored(name))
+                self.below.destroy_key(kind, self.names.stored(name))
             )
-        except ThreadkeepError as error:
-            self.names.named(error)
-            raise
         return found
 
     async def close(self) -> None:
@@ -310,7 +280,6 @@ class TenantBackend(BlockingFace[TenantFace]):
             TenantFace(below, names), None if beside is None else TenantFace(beside, names)
         )
         self.below, self.names = below, names
-        self.instant = below.instant
 
     @property
     def retries(self) -> int:
@@ -322,9 +291,6 @@ class TenantBackend(BlockingFace[TenantFace]):
 
     def message_index(self) -> ArchiveIndex | None:
         return self.face.message_index()
-
-    def open(self) -> None:
-        self.below.open()
 
 
 def for_tenant(below: Backend | AsyncBackend, names: Names) -> Backend | AsyncBackend:
