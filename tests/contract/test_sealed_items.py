@@ -13,7 +13,7 @@ import threadkeep
 from threadkeep._core import tenants
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.resealing_items import reseal_items
+from threadkeep._stores.resealing import reseal_items
 from threadkeep._stores.sealed import SealedBackend
 from threadkeep._stores.sealed_items import SealedItems
 from threadkeep._stores.sqlite.backend import SqliteBackend

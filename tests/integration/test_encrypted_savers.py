@@ -16,8 +16,9 @@ from threadkeep import KeyRing, MemoryCache, MemorySaver, Retention, Saver, open
 from threadkeep._core.engine.model import DropThread
 from threadkeep._core.parts import parts_of
 from threadkeep._core.tenants import STORE
+from threadkeep._stores.key_record import KNOWN_FOR
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep._stores.store_keys import KNOWN_FOR, StoreKeys
+from threadkeep._stores.store_keys import StoreKeys
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import InvalidArgumentError, TamperedDataError, WrongKeyError
 from threadkeep.threads.archives import offload
@@ -290,13 +291,13 @@ def test_a_key_that_a_late_program_writes_with_is_named_again(
     ):
         put(late, "t")
         saver.rotate_keys()
-        assert saver.backend.keys.used == (new.current,)
+        assert saver.backend.keys._record.value.keys == [new.current]
         late.get_tuple(at("t"))
         monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + KNOWN_FOR)
         late.get_tuple(at("t"))
         put(late, "t")
         saver.stats(exact=True)
-        assert saver.backend.keys.used == (old.current, new.current)
+        assert saver.backend.keys._record.value.keys == [old.current, new.current]
     with (
         open_backend("sqlite", tmp_path, keys=new.without(old.current)) as saver,
         pytest.raises(WrongKeyError, match=old.current),

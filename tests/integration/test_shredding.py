@@ -13,7 +13,7 @@ from kit.rows import say as put
 
 from threadkeep import KeyRing, Retention, Store, open_saver
 from threadkeep._core.sealed_files import FileKind, opened_file
-from threadkeep._stores import resealing, store_keys
+from threadkeep._stores import key_record, resealing
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -131,7 +131,7 @@ def test_a_backup_of_a_shredded_thread_is_unreadable(tmp_path: Path, options: An
 def test_another_program_stops_using_the_key(
     tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_keys, "KNOWN_FOR", 0)
+    monkeypatch.setattr(key_record, "KNOWN_FOR", 0)
     with (
         open_backend("sqlite", tmp_path, **options) as one,
         open_backend("sqlite", tmp_path, **options) as other,

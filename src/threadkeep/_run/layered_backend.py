@@ -49,6 +49,7 @@ from threadkeep.errors import ClosedError, InvalidArgumentError
 if TYPE_CHECKING:
     from threadkeep._core.policies import Retention, Tiering
     from threadkeep._stores.cold_store import ColdStore
+    from threadkeep._stores.tenant import Names
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ class LayeredBackend:
             option.
     """
 
+    names: Names | None = None  # of a tenant's threads
     rolling: OtherStore | None = None  # of a saver with `migrate_from`
 
     def __init__(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class TenantStore(LayeredBackend):
     """A view of a layered backend, which it never closes."""
 
+    names: Names
+
     def __init__(self, whole: LayeredBackend, names: Names) -> None:
         vars(self).update(vars(whole))
         self._whole = whole

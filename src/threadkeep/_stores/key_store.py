@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep._core.sealing import key_id, place
+from threadkeep._core.sealing import Sealer, key_id, place
 from threadkeep._core.tenants import KEY
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
 from threadkeep._stores.sync_bridge import result
@@ -56,6 +57,13 @@ class Secret(NamedTuple):
         """The id of the key."""
         return key_id(self.key).hex()
 
+    def sealer(
+        self, context: tuple[str | bytes, ...], runs: bytes = b"", padding: int = 0
+    ) -> Sealer:
+        """Return a sealer whose keys are derived for a context (see `Sealer`)."""
+        name = bytes.fromhex(self.id)
+        return Sealer({name: self.key}, name, context, self.clues, runs, padding)
+
     def __repr__(self) -> str:
         """Return the id, without the key."""
         return f"Secret({self.id})"
@@ -74,32 +82,36 @@ class KeyStore:
         beside = backend.asynchronous if isinstance(backend, Backend) else backend
         self._backend: Any = beside if awaited and beside is not None else backend
         self._in_threads = awaited and beside is None and not backend.instant
-        self._ring = ring
+        self._sealer: Sealer = ring.sealer("keys")
 
-    async def get(self, store: bytes, name: str, *, create: bool) -> Secret | None:
-        """Return a key. Without it make a new one, or return None.
+    async def find(self, store: bytes, name: str) -> Secret | None:
+        """Return a key if it exists.
 
         Raises:
             WrongKeyError: the key was destroyed, or the ring has no key that opens it.
         """
+        thread = _thread(store, name)
+        rows = await self._rows(thread)
+        if rows.orphans:
+            return self._opened(thread, rows.orphans[0])
+        if rows.deleted_at:
+            raise _destroyed(name, rows.deleted_at)
+        return None
+
+    async def get(self, store: bytes, name: str) -> Secret:
+        """Return a key, a new one if there is none. Raises as `find`."""
         while True:
-            thread = _thread(store, name)
-            now = time.time_ns() // 1000
-            rows = await self._rows(thread)
-            if rows.orphans:
-                return self._opened(thread, rows.orphans[0])
-            if rows.deleted_at:
-                raise _destroyed(name, rows.deleted_at)
-            if not create:
-                return None
+            found = await self.find(store, name)
+            if found is not None:
+                return found
+            thread, now = _thread(store, name), time.time_ns() // 1000
             new = Secret(secrets.token_bytes(_SECRET), secrets.token_bytes(_SECRET))
             change = Batch(
                 thread, now, life=0, fences=(RowsFence(0, 0),), writes=(self._row(thread, new),)
             )
-            try:
+            with suppress(ConflictError, ThreadDeletedError):  # (another made or destroyed it)
                 await self._call("commit", change)
-            except (ConflictError, ThreadDeletedError):
-                continue  # (another program made it, or destroyed it)
+                return new
 
     async def get_all(self, store: bytes, names: Collection[str]) -> dict[str, Secret]:
         """Return the keys that exist, in one read."""
@@ -117,26 +129,23 @@ class KeyStore:
         Raises:
             InvalidArgumentError: it is the same database.
         """
-        if await self._is(data):
+        is_same = self._backend is data
+        if self._backend.has_identity and data.has_identity:
+            is_same = await self._call("identity") == await result(data.identity())
+        if is_same:
             raise InvalidArgumentError(
                 "The key store is the database of the data.",
                 hint="Use another database, so that backups of the data hold no keys.",
             )
-        await self.get(store, MARK, create=True)
+        await self.get(store, MARK)
 
     async def check(self, store: bytes) -> None:
         """Raise WrongKeyError if this database does not hold the keys of a store."""
-        if await self.get(store, MARK, create=False) is None:
+        if await self.find(store, MARK) is None:
             raise WrongKeyError(
                 "This key store holds no keys of this store.",
                 hint="Give the key store that the store was begun with.",
             )
-
-    async def _is(self, data: Any) -> bool:
-        if not (self._backend.has_identity and data.has_identity):
-            return self._backend is data
-        mine, others = await self._call("identity"), await result(data.identity())
-        return bool(mine == others)
 
     async def destroy(
         self, store: bytes, names: Sequence[str], below: str = ""
@@ -162,17 +171,14 @@ class KeyStore:
         ids += [self._opened(thread, row).id for row in rows.orphans]
         await self._call("commit", DropThread(thread, time.time_ns() // 1000))
 
-    async def rewrap(self, store: bytes) -> int:
-        """Seal all keys of a store with the current key of the ring. Return how many changed."""
-        changed = 0
+    async def rewrap(self, store: bytes) -> None:
+        """Seal all keys of a store with the current key of the ring."""
         for thread in await self._threads(_thread(store, "")):
             for row in (await self._rows(thread)).orphans:
                 new = self._row(thread, self._opened(thread, row))._replace(seq=row.seq)
                 if new.body != row.body:
-                    changed += 1
                     now = time.time_ns() // 1000
                     await self._call("commit", Batch(thread, now, replace_writes=(new,)))
-        return changed
 
     async def _threads(self, prefix: str) -> list[str]:
         """Return the names of the threads that hold keys."""
@@ -194,16 +200,13 @@ class KeyStore:
         await self._call("close")
 
     def _row(self, thread: str, secret: Secret) -> WriteRow:
-        sealer = self._ring.sealer("keys")
         packed = ormsgpack.packb(tuple(secret))
-        body = sealer.seal(packed, place(thread), sealer.group(thread))
+        body = self._sealer.seal(packed, place(thread), self._sealer.group(thread))
         return WriteRow("", KEY, 0, 0, KEY, "", body)
 
     def _opened(self, thread: str, row: WriteRow) -> Secret:
-        sealer = self._ring.sealer("keys")
-        return Secret(
-            *ormsgpack.unpackb(sealer.open(row.body, place(thread), [sealer.group(thread)]))
-        )
+        groups = [self._sealer.group(thread)]
+        return Secret(*ormsgpack.unpackb(self._sealer.open(row.body, place(thread), groups)))
 
     async def _rows(self, thread: str) -> ThreadRows:
         (rows,) = await self._call("fetch", [ReadThread(thread)])

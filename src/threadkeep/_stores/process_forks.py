@@ -159,31 +159,40 @@ class PerLoop(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: dict[asyncio.AbstractEventLoop, T] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, T] = {}
+
+    def _drop(self, ended: asyncio.AbstractEventLoop) -> None:
+        """Drop the object of a loop that has ended."""
+        self._loops.pop(ended, None)
+
+    def _has_failed(self, made: T) -> bool:
+        """Return True if making it failed, so that the next call tries again."""
+        del made  # (most connections open later, at their first use)
+        return False
 
     def here(self) -> T:
         """Return the running loop's object."""
         loop = asyncio.get_running_loop()
-        found = self._made.get(loop)
-        if found is None:
-            for ended in [known for known in tuple(self._made) if known.is_closed()]:
-                self._made.pop(ended, None)
-            found = self._made[loop] = self._make()
-        return found
+        made = self._loops.get(loop)
+        if made is None or self._has_failed(made):
+            for ended in [known for known in tuple(self._loops) if known.is_closed()]:
+                self._drop(ended)
+            made = self._loops[loop] = self._make()
+        return made
 
 
 _closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
 
-class LoopConnections(WatchedMethods, Generic[T]):
+class LoopConnections(PerLoop[T], WatchedMethods):
     """Connections of each event loop, opened when the loop first needs them.
 
     The child of a fork never closes its parent's connections: the parent still uses them.
     """
 
     def __init__(self) -> None:
+        super().__init__(self._begin)
         self._open = True
-        self._loops: dict[asyncio.AbstractEventLoop, T] = {}
         self._parents: list[Any] = []  # (collecting them would close them)
         watch(self)
 
@@ -198,22 +207,11 @@ class LoopConnections(WatchedMethods, Generic[T]):
     def _abandon(self, made: T) -> None:
         """Discard the connections of a loop that has ended."""
 
-    def _has_failed(self, made: T) -> bool:
-        """Return True if opening failed, so that the next call tries again."""
-        del made  # (most open later, at their first use)
-        return False
-
     def here(self) -> T:
         """Return the connections of the running loop. Raises `ClosedError` after `close`."""
         if not self._open:
             raise ClosedError(hint="Open a new one.")
-        loop = asyncio.get_running_loop()
-        made = self._loops.get(loop)
-        if made is None or self._has_failed(made):
-            for ended in [known for known in tuple(self._loops) if known.is_closed()]:
-                self._drop(ended)
-            made = self._loops[loop] = self._begin()
-        return made
+        return super().here()
 
     def _drop(self, ended: asyncio.AbstractEventLoop) -> None:
         made = self._loops.pop(ended, None)  # (other threads close theirs)

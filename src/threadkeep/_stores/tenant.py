@@ -19,8 +19,8 @@ from threadkeep._core.engine.thread_entry import (
     ThreadEntry,
     ThreadQuery,
 )
-from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport, no_room
-from threadkeep._stores.sync_bridge import BlockingFace, InFront, finish, result
+from threadkeep._stores.base import AsyncBackend, Backend, no_room
+from threadkeep._stores.sync_bridge import BlockingFace, InFront, result
 from threadkeep.errors import StateError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -82,22 +82,12 @@ class Names:
         origin = None if query.origin is None else self.stored(query.origin)
         return query._replace(prefix=self.stored(query.prefix), origin=origin)
 
-    def _count(self, read: CountThreads) -> CountThreads:
-        return CountThreads(self._query(read.query))
-
     def _search(self, read: SearchThreads) -> SearchThreads:
         if read.after is not None:
             place, name = read.after
             place = self.stored(place) if isinstance(place, str) else place
             read = read._replace(after=(place, self.stored(name)))
         return read._replace(query=self._query(read.query))
-
-    def _damage(self, _read: model.ReadDamage) -> ReadEntry:
-        """Ask for nothing: findings about the store's files may name all threads."""
-        return ReadEntry(self.prefix)
-
-    def _no_damage(self, _read: model.ReadDamage, _reply: Any) -> list[str]:
-        return []
 
     def _state(self, read: model.ReadCheckpoint, state: model.ThreadState) -> model.ThreadState:
         if state.found is None:
@@ -122,18 +112,9 @@ class Names:
     ) -> list[model.StoredCheckpoint]:
         return [one._replace(thread=self.plain(one.thread)) for one in rows]
 
-    def _names(self, _read: model.FindThreads, names: Sequence[str]) -> list[str]:
-        return [*map(self.plain, names)]
-
     def _sizes(self, _read: model.ReadSizes, sizes: model.Sizes) -> model.Sizes:
         threads = tuple([one._replace(thread=self.plain(one.thread)) for one in sizes.threads])
         return model.Sizes(sum([one.row_bytes + one.segment_bytes for one in threads]), threads)
-
-    def _entry(self, _read: ReadEntry, entry: ThreadEntry | None) -> ThreadEntry | None:
-        return None if entry is None else self._plain_entry(entry)
-
-    def _entries(self, _read: SearchThreads, found: Sequence[ThreadEntry]) -> list[ThreadEntry]:
-        return [*map(self._plain_entry, found)]
 
     def _plain_entry(self, entry: ThreadEntry) -> ThreadEntry:
         entry, origin = without_others(entry), entry.origin
@@ -152,19 +133,20 @@ class Names:
         model.ReadSizes: _page,
         model.ScanCheckpoints: _scan,
         SearchThreads: _search,
-        CountThreads: _count,
-        model.ReadDamage: _damage,
+        CountThreads: lambda self, read: CountThreads(self._query(read.query)),
+        # (findings about the store's files may name all threads)
+        model.ReadDamage: lambda self, _: ReadEntry(self.prefix),
     }
     _REPLIES: ClassVar[dict[type, Callable[[Any, Any, Any], Any]]] = {
         model.ReadCheckpoint: _state,
         model.ReadPath: _stored_rows,
         model.ScanCheckpoints: _stored_rows,
         model.ReadThread: _rows,
-        model.FindThreads: _names,
+        model.FindThreads: lambda self, _, found: [*map(self.plain, found)],
         model.ReadSizes: _sizes,
-        ReadEntry: _entry,
-        SearchThreads: _entries,
-        model.ReadDamage: _no_damage,
+        ReadEntry: lambda self, _, entry: entry and self._plain_entry(entry),
+        SearchThreads: lambda self, _, found: [*map(self._plain_entry, found)],
+        model.ReadDamage: lambda *_: [],
     }
 
     # -- changes -------------------------------------------------------------------------
@@ -258,15 +240,6 @@ class TenantFace(InFront):
 
         return PrefixedIndex(index, self.names.prefix)
 
-    async def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
-        """See `SealedFace.destroy_key`. A tenant's saver ends keys of threads alone."""
-        assert kind == "thread"  # noqa: S101 - see `Saver.shred_tenant`
-        with self.names:
-            found: tuple[tuple[str, ...], ScrubReport] = await result(
-                self.below.destroy_key(kind, self.names.stored(name))
-            )
-        return found
-
     async def close(self) -> None:
         """Close nothing: the other tenants use the same connections."""
 
@@ -285,9 +258,6 @@ class TenantBackend(BlockingFace[TenantFace]):
     def retries(self) -> int:
         """Return 0: the store counts the retries of all tenants together."""
         return 0
-
-    def destroy_key(self, kind: str, name: str) -> tuple[tuple[str, ...], ScrubReport]:
-        return finish(self.face.destroy_key(kind, name))
 
     def message_index(self) -> ArchiveIndex | None:
         return self.face.message_index()

@@ -17,7 +17,7 @@ from threadkeep._core.engine.operation import Progress
 from threadkeep._run import driver
 from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import portable, refreshed
+from threadkeep._run.sealers import asked, portable
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.open import (
@@ -200,7 +200,8 @@ def _readable(
 def _check_sound(file: Path, progress: Progress, keys: KeyOptions | None) -> None:
     with Saver(open_to_read(str(file)), **(keys or {})) as saver:
         driver.run(check_is_plain(saver._store))  # noqa: SLF001 - its own store
-        driver.run(refreshed(saver.backend.keys))  # (raises if they are other ones)
+        if saver.backend.keys is not None:
+            driver.run(asked(saver.backend.keys, "refresh"))  # (raises if they are other ones)
         report = saver.check(progress)
     if not report.ok:
         raise CorruptionError(

@@ -58,7 +58,7 @@ class ForTenants:
     @property
     def tenant(self) -> str | None:
         """The tenant whose threads this saver shows, or None for a saver that shows all threads."""
-        return self._store.names.tenant if isinstance(self._store, TenantStore) else None
+        return None if self._store.names is None else self._store.names.tenant
 
     def for_tenant(self, tenant: str) -> Self:
         """Return a saver that shows, writes and removes only the threads of one tenant.

@@ -25,7 +25,7 @@ from threadkeep._core.sealed_files import FileKind, FileWriter, opened_file
 from threadkeep._run.driver import external, on, sync_or_async, within
 from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import sealer_of
+from threadkeep._run.sealers import asked
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.external import file_errors, replacing
 from threadkeep._stores.items.records import (
@@ -102,7 +102,8 @@ def _sealer(engine: ItemEngine) -> Operation[Sealer | None]:
     if engine.keys is None:
         return None
     name = engine.root[0] if engine.root else ""
-    return (yield from sealer_of(engine.keys, "portable", name))
+    sealer: Sealer = yield from asked(engine.keys, "portable", name)
+    return sealer
 
 
 def _write(

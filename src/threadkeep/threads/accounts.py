@@ -13,7 +13,6 @@ from threadkeep._core.engine.operation import Operation, Progress, call, fetch
 from threadkeep._run.driver import external, on
 from threadkeep._run.first_change import check_is_plain
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.tenant_store import TenantStore
 from threadkeep._stores.base import ScrubReport
 from threadkeep._stores.caches import CacheCommit, ClearEntries, of_tenant
 from threadkeep._stores.items.records import FindItems, Namespace, SearchOptions
@@ -82,7 +81,7 @@ class _Beside:
     ) -> None:
         self._whole = store.whole
         self._now = engine.now
-        label = tenants.label(store.names.tenant) if isinstance(store, TenantStore) else None
+        label = None if store.names is None else tenants.label(store.names.tenant)
         self._root: Namespace = () if label is None else (label,)
         self._spaces = None if label is None else (of_tenant(label),)
         self.namespaces = namespaces

@@ -18,7 +18,6 @@ from threadkeep._core.engine.operation import Operation, commit
 from threadkeep._core.engine.thread_entry import ThreadQuery
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.tenant_store import TenantStore
 from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import ReadOnlyError
 from threadkeep.threads import documents
@@ -37,7 +36,7 @@ class ErasurePlan(NamedTuple):
     @property
     def _document(self) -> str:
         """The hidden thread of the record: the same for a repeated call."""
-        tenant = self.store.names.tenant if isinstance(self.store, TenantStore) else None
+        tenant = None if self.store.names is None else self.store.names.tenant
         parts = [tenant, sorted(self.labels), sorted(self.threads), self.forks]
         digest = blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         return documents.thread_of(f"erasure {digest}")

@@ -17,7 +17,7 @@ from threadkeep._core.engine.thread_entry import ThreadEntry, is_archived
 from threadkeep._run.driver import external, on
 from threadkeep._run.first_change import WITH_KEYS
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep._run.sealers import refreshed
+from threadkeep._run.sealers import asked
 from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
@@ -93,7 +93,6 @@ def rotate(
         if dry_run:
             return first
         if not found.changed:
-            yield from on(store, call("finish_rotation"))
             engine.working_set.forget(None)
             if not store.backend.keys.allow_plaintext:
                 return first
@@ -113,8 +112,9 @@ def _cold(store: LayeredBackend, engine: Engine, *, dry_run: bool) -> Operation[
         return entry if is_archived(entry) or (archive and archive.offloaded) else None
 
     entries = yield from on(store, registration.of_all(registration.ALL, cold))
-    keys = yield from refreshed(store.backend.keys)
-    if dry_run or not entries or keys is None or not keys.has_older_objects:
+    keys = store.backend.keys
+    yield from asked(keys, "refresh")
+    if dry_run or not entries or not keys.has_older_objects:
         return len(entries)
     if store.cold is None:
         raise InvalidArgumentError(
@@ -165,12 +165,18 @@ def with_keys(
 def _pass(
     store: LayeredBackend, progress: Progress | None, *, dry_run: bool
 ) -> Operation[RotationReport]:
+    """Seal all values again. The first pass that changes nothing ends the rotation."""
+    from threadkeep._stores import resealing  # noqa: PLC0415 - an extra
+
+    def work(function: Any, *args: Any, **options: Any) -> Operation[Any]:
+        return on(store, call("work", function, *args, **options))
+
     sizes: Counter[str] = Counter()
     threads = changed = 0
     after: str | None = None
-    while names := (yield from on(store, call("stored_names", after))):
+    while names := (yield from work(resealing.stored_names, after)):
         for name in names:
-            use = yield from on(store, call("reseal", name, dry_run=dry_run))
+            use = yield from work(resealing.reseal, name, dry_run=dry_run)
             sizes += use.bytes
             changed += use.changed
             threads += 1
@@ -179,9 +185,11 @@ def _pass(
         after = names[-1]
     place: Any = None
     while True:
-        use, place = yield from on(store, call("reseal_items", place, dry_run=dry_run))
+        use, place = yield from work(resealing.reseal_page, place, dry_run=dry_run)
         sizes += use.bytes
         changed += use.changed
         if place is None:
             break
+    if not (changed or dry_run):
+        yield from work(resealing.finish)
     return RotationReport(threads, changed, dict(sizes), dry_run)

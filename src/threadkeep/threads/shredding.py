@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -12,7 +13,6 @@ from threadkeep._run.driver import on
 from threadkeep._run.first_change import WITH_KEYS
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.caches import CacheCommit, ClearEntries, of_tenant
-from threadkeep._stores.destroying import forks_left
 from threadkeep._stores.items.records import SearchOptions
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads.erasure import erase, erase_all
@@ -69,6 +69,8 @@ def shred_thread(
             hint="Open it with keys=, key_store= and thread_keys=True, before the first save.",
         )
     if planned.forks:
+        from threadkeep._stores.resealing import forks_left  # noqa: PLC0415 - an extra
+
         raise forks_left(planned.forks, name)
     erased = yield from erasing(dry_run=False)
     return (yield from _end(store, "thread", name, erased, 0))
@@ -91,7 +93,11 @@ def shred_tenant(
 def _end(
     store: LayeredBackend, kind: str, name: str, erased: EraseReport, items: int
 ) -> Operation[ShredReport]:
-    keys, report = yield from on(store, call("destroy_key", kind, name))
+    from threadkeep._stores.resealing import destroy  # noqa: PLC0415 - an extra
+
+    with store.names or nullcontext():
+        stored = name if store.names is None else store.names.stored(name)
+        keys, report = yield from on(store.whole, call("work", destroy, kind, stored))
     remains = (*report.remains, *REMAINS)
     if erased.shared_with:
         remains += (f"Values shared with other threads: {', '.join(erased.shared_with[:20])}.",)

@@ -12,7 +12,7 @@ from threadkeep._core.codec.frame import is_sealed, key_of, not_given
 from threadkeep._core.engine.cold_references import Place, name_of
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.sealed_files import FileKind, FileWriter, is_sealed_file, opened_file
-from threadkeep._run.sealers import sealer_of
+from threadkeep._run.sealers import asked
 from threadkeep.errors import CodecError, WrongKeyError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def seal_of(cold: ColdStore | None, thread: str) -> Operation[ObjectSeal]:
     if cold is None or cold.keys is None:
         return ObjectSeal(thread)
     keys, name = cold.keys, cold.stored(thread)
-    sealer = yield from sealer_of(keys, "portable", name, is_thread=True)
+    sealer = yield from asked(keys, "portable", name, is_thread=True)
     return ObjectSeal(name, sealer, allow_plaintext=keys.allow_plaintext)
 
 
@@ -98,5 +98,5 @@ def names_of(cold: ColdStore, thread: str, *, writing: bool = False) -> Operatio
     thread = cold.stored(thread)
     if cold.keys is None:
         return [name_of(thread)]
-    sealer = yield from sealer_of(cold.keys, "writing" if writing else "of")
+    sealer = yield from asked(cold.keys, "writing" if writing else "of")
     return [sealer.digest("object", thread).hex(), name_of(thread)]
