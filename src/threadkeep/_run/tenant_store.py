@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep._core.engine.model import Change
 from threadkeep._core.engine.operation import (
-    Call,
-    Commit,
     CommitMany,
-    External,
     Fetch,
     Operation,
     Request,
@@ -22,6 +19,7 @@ from threadkeep._core.engine.operation import (
 from threadkeep._run.first_change import FirstChange
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.tenant import Names, for_tenant
+from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:
     from threadkeep._stores.cold_store import ColdStore
@@ -49,37 +47,36 @@ class TenantStore(LayeredBackend):
     # -- requests ------------------------------------------------------------------------
 
     def _carry_out(self, request: Request) -> Any:
-        if type(request) is External or type(request) is Call:
-            return super()._carry_out(request)
-        with self.names:
-            reply = self._whole.answer(self._mapped(request))
-        return self._from_store(request, reply)
+        names = self.names
+        if type(request) is Fetch:
+            with names:
+                replies = self._whole.answer(Fetch([*map(names.to_store, request.reads)]))
+            return [*map(names.from_store, request.reads, replies)]
+        if type(request) is CommitMany:
+            with names:
+                refusals = self._whole.answer(CommitMany([*map(names.change, request.changes)]))
+            return [*map(names.named, refusals)]
+        return super()._carry_out(request)
 
     async def _acarry_out(self, request: Request) -> Any:
-        if type(request) is External or type(request) is Call:
-            return await super()._acarry_out(request)
-        with self.names:
-            reply = await self._whole.aanswer(self._mapped(request))
-        return self._from_store(request, reply)
-
-    def _mapped(self, request: Request) -> Request:
+        names = self.names
         if type(request) is Fetch:
-            return Fetch([*map(self.names.to_store, request.reads)])
-        if type(request) is Commit:
-            return Commit(self.names.change(request.change))
-        assert type(request) is CommitMany  # noqa: S101 - the last kind
-        return CommitMany([*map(self.names.change, request.changes)])
-
-    def _from_store(self, request: Request, reply: Any) -> Any:
-        if type(request) is Fetch:
-            return [*map(self.names.from_store, request.reads, reply)]
+            with names:
+                replies = await self._whole.aanswer(Fetch([*map(names.to_store, request.reads)]))
+            return [*map(names.from_store, request.reads, replies)]
         if type(request) is CommitMany:
-            return [None if error is None else self.names.named(error) for error in reply]
-        return reply
+            changes = [*map(names.change, request.changes)]
+            with names:
+                refusals = await self._whole.aanswer(CommitMany(changes))
+            return [*map(names.named, refusals)]
+        return await super()._acarry_out(request)
 
     def commit(self, change: Change) -> None:
-        with self.names:
+        try:  # (cheaper than `with self.names`)
             self._whole.commit(self.names.change(change))
+        except ThreadkeepError as error:
+            self.names.named(error)
+            raise
 
     def submit(self, change: Change) -> Awaitable[None] | None:
         with self.names:

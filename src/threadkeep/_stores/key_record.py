@@ -73,12 +73,7 @@ class KnownRecord(ResetInChild):
         self.value: KeyRecord | None = None
         self.has_current = False  # it names the ring's current key
         self._tips: tuple[int, ...] = ()  # of its thread
-        self._until = 0.0  # when to read it again
-
-    @property
-    def is_fresh(self) -> bool:
-        """True if the record was read a short time ago."""
-        return self._until > time.monotonic()
+        self.until = 0.0  # when to read it again
 
     async def read(
         self, store: Any, check: Callable[[KeyRecord], Awaitable[None]]
@@ -87,7 +82,7 @@ class KnownRecord(ResetInChild):
         (rows,) = await result(store.fetch([ReadThread(tenants.STORE)]))
         until = time.monotonic() + KNOWN_FOR
         if not rows.orphans:
-            self._until = 0.0
+            self.until = 0.0
             return rows, None
         body, sealer = rows.orphans[0].body, self._ring.sealer("record")
         record = KeyRecord(*ormsgpack.unpackb(sealer.open(body, _PLACE, [sealer.group("")])))
@@ -103,7 +98,7 @@ class KnownRecord(ResetInChild):
             raise WrongKeyError(
                 "Another store was put in the place of this one.", hint="Open it again."
             )
-        self.value, self._until, self._tips = record, until, rows.tips
+        self.value, self.until, self._tips = record, until, rows.tips
         self.has_current = self._ring.ids[0] in record.keys
         return rows, record
 
@@ -115,11 +110,11 @@ class KnownRecord(ResetInChild):
             within: seconds. True if the record was read or confirmed that short a time ago.
         """
         now = time.monotonic()
-        if self._until - KNOWN_FOR + within <= now:
+        if self.until - KNOWN_FOR + within <= now:
             (state,) = await result(store.fetch([ReadCheckpoint(tenants.STORE, "")]))
             if not state.tips or state.tips != self._tips:
                 return False
-            self._until = now + KNOWN_FOR
+            self.until = now + KNOWN_FOR
         return True
 
     async def put(self, store: Any, rows: ThreadRows, record: KeyRecord) -> None:

@@ -112,12 +112,12 @@ class StoreKeys:
     @property
     def is_known(self) -> bool:
         """True if the record was read a short time ago."""
-        return self._record.is_fresh
+        return self._record.until > time.monotonic()
 
     @property
     def is_prepared(self) -> bool:
         """True if the record was read a short time ago, and allows what this program may store."""
-        return self._record.has_current and self._record.is_fresh
+        return self._record.has_current and self._record.until > time.monotonic()
 
     async def refresh(self) -> None:
         """Read the record again: other programs change it."""

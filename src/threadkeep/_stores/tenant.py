@@ -155,21 +155,16 @@ class Names:
         """Return a change of stored names."""
         made: Any = change
         if isinstance(change, model.Batch):
-            made = self._batch(change)
+            made = model.Batch(self.prefix + change.thread, *change[1:])
         elif isinstance(change, model.DropThread):
-            rows = None if change.rows is None else self._batch(change.rows)
-            entry = None if change.entry is None else self._stored_entry(change.entry)
-            made = change._replace(thread=self.stored(change.thread), entry=entry, rows=rows)
+            rows = None if change.rows is None else self.change(change.rows)
+            made = change._replace(thread=self.stored(change.thread), rows=rows)
         else:
             made = made._replace(source=self.stored(made.source), target=self.stored(made.target))
-            if isinstance(made, model.ForkThread):
-                made = made._replace(entry=self._stored_entry(made.entry))
+        entry = None if isinstance(change, model.CopyThread) else made.entry
+        if entry is not None:
+            made = made._replace(entry=self._stored_entry(entry))
         return cast("C", made)
-
-    def _batch(self, batch: model.Batch) -> model.Batch:
-        stored = model.Batch(self.prefix + batch.thread, *batch[1:])
-        entry = batch.entry
-        return stored if entry is None else stored._replace(entry=self._stored_entry(entry))
 
     def _stored_entry(self, entry: ThreadEntry) -> ThreadEntry:
         entry = entry._replace(thread=self.stored(entry.thread))
@@ -187,8 +182,10 @@ class Names:
         if isinstance(error, ThreadkeepError):
             self.named(error)
 
-    def named(self, error: ThreadkeepError) -> ThreadkeepError:
+    def named(self, error: ThreadkeepError | None) -> ThreadkeepError | None:
         """Take stored names out of an error, and return it."""
+        if error is None:
+            return None
         if error.thread is not None:
             is_own = error.thread.startswith(self.prefix)
             error.thread = self.plain(error.thread) if is_own else None
@@ -221,7 +218,7 @@ class TenantFace(InFront):
 
     async def commit_many(self, changes: Sequence[model.Change]) -> list[ThreadkeepError | None]:
         refusals = await result(self.below.commit_many([*map(self.names.change, changes)]))
-        return [None if one is None else self.names.named(one) for one in refusals]
+        return [*map(self.names.named, refusals)]
 
     def items(self, options: SearchOptions) -> Backend | AsyncBackend:
         """See `Backend.items`. A tenant's items have another door."""
