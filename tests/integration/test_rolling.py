@@ -34,7 +34,7 @@ from threadkeep.errors import (
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer import adopt, rolling, source_sqlite
 from threadkeep.threads.transfer.rolling import Rolling
-from threadkeep.threads.transfer.sources import _MemorySource
+from threadkeep.threads.transfer.sources import MemorySource
 
 from .test_adopt import official
 from .test_processes_and_loops import in_fork
@@ -200,7 +200,7 @@ async def test_a_slow_store_there_does_not_stop_the_event_loop(pods: Any, monkey
     old, saver = pods("memory", mirror_back=True)
     await saver.aget_tuple(at("t"))
     asked, written, go = [threading.Event() for _ in range(3)]
-    state, write = _MemorySource.state, rolling.Rolling._writing
+    state, write = MemorySource.state, rolling.Rolling._writing
 
     def slow(source: Any, thread: str) -> Any:
         asked.set()
@@ -211,7 +211,7 @@ async def test_a_slow_store_there_does_not_stop_the_event_loop(pods: Any, monkey
         written.set()
         return write(self)
 
-    monkeypatch.setattr(_MemorySource, "state", slow)
+    monkeypatch.setattr(MemorySource, "state", slow)
     monkeypatch.setattr(rolling.Rolling, "_writing", begun)
     reading = asyncio.create_task(saver.aget_tuple(at("other")))
     await asyncio.to_thread(asked.wait)

@@ -31,14 +31,14 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.keys import KeyRing
-from threadkeep.threads.transfer.source_sqlite import open_sqlite, open_sqlite_saver
+from threadkeep.threads.transfer.source_sqlite import open_sqlite
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     LangGraphSource,
+    MemorySource,
     MissingTablesError,
     Payloads,
     needs,
-    open_memory,
     own_store,
 )
 
@@ -168,10 +168,9 @@ class SharedSource(Generic[S]):
 
 def _opened(at: _Location, payloads: Payloads) -> LangGraphSource:
     if at.kind == "memory":
-        return open_memory(at.saver, payloads)
+        return MemorySource(at.saver, payloads)
     if at.kind == "sqlite":
-        saver = at.saver
-        return open_sqlite_saver(saver, payloads) if saver else open_sqlite(at.place, payloads)
+        return open_sqlite(at.place, payloads, at.saver)
     source: LangGraphSource = _postgres().open_postgres(at.place, payloads, at.schema)
     return source
 
@@ -220,7 +219,8 @@ def open_destination(
     at = _located(target)
     payloads = Payloads(codec, at.saver and at.saver.serde, key)
     empty = InMemorySaver()
-    source, saver = open_memory(empty, payloads), cast("BaseCheckpointSaver[Any]", empty)
+    source: LangGraphSource = MemorySource(empty, payloads)
+    saver: BaseCheckpointSaver[Any] = empty
     is_new = at.kind == "sqlite" and at.place != MEMORY and not Path(at.place).exists()
     if not is_new:
         try:

@@ -304,10 +304,7 @@ class ReaderThreads:
     def _branches(self, thread_id: str, checkpoint_ns: str = "") -> Operation[Branches]:
         """Return the tree of a namespace's checkpoints (see `Threads.branches`)."""
         place = validation.place(thread_id, checkpoint_ns)
-        trees = yield from _trees_of(self._reader.read, place.thread, place.ns)
-        if place.ns not in trees:
-            raise not_found(place)
-        return trees[place.ns]
+        return (yield from self._trees(place, place.ns))[place.ns]
 
     branches, abranches = sync_and_async(_branches)
 
@@ -317,12 +314,27 @@ class ReaderThreads:
         Nodes that a large checkpoint runs next are unknown, as it is not read.
         """
         place = validation.place(thread_id)
-        trees = yield from _trees_of(self._reader.read, place.thread, None)
-        if not trees:
-            raise not_found(place)
-        return dict(sorted(trees.items()))
+        return dict(sorted((yield from self._trees(place, None)).items()))
 
     branches_by_ns, abranches_by_ns = sync_and_async(_branches_by_ns)
+
+    def _trees(self, place: CheckpointRef, ns: str | None) -> Operation[dict[str, Branches]]:
+        """Return the trees of a thread's namespaces, or of one, without their values."""
+        shown: dict[str, dict[str, BranchCheckpoint]] = {}
+        window = SourceWindow(place.thread, ns, None, None, MOST)
+        while True:
+            steps = yield from self._reader.read(partial(_whole_ids, window=window))
+            for one in steps:
+                shown.setdefault(one.ns, {})[one.id] = _of_tree(one)
+            if len(steps) < window.limit:
+                break
+            window = window._replace(before=steps[-1].id)
+        if not shown:
+            raise not_found(place)
+        for ones in shown.values():
+            for id in {one.parent for one in ones.values()} & ones.keys():
+                ones[str(id)] = replace(ones[str(id)], waiting=())
+        return {name: tree(place.thread, name, ones, {}) for name, ones in shown.items()}
 
     def _get(self, thread_id: str) -> Operation[ThreadInfo | None]:
         """Return a thread, or None if it has no checkpoint."""
@@ -458,24 +470,3 @@ def _of_tree(step: SourceStep) -> BranchCheckpoint:
         waiting=status.waiting,
         failed=status.failed,
     )
-
-
-def _trees_of(
-    read: Callable[[Callable[[DatabaseSource], list[SourceStep]]], Operation[list[SourceStep]]],
-    thread: str,
-    ns: str | None,
-) -> Operation[dict[str, Branches]]:
-    """Return the trees of a thread's namespaces, or of one, without their values."""
-    shown: dict[str, dict[str, BranchCheckpoint]] = {}
-    window = SourceWindow(thread, ns, None, None, MOST)
-    while True:
-        steps = yield from read(partial(_whole_ids, window=window))
-        for one in steps:
-            shown.setdefault(one.ns, {})[one.id] = _of_tree(one)
-        if len(steps) < window.limit:
-            break
-        window = window._replace(before=steps[-1].id)
-    for ones in shown.values():
-        for id in {one.parent for one in ones.values()} & ones.keys():
-            ones[str(id)] = replace(ones[str(id)], waiting=())
-    return {name: tree(thread, name, ones, {}) for name, ones in shown.items()}

@@ -23,7 +23,7 @@ from ormsgpack import OPT_NON_STR_KEYS, unpackb
 
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._stores.sqlite.failures import named as mapped
-from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation, path_of
+from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation
 from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
@@ -81,8 +81,10 @@ _COLUMNS = {
 }
 
 
-def open_sqlite(path: str, payloads: Payloads) -> DatabaseSource:
-    """Open the file of a SqliteSaver, for reading only."""
+def open_sqlite(path: str, payloads: Payloads, saver: Any = None) -> DatabaseSource:
+    """Open the file of a SqliteSaver for reading only, or copy its database in memory."""
+    if path == MEMORY and saver is not None:
+        return _copied(saver, payloads)
     file = Path(path)
     if not file.is_file():
         raise OpenError(f"There is no file {path}.", hint="Use the path of LangGraph's database.")
@@ -92,11 +94,7 @@ def open_sqlite(path: str, payloads: Payloads) -> DatabaseSource:
     return _checked(db, path, payloads)
 
 
-def open_sqlite_saver(saver: Any, payloads: Payloads) -> DatabaseSource:
-    """Open the file of a SqliteSaver, or copy its database in memory."""
-    path = path_of(saver.conn)
-    if path != MEMORY:
-        return open_sqlite(path, payloads)
+def _copied(saver: Any, payloads: Payloads) -> DatabaseSource:
     if not isinstance(saver.conn, sqlite3.Connection):
         raise OpenError(
             "A database in memory cannot be read through an async saver.",

@@ -492,12 +492,7 @@ def naming(thread: str, ns: str, checkpoint: str) -> Iterator[None]:
 # -- InMemorySaver ---------------------------------------------------------------------
 
 
-def open_memory(saver: InMemorySaver, payloads: Payloads) -> LangGraphSource:
-    """Read the dicts of an InMemorySaver."""
-    return _MemorySource(saver, payloads)
-
-
-class _MemorySource(LangGraphSource):
+class MemorySource(LangGraphSource):
     """Reader of InMemorySaver's three dicts: its methods do not return the paths of tasks.
 
     The saver replaces the objects in these dicts, and never changes them.
