@@ -46,6 +46,7 @@ from threadkeep._core.engine.operation import (
 from threadkeep._core.engine.registration import retry
 from threadkeep._core.engine.rows import Write, counting, unpack_writes
 from threadkeep._core.engine.thread_entry import ThreadEntry, is_there
+from threadkeep._core.lru import Lru
 from threadkeep._core.parts import parts_of
 from threadkeep._run.driver import Runner, external, on
 from threadkeep._run.layered_backend import LayeredBackend
@@ -375,7 +376,7 @@ class _Writer:
         self._missing = copy.missing
         self._result = result
         self._waiting: dict[str, SourceCheckpoint] = {}  # whose writes are next, by namespace
-        self._versions: dict[CheckpointKey, Any] = {}
+        self._versions: Lru[CheckpointKey, Any] = Lru(_VERSIONS)
 
     def put(self, checkpoints: Iterable[SourceCheckpoint]) -> None:
         """Write checkpoints, and the writes of those before them."""
@@ -394,9 +395,7 @@ class _Writer:
     def _put(self, one: SourceCheckpoint) -> None:
         previous = self._versions.get((one.ns, str(one.parent)))
         self._calling(one, put_checkpoint, self._saver, self._copy.name, one, previous)
-        self._versions[one.ns, one.id] = one.checkpoint["channel_versions"]
-        if len(self._versions) > _VERSIONS:
-            del self._versions[next(iter(self._versions))]
+        self._versions.put((one.ns, one.id), one.checkpoint["channel_versions"])
         self._result.checkpoints += 1
 
     def _put_writes(self, one: SourceCheckpoint) -> None:

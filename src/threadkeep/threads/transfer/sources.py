@@ -135,10 +135,7 @@ class LangGraphSource:
 
     def written(self, thread: str, first: str = "") -> dict[CheckpointKey, set[tuple[str, int]]]:
         """Return the task and index of each write of a thread's checkpoints from an id on."""
-        return {
-            (one.ns, one.id): {(write.task_id, write.idx) for write in one.writes}
-            for one in self.checkpoints(thread, first)
-        }
+        raise NotImplementedError
 
     def present(self, thread: str) -> Present:
         """Return one state of a thread, without reading values."""
@@ -531,6 +528,11 @@ class MemorySource(LangGraphSource):
             for ns, rows in found.items()
             for checkpoint, (_, _, parent) in list(rows.items())
         }
+
+    def written(self, thread: str, first: str = "") -> dict[CheckpointKey, set[tuple[str, int]]]:
+        key, writes = self._keys.get(thread, thread), self._saver.writes
+        places = [place for place in self.parents(thread) if place[1] >= first]
+        return {place: set(writes.get((key, *place), ())) for place in places}
 
     def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
         key = self._keys.get(thread, thread)
