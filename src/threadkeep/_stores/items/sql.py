@@ -23,6 +23,7 @@ def path_of(namespace: Namespace) -> str:
     return "".join([f"{label}." for label in namespace])
 
 
+@lru_cache(maxsize=4096)
 def namespace_of(path: str) -> Namespace:
     """Return the namespace of a path."""
     return tuple(path[:-1].split("."))

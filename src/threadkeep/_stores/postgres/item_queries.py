@@ -40,20 +40,18 @@ def query(read: records.ItemRead, metric: VectorMetric) -> Query:
 # -- parameters of statements -----------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
 def key_of(namespace: Namespace, key: str) -> tuple[str, str]:
     """Return the values of the columns path and key."""
     return pack_text(path_of(namespace)), pack_text(key)
 
 
-@lru_cache(maxsize=4096)
 def _namespace(path: str) -> Namespace:
     return namespace_of(unpack_text(path))
 
 
-def arrays(keys: Iterable[tuple[Namespace, str]]) -> tuple[Array, Array]:
-    """Return the values of the columns path and key of several items."""
-    pairs = [key_of(*key) for key in keys]
+def arrays(items: Iterable[Sequence[Any]]) -> tuple[Array, Array]:
+    """Return the columns path and key of tuples that begin with a namespace and a key."""
+    pairs = [key_of(*one[:2]) for one in items]
     return array("text", [path for path, _ in pairs]), array("text", [name for _, name in pairs])
 
 

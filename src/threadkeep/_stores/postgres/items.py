@@ -171,7 +171,7 @@ _KINDS = (
 )
 _ONE = f"(SELECT {', '.join([f'%s::{kind}' for kind in _KINDS])})"  # (in half of the time)
 _MANY = f"unnest({', '.join([f'%s::{kind}[]' for kind in _KINDS])})"
-# (see `versions_of`)
+# (see `random_bits`)
 _VERSION = f"""
     nextval($name${{schema}}.store_counter$name$) * {records.VERSION_STEP}
         + floor(random() * {records.VERSION_STEP})::bigint
@@ -237,16 +237,16 @@ def _put(change: records.PutItems) -> list[Statement]:
     given: tuple[Any, ...] = ()
     if len(puts) > max(1, len(others)) or any(put.expects is not None for put in puts):
         expected = array("bigint", [put.expects for put in puts])
-        ctes, test, given = [_CHECKED], _PASSED, (*_keys(puts), *_keys(puts), expected)
+        ctes, test, given = [_CHECKED], _PASSED, (*arrays(puts), *arrays(puts), expected)
     earlier = [(put, *put.earlier.row, put.earlier.keep) for put in puts if put.earlier is not None]
     if earlier:
         kept, *columns = zip(*earlier, strict=True)
         ctes.append(_KEPT)
-        given += (*_keys(kept), *map(array, _EARLIER_KINDS, columns))
+        given += (*arrays(kept), *map(array, _EARLIER_KINDS, columns))
     for text, some in ((_INSERT, new), (_INSERT + _OR_REPLACE, others), (_DELETE, gone)):
         if not some:
             continue
-        rows, values = (_MANY, _keys(some)) if some is gone else _rows(some, now)
+        rows, values = (_MANY, arrays(some)) if some is gone else _rows(some, now)
         given += (*values, *((Number(now),) if some is others else ()))
         sql = text.replace("{rows}", rows).replace("{test}", test)
         if any(put.vectors for put in some):
@@ -255,10 +255,6 @@ def _put(change: records.PutItems) -> list[Statement]:
         statements.append(Statement(f"WITH {', '.join(ctes)} {sql}" if ctes else sql, given))
         ctes, test, given = [], "true", ()
     return statements
-
-
-def _keys(items: Sequence[Any]) -> tuple[Array, Array]:
-    return arrays([(one.namespace, one.key) for one in items])
 
 
 def _rows(puts: Sequence[records.ItemPut], now: int) -> tuple[str, tuple[Any, ...]]:
@@ -286,7 +282,7 @@ def _vector_values(items: Sequence[records.ItemPut | records.EmbedItem]) -> tupl
     names = array("text", [pack_text(vector.path) for _, vector in some])
     data = b"".join([vector.data for _, vector in some])
     dims = len(data) // 4 // max(1, len(some))
-    return *_keys([one for one, _ in some]), names, _floats(data), Number(dims)
+    return *arrays([one for one, _ in some]), names, _floats(data), Number(dims)
 
 
 _REFRESH = """
@@ -320,14 +316,14 @@ def _refresh(change: records.RefreshItems) -> list[Statement]:
 
 def _embed(change: records.EmbedItems) -> list[Statement]:
     versions = array("bigint", [one.version for one in change.items])
-    values = (*_keys(change.items), versions, *_vector_values(change.items))
+    values = (*arrays(change.items), versions, *_vector_values(change.items))
     return [Statement(_EMBED, values)]
 
 
 def _replace(change: records.ReplacePatches) -> list[Statement]:
     versions = array("bigint", [one.row.version for one, _ in change.versions])
     patches = array("bytea", [patch for _, patch in change.versions])
-    values = (*_keys([one for one, _ in change.versions]), versions, patches)
+    values = (*arrays([one for one, _ in change.versions]), versions, patches)
     return [Statement(_REPLACE, values)]
 
 
