@@ -14,12 +14,11 @@ from urllib.parse import quote, unquote
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep.errors import invalid
 
-_TENANT = "threadkeep@tenant "
+FIRST = "threadkeep@tenant "
+"""Sorts before the threads of all tenants."""
 FAMILY = f"{OWN_NS}family"
 STORE = f"{OWN_NS}store"
 KEY = f"{OWN_NS}key"
-FIRST = _TENANT
-"""Sorts before the threads of all tenants."""
 LONGEST = 200  # bytes of a tenant's name
 
 
@@ -38,7 +37,7 @@ def checked(tenant: object) -> str:
 
 def label(tenant: str) -> str:
     """Return the first label of a tenant's items."""
-    return _TENANT + quote(tenant, safe="").replace(".", "%2E")
+    return FIRST + quote(tenant, safe="").replace(".", "%2E")
 
 
 def prefix(tenant: str) -> str:
@@ -54,9 +53,9 @@ def owner_of(name: str) -> str:
 def tenant_of(name: str) -> str:
     """Return the tenant of a thread's stored name or an item's first label, or "" without one."""
     name = owner_of(name)
-    if not name.startswith(_TENANT):
+    if not name.startswith(FIRST):
         return ""
-    return unquote(name[len(_TENANT) :].partition(" ")[0])
+    return unquote(name[len(FIRST) :].partition(" ")[0])
 
 
 def family_thread(thread: str) -> str:
@@ -77,4 +76,4 @@ def is_hidden(name: str) -> bool:
 
 def prefix_of(name: str) -> str:
     """Return the beginning of a thread's stored name that names its tenant, or "" without one."""
-    return name[: name.find(" ", len(_TENANT)) + 1] if name.startswith(_TENANT) else ""
+    return name[: name.find(" ", len(FIRST)) + 1] if name.startswith(FIRST) else ""

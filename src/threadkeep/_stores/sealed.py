@@ -148,11 +148,13 @@ class SealedFace(InFront):
 
     async def close(self) -> None:
         await result(self.below.close())
-        await self.keys.close()
+        if self.keys.random is not None:
+            await self.keys.random.close()
 
     async def migrate(self) -> None:
         await super().migrate()
-        await self.keys.migrate()
+        if self.keys.random is not None:
+            await self.keys.random.migrate()
 
     def items(self, options: SearchOptions) -> AsyncItemBackend:
         """See `Backend.items`. An index is refused: it reveals the texts."""

@@ -67,7 +67,7 @@ class StoreKeys:
         self._record = KnownRecord(ring)
         self._sealers = _Sealers()
         self._store: Any = None  # a backend
-        self._random: KeyStore | None = None
+        self.random: KeyStore | None = None
         self.are_derived = key_store is None  # all keys from the ring's, which do not change
         self.instant = key_store is None or key_store.instant  # (see `Backend.instant`)
 
@@ -77,7 +77,7 @@ class StoreKeys:
         mine._store = store  # noqa: SLF001 - a copy
         if self._key_database is not None:
             awaited = isinstance(store, AsyncBackend)
-            mine._random = KeyStore(self._key_database, self.ring, awaited=awaited)  # noqa: SLF001 - a copy
+            mine.random = KeyStore(self._key_database, self.ring, awaited=awaited)
         return mine
 
     @property
@@ -119,9 +119,9 @@ class StoreKeys:
         """True if the record was read a short time ago, and allows what this program may store."""
         return self._record.has_current and self._record.until > time.monotonic()
 
-    async def refresh(self) -> None:
-        """Read the record again: other programs change it."""
-        await self._read()
+    async def refresh(self) -> tuple[ThreadRows, KeyRecord | None]:
+        """Read the record again, with its rows: other programs change it."""
+        return await self._record.read(self._store, self._check)
 
     async def confirm(self, within: float = 0) -> None:
         """Read the record again unless its thread names the same tips as then.
@@ -132,7 +132,7 @@ class StoreKeys:
             within: seconds. Do nothing if the record was read or confirmed that short a time ago.
         """
         if not await self._record.confirm(self._store, within):
-            await self._read()
+            await self.refresh()
 
     async def prepare(self) -> None:
         """Make the record before the first change. Add the current key to it. Raises as `writing`.
@@ -140,7 +140,7 @@ class StoreKeys:
         Even a tombstone comes after it: threads without a record belong to a plain store.
         """
         while not self.is_prepared:
-            rows, record = await self._read()
+            rows, record = await self.refresh()
             if record is not None and self._record.has_current:
                 return
             record = record or self._record.value  # (an emptied store gets its record back)
@@ -155,17 +155,17 @@ class StoreKeys:
             )
         declared = [] if self.allow_plaintext else sorted(self._declared)
         store, clues = secrets.token_bytes(16), secrets.token_bytes(_SECRET)
-        if self._random is not None:
-            await self._random.begin(store, self._store)
+        if self.random is not None:
+            await self.random.begin(store, self._store)
         return KeyRecord(store, clues, [], declared, self._wanted)
 
     async def finish_rotation(self) -> None:
         """Note that all rows have the current key, and the digests of all declared fields."""
-        _, record = await self._read()
-        if record is not None and self._random is not None:
-            await self._random.rewrap(record.store)
+        record = await self._current()
+        if record is not None and self.random is not None:
+            await self.random.rewrap(record.store)
         while True:
-            rows, record = await self._read()
+            rows, record = await self.refresh()
             if record is None:
                 return
             new = record._replace(keys=[self.ring.ids[0]], searchable=sorted(self.searchable))
@@ -174,10 +174,7 @@ class StoreKeys:
             await self._record.put(self._store, rows, new)
 
     async def _current(self) -> KeyRecord | None:
-        return self._record.value if self.is_known else (await self._read())[1]
-
-    async def _read(self) -> tuple[ThreadRows, KeyRecord | None]:
-        return await self._record.read(self._store, self._check)
+        return self._record.value if self.is_known else (await self.refresh())[1]
 
     async def _check(self, record: KeyRecord) -> None:
         """Check the first record that is read."""
@@ -191,8 +188,8 @@ class StoreKeys:
                 "This store was begun without key_store= and thread_keys=.",
                 hint="Leave them out, or mirror the threads to a new store.",
             )
-        if record.random and self._random is not None:
-            await self._random.check(record.store)
+        if record.random and self.random is not None:
+            await self.random.check(record.store)
 
     # -- sealers -----------------------------------------------------------------------
 
@@ -223,22 +220,22 @@ class StoreKeys:
 
         Archives of a thread (`is_thread`) end with its own key, if it has one.
         """
-        if self._random is not None:
+        if self.random is not None:
             await self.prepare()
         key, context = self._name(name, is_thread=is_thread), ("portable", tenants.tenant_of(name))
         known = self._sealers.get(f"portable {key}", time.monotonic())
         if known is not None:
             return known
         record = self._record.value
-        if self._random is None or record is None or not key:
+        if self.random is None or record is None or not key:
             return self._sealers.put(f"portable {key}", self.ring.sealer(*context))
-        secret = await self._random.get(record.store, key)
+        secret = await self.random.get(record.store, key)
         return self._sealers.put(f"portable {key}", secret.sealer(context), key_record.KNOWN_FOR)
 
     async def load(self, threads: Sequence[str]) -> None:
         """Read the random keys of these threads at once, as far as they are not in memory."""
-        record = None if self._random is None else await self._current()
-        if self._random is None or record is None:
+        record = None if self.random is None else await self._current()
+        if self.random is None or record is None:
             return
         now = time.monotonic()
         keys = {self._name(name, is_thread=True): name for name in threads}
@@ -248,7 +245,7 @@ class StoreKeys:
             if key and not self._sealers.get(key, now)
         }
         above = {tenant for _, tenant in wanted.values()}
-        found = await self._random.get_all(record.store, {*wanted, *above} - {""})
+        found = await self.random.get_all(record.store, {*wanted, *above} - {""})
         for key, (name, tenant) in wanted.items():
             if key in found and (not tenant or tenant in found):
                 self._remember(record, name, key, found[key], found.get(tenant))
@@ -268,13 +265,13 @@ class StoreKeys:
         known = self._sealers.get(key, time.monotonic())
         if known is not None:
             return known
-        if self._random is None or not key:
+        if self.random is None or not key:
             context = "store", record.store, tenants.tenant_of(name)
             sealer = self.ring.sealer(*context, clues=record.clues, padding=self._padding)
             return self._sealers.put(key, sealer)
         tenant, own = self._name(name, is_thread=False), None
         find: Callable[[bytes, str], Awaitable[Secret | None]]
-        find = self._random.get if create else self._random.find
+        find = self.random.get if create else self.random.find
         try:
             if tenant not in ("", key):  # (first: a destroyed key has none below it)
                 own = await find(record.store, tenant)
@@ -305,27 +302,17 @@ class StoreKeys:
             The keys' ids, and the places that were cleared of them.
         """
         record = await self._current()
-        if self._random is None or record is None:
+        if self.random is None or record is None:
             raise InvalidArgumentError(
                 "Keys that are derived from a ring cannot be destroyed one by one.",
                 hint="Open the store with key_store=, before the first save.",
             )
         below = f"thread {tenants.prefix(name)}" if kind == "tenant" else ""
         names = [f"{kind} {one}" for one in (*others, name)]  # (in this order: see `resealing`)
-        ended, ids, report = await self._random.destroy(record.store, names, below)
+        ended, ids, report = await self.random.destroy(record.store, names, below)
         self._sealers.drop(ended)
         known_cipher.cache_clear()
         return ids, report
-
-    async def migrate(self) -> None:
-        """Create the tables of the key store, or migrate them."""
-        if self._random is not None:
-            await self._random.migrate()
-
-    async def close(self) -> None:
-        """Close the key store."""
-        if self._random is not None:
-            await self._random.close()
 
 
 class _Sealers(ResetInChild):

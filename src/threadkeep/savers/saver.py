@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -37,7 +35,6 @@ from threadkeep._run.lazy_values import each_lazily, is_lazy, one_lazily
 from threadkeep._run.together import together
 from threadkeep._stores.base import AsyncBackend, Backend
 from threadkeep._stores.options import complete, listed
-from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import ThreadkeepError
 from threadkeep.keys import sealed
 from threadkeep.savers.drop_in import SaverAttributes
@@ -98,26 +95,6 @@ PutArguments: TypeAlias = (
 )
 
 _CLONES = 16  # savers with another allowlist that are kept for the next run
-_log = logging.getLogger("threadkeep")
-
-
-class _ForkedRuns(ResetInChild):
-    """Counter and log of concurrent runs that forked a thread."""
-
-    def _reset(self) -> None:
-        self.count = 0
-        self._lock = threading.Lock()
-
-    def note(self, thread: str, head: str, checkpoint: str) -> None:
-        with self._lock:
-            self.count += 1
-        _log.warning(
-            "Concurrent runs forked thread %r: checkpoint %s does not descend from %s. Both"
-            ' branches are kept; conflicts="raise" refuses the later run.',
-            thread,
-            checkpoint,
-            head,
-        )
 
 
 class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any]):
@@ -154,7 +131,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             working_set_bytes=given["working_set_bytes"],
         )
         self._store.retention = given["retention"]
-        self._forked: ForkedRuns = _ForkedRuns()
+        self._forked = ForkedRuns()
         self._engine = Engine(
             codec=codec,
             compression=given["compression"] or Compression(),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Protocol, Self
+import logging
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
 
 from threadkeep._core.engine.context import Engine
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._run.tenant_store import TenantStore
+from threadkeep._stores.process_forks import ResetInChild
 from threadkeep._stores.tenant import Names
 from threadkeep.errors import InvalidArgumentError
 
@@ -17,29 +20,39 @@ if TYPE_CHECKING:
     from threadkeep.threads.retention.background import Collector, Gained
     from threadkeep.threads.transfer.rolling import Rolling
 
+_log = logging.getLogger("threadkeep")
 _VIEWS = 1000  # tenants' savers that are kept for the next call
 
 
-class ForkedRuns(Protocol):
-    """Counter of concurrent runs that forked a thread."""
+class ForkedRuns(ResetInChild):
+    """Counter and log of concurrent runs that forked a thread.
 
-    count: int
+    Args:
+        whole: the saver's, for the part of a tenant.
+        prefix: the beginning of the tenant's stored names.
+    """
 
-    def note(self, thread: str, head: str, checkpoint: str) -> None:
-        """Count a run."""
+    def __init__(self, whole: ForkedRuns | None = None, prefix: str = "") -> None:
+        self._whole, self._prefix = whole, prefix
+        super().__init__()
 
-
-class _TenantRuns:
-    """Counter of one tenant, which is part of the saver's."""
-
-    def __init__(self, whole: ForkedRuns, names: Names) -> None:
+    def _reset(self) -> None:
         self.count = 0
-        self._whole = whole
-        self._names = names
+        self._lock = Lock()
 
     def note(self, thread: str, head: str, checkpoint: str) -> None:
-        self.count += 1
-        self._whole.note(self._names.stored(thread), head, checkpoint)
+        with self._lock:
+            self.count += 1
+        if self._whole is not None:
+            self._whole.note(self._prefix + thread, head, checkpoint)
+            return
+        _log.warning(
+            "Concurrent runs forked thread %r: checkpoint %s does not descend from %s. Both"
+            ' branches are kept; conflicts="raise" refuses the later run.',
+            thread,
+            checkpoint,
+            head,
+        )
 
 
 class ForTenants:
@@ -98,7 +111,7 @@ class ForTenants:
             )
 
     def _view(self, names: Names) -> Self:
-        store, forked = TenantStore(self._store, names), _TenantRuns(self._forked, names)
+        store, forked = TenantStore(self._store, names), ForkedRuns(self._forked, names.prefix)
         view = copy.copy(self)
         vars(view).update(
             _store=store,
