@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from threadkeep import MemorySaver, PostgresSaver, SqliteSaver, open_saver
 from threadkeep._stores.message_index import Hit, ScanIndex, tokens
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.postgres.message_index import PostgresIndex
 from threadkeep._stores.sqlite import message_index as sqlite_index
 from threadkeep._stores.sqlite.maintenance import back_up, restore
@@ -30,12 +31,24 @@ CONFIG = {"configurable": {"thread_id": "saved", "checkpoint_ns": ""}}
 KINDS = ("sqlite", "postgres", "scan")
 
 
+class OwnIndex(PostgresIndex):
+    """An index with a backend of its own."""
+
+    def __init__(self, schema):
+        self._backend = PostgresBackend(postgres.url(), schema=schema)
+        super().__init__(self._backend.face)
+
+    def close(self):
+        super().close()
+        self._backend.close()
+
+
 def make(kind, tmp_path):
     if kind == "sqlite":
         SqliteSaver(tmp_path / "threads.db").close()
         return SqliteIndex(str(tmp_path / "threads.db"))
     if kind == "postgres":
-        return PostgresIndex(postgres.url(), schema=postgres.empty_schema())
+        return OwnIndex(postgres.empty_schema())
     return ScanIndex()
 
 
@@ -392,7 +405,7 @@ def test_too_many_branches_are_refused(file, monkeypatch):
 
 def test_two_connections_make_the_tables_at_once():
     schema = postgres.empty_schema()
-    indexes = [PostgresIndex(postgres.url(), schema=schema) for _ in range(4)]
+    indexes = [OwnIndex(schema) for _ in range(4)]
     workers = [
         threading.Thread(target=index.add, args=("a", f"r{n}", n, said("x")))
         for n, index in enumerate(indexes)

@@ -89,7 +89,7 @@ class _Supports:
         raise no_room(self, "has no room for a cache")
 
     def message_index(self) -> ArchiveIndex | None:
-        """Return a full-text index of archived messages, over connections of its own.
+        """Return a full-text index of archived messages.
 
         The default returns None: the index is kept in memory.
         """

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
-from weakref import WeakSet
 
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -132,7 +131,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         database: str | ConnectionPool[Any] | Connection[Any],
         **options: Unpack[PostgresOptions],
     ) -> None:
-        self._indexes: WeakSet[PostgresIndex] = WeakSet()
         if not isinstance(database, str):
             super().__init__(_backend_over(database, ConnectionPool, Connection, options))
             return
@@ -153,15 +151,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
             return None
         from threadkeep._stores.postgres.message_index import PostgresIndex  # noqa: PLC0415 - only for layered memory
 
-        index = PostgresIndex(self.settings.conninfo, schema=self.settings.schema)
-        self._indexes.add(index)
-        return index
-
-    def close(self) -> None:
-        """See `Backend.close`. Its indexes end with it."""
-        for index in tuple(self._indexes):
-            index.close()
-        super().close()
+        return PostgresIndex(self.face)
 
 
 def opened(

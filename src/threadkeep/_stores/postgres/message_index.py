@@ -1,26 +1,21 @@
-"""Full-text index in a saver's PostgreSQL schema. Needs the extra `threadkeep[postgres]`."""
+"""Full-text index in a saver's PostgreSQL schema, over the connections of its backend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
-
-import psycopg
-import psycopg.errors
-from psycopg_pool import ConnectionPool
 
 from threadkeep._core.texts import Messages
 from threadkeep._stores.message_index import NO_EDITS, ArchiveIndex, Edits, Hit, indexed, wanted
-from threadkeep._stores.postgres.connections import open_pool, settings_of
-from threadkeep._stores.postgres.migrations import KEY, said
-from threadkeep._stores.postgres.statement import mapped_errors
-from threadkeep._stores.process_forks import PerProcess
+from threadkeep._stores.postgres import migrations
+from threadkeep._stores.postgres.connections import PostgresDatabase
+from threadkeep._stores.postgres.messages import NEWEST_STATE
+from threadkeep._stores.postgres.statement import Rows, Statement
+from threadkeep._stores.sync_bridge import finish
+from threadkeep.errors import ClosedError, NotSetUpError
 
-# Two processes may create them at once, so this takes the lock of migrations. If any program
-# deletes a thread of the saver, the trigger removes its messages.
+# If any program deletes a thread of the saver, the trigger removes its messages.
 _TABLES = """
-SELECT pg_advisory_xact_lock({key});
 CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_records (
     thread_id text, record text, PRIMARY KEY (thread_id, record));
 CREATE TABLE IF NOT EXISTS {schema}.threadkeep_memory_messages (
@@ -46,19 +41,20 @@ CREATE TRIGGER threadkeep_memory_deleted AFTER DELETE OR UPDATE OF deleted_at
 """
 _IS_THERE = """
 SELECT 1 FROM pg_class
-WHERE relnamespace = to_regnamespace(%s) AND relname = 'threadkeep_memory_messages'
+WHERE relnamespace = to_regnamespace({literal}) AND relname = 'threadkeep_memory_messages'
 """
 # A removal of the thread waits for a record that is being added, and removes it too. A record that
 # is added during a removal waits for it, and then does not find the record before it.
 _LOCK = "SELECT 1 FROM {schema}.threads WHERE thread_id = %s FOR SHARE"
-_ADD_RECORD = """
-INSERT INTO {schema}.threadkeep_memory_records VALUES (%s, %s) ON CONFLICT DO NOTHING
-RETURNING record
-"""
-_ADD = """
-INSERT INTO {schema}.threadkeep_memory_messages (thread_id, record, position, id, words)
-SELECT %s, %s, each.position, each.id, array_to_tsvector(string_to_array(each.words, ' '))
-FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS each (position, id, words)
+_HAS = "SELECT 1 FROM {schema}.threadkeep_memory_records WHERE thread_id = %s AND record = %s"
+_ADD = f"""
+WITH added AS (
+    INSERT INTO {{schema}}.threadkeep_memory_records
+    SELECT %s, %s WHERE %s::text IS NULL OR EXISTS ({_HAS})
+    ON CONFLICT DO NOTHING RETURNING thread_id, record)
+INSERT INTO {{schema}}.threadkeep_memory_messages (thread_id, record, position, id, words)
+SELECT added.*, each.position, each.id, array_to_tsvector(string_to_array(each.words, ' '))
+FROM added, unnest(%s::bigint[], %s::text[], %s::text[]) AS each (position, id, words)
 """
 _SEARCH = """
 SELECT record, position, id FROM {schema}.threadkeep_memory_messages
@@ -69,47 +65,38 @@ _FIND = """
 SELECT record, position, id FROM {schema}.threadkeep_memory_messages
 WHERE thread_id = %s AND id = ANY(%s) ORDER BY position DESC, number DESC
 """
-_HAS = "SELECT 1 FROM {schema}.threadkeep_memory_records WHERE thread_id = %s AND record = %s"
 _THREADS = "SELECT DISTINCT thread_id FROM {schema}.threadkeep_memory_records"
 _REMOVE = """
 WITH records AS (DELETE FROM {schema}.threadkeep_memory_records WHERE thread_id = ANY(%s))
 DELETE FROM {schema}.threadkeep_memory_messages WHERE thread_id = ANY(%s)
 """
-_CONNECTIONS = 4
 
 
 class PostgresIndex(ArchiveIndex):
     """Index in tables `threadkeep_memory_*` of a saver's schema, created by the first `add`.
 
     Args:
-        conninfo: a URL, or another conninfo of libpq.
-        schema: the schema of the saver's tables.
-
-    Raises:
-        OpenError: the URL is invalid.
+        database: the schema, over connections that never suspend.
     """
 
-    def __init__(self, conninfo: str, schema: str = "threadkeep") -> None:
-        # Statements are not prepared: the best plan depends on the words.
-        settings = settings_of(
-            conninfo, schema=schema, prepare_threshold=None, min_size=0, max_size=_CONNECTIONS
-        )
-        self._schema = settings.quoted_schema
-        self._server = settings.server
-        check = ConnectionPool.check_connection
-        self._pool = PerProcess(partial(open_pool, settings, check=check))
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._is_closed = False
 
-    def _sql(self, text: str) -> str:
-        return text.replace("{schema}", self._schema)
+    def _answered(self, *queries: tuple[str, tuple[Any, ...]]) -> list[Rows]:
+        """Return the rows of each query, all of one transaction."""
+        if self._is_closed:
+            raise ClosedError(hint="Open a new one.")
+        # (not prepared: the best plan depends on the words)
+        statements = [Statement(text, values, keep=False) for text, values in queries]
+        return finish(self._database.answered(statements, NEWEST_STATE))
 
-    def _rows(self, query: str, *values: Any) -> list[Any]:
+    def _rows(self, text: str, *values: Any) -> Rows:
         """Return the matches of a query, or none if the tables do not exist."""
-        with mapped_errors(self._server), self._pool.get().connection() as db:
-            try:
-                found = db.execute(self._sql(query), values)
-            except psycopg.errors.UndefinedTable:
-                return []
-            return found.fetchall() if found.description else []
+        try:
+            return self._answered((text, values))[0]
+        except NotSetUpError:
+            return []
 
     def add(
         self,
@@ -123,33 +110,25 @@ class PostgresIndex(ArchiveIndex):
     ) -> bool:
         placed = [*enumerate(messages, start), *edits.items()]
         ids = [message.id for _, message in placed]
-        words = [indexed(message) for _, message in placed]
-        positions = [position for position, _ in placed]
-        add = partial(self._add, (thread, record), (positions, ids, words), after)
-        with mapped_errors(self._server):
-            try:
-                return add()
-            except psycopg.errors.UndefinedTable:
-                self.create()
-                return add()
+        columns = ([at for at, _ in placed], ids, [indexed(message) for _, message in placed])
+        key = (thread, record)
+        add = (_ADD, (*key, after, thread, after, *columns))
+        queries = ((_LOCK, (thread,)), add, (_HAS, key))
+        try:
+            found = self._answered(*queries)
+        except NotSetUpError:
+            self.create()
+            found = self._answered(*queries)
+        return bool(found[-1])
 
     def create(self) -> None:
         """Create the tables if they do not exist."""
-        tables = self._sql(_TABLES).replace("{key}", said(KEY, self._schema).sql)
-        with mapped_errors(self._server, migrating=True), self._pool.get().connection() as db:
-            if not db.execute(_IS_THERE, (self._schema,)).fetchall():
-                db.execute(tables)
+        finish(self._database.carry_out(self._creating))
 
-    def _add(self, record: tuple[str, str], messages: tuple[Any, ...], after: str | None) -> bool:
-        thread = record[0]
-        with self._pool.get().connection() as db, db.transaction():
-            if after is not None:
-                db.execute(self._sql(_LOCK), (thread,))
-                if not db.execute(self._sql(_HAS), (thread, after)).fetchall():
-                    return False
-            if db.execute(self._sql(_ADD_RECORD), record).fetchall():
-                db.execute(self._sql(_ADD), (*record, *messages))
-        return True
+    def _creating(self) -> migrations.Plan:
+        schema = self._database.schema
+        if not (yield migrations.said(_IS_THERE, schema)):
+            yield from migrations.locked(schema, _TABLES)
 
     def has(self, thread: str, record: str) -> bool:
         return bool(self._rows(_HAS, thread, record))
@@ -174,4 +153,4 @@ class PostgresIndex(ArchiveIndex):
         return {thread for (thread,) in self._rows(_THREADS)}
 
     def close(self) -> None:
-        self._pool.close()
+        self._is_closed = True
