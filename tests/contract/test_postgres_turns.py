@@ -23,8 +23,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep import PostgresSaver
 from threadkeep._core.engine.model import Batch, ReadThread
 from threadkeep._stores.committing import Heads, MakeMoves, committing
-from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
-from threadkeep._stores.postgres.turns import Turn
+from threadkeep._stores.postgres.backend import AsyncPostgresBackend, PostgresBackend, Turn, opened
 from threadkeep._stores.records import new_tip
 from threadkeep.errors import LockedError, StatementTimeoutError, UnreachableError
 from threadkeep.testing.records import NOW, checkpoint, segment, write

@@ -5,8 +5,8 @@ and is sent their replies. A head in memory is a hint: each move proves the head
 and a change is refused only on heads that were read, or made, in the same call.
 
 No request needs the transaction of another one (PostgreSQL lets commits take turns in one, see
-`postgres.turns`). Each move of a thread in a call has a tip of its own, by which it is found if its
-answer is lost.
+`postgres.backend`). Each move of a thread in a call has a tip of its own, by which it is found if
+its answer is lost.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from threadkeep._stores.committing import (
     Heads,
     MakeMoves,
     awaited,
-    carried_out,
     committing,
     plain_moves,
 )
+from threadkeep._stores.sync_bridge import finish, result
 from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
@@ -39,6 +39,34 @@ class _Commits:
     def __init__(self, known: Heads | None = None) -> None:
         self.heads = Heads() if known is None else known
         """Heads that this process has read or made, as hints. `fetch` may add those it reads."""
+
+    async def _committed(self: Any, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        moves, retries = plain_moves(self.heads, changes), self.retries
+        made = await result(self.make(moves)) if moves else []
+        if moves and None not in made:
+            self.heads.keep(cast("list[Head]", made))
+            return [None] * len(changes)
+        steps = committing(
+            self.heads,
+            changes,
+            [*zip(moves, made, strict=True)],
+            shares_heaps=self.shares_heaps,
+            has_lost=lambda: self.retries != retries,
+        )
+        refusals, known = await self.carried_out(steps, was_refused=bool(moves))
+        self.heads.keep(known)
+        found: list[ThreadkeepError | None] = refusals
+        return found
+
+    async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
+        """Run the steps of a commit. `was_refused`: a move of the same commit was refused."""
+        del was_refused
+        return await awaited(steps, self._answer)
+
+    async def _answer(self: Any, request: Ask | MakeMoves) -> Any:
+        if isinstance(request, MakeMoves):
+            return await result(self.make(request.moves))
+        return await result(self.fetch(request.reads))
 
 
 class Database(_Commits, Backend):
@@ -76,26 +104,7 @@ class Database(_Commits, Backend):
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Make each change. See `Backend.commit_many`."""
-        moves, retries = plain_moves(self.heads, changes), self.retries
-        made = self.make(moves) if moves else []
-        if moves and None not in made:
-            self.heads.keep(cast("list[Head]", made))
-            return [None] * len(changes)
-        steps = committing(
-            self.heads,
-            changes,
-            [*zip(moves, made, strict=True)],
-            shares_heaps=self.shares_heaps,
-            has_lost=lambda: self.retries != retries,
-        )
-        refusals, known = carried_out(steps, self._answer)
-        self.heads.keep(known)
-        return refusals
-
-    def _answer(self, request: Ask | MakeMoves) -> list[Any]:
-        if isinstance(request, MakeMoves):
-            return self.make(request.moves)
-        return self.fetch(request.reads)
+        return finish(self._committed(changes))
 
 
 class AsyncDatabase(_Commits, AsyncBackend):
@@ -117,28 +126,4 @@ class AsyncDatabase(_Commits, AsyncBackend):
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `Backend.commit_many`."""
-        moves, retries = plain_moves(self.heads, changes), self.retries
-        made = await self.make(moves) if moves else []
-        if moves and None not in made:
-            self.heads.keep(cast("list[Head]", made))
-            return [None] * len(changes)
-        steps = committing(
-            self.heads,
-            changes,
-            [*zip(moves, made, strict=True)],
-            shares_heaps=self.shares_heaps,
-            has_lost=lambda: self.retries != retries,
-        )
-        refusals, known = await self.carried_out(steps, was_refused=bool(moves))
-        self.heads.keep(known)
-        return refusals
-
-    async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
-        """Run the steps of a commit. `was_refused`: a move of the same commit was refused."""
-        del was_refused
-        return await awaited(steps, self._answer)
-
-    async def _answer(self, request: Ask | MakeMoves) -> list[Any]:
-        if isinstance(request, MakeMoves):
-            return await self.make(request.moves)
-        return await self.fetch(request.reads)
+        return await self._committed(changes)

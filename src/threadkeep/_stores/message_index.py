@@ -6,13 +6,14 @@ An index is derived data: it can be removed, and made again from the records tha
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep._core.texts import Messages, text_of
 from threadkeep._core.words import tokens
@@ -58,7 +59,19 @@ class Hit(NamedTuple):
     id: str | None
 
 
-class ArchiveIndex(Protocol):
+class IndexedMessage(NamedTuple):
+    """A message to index: its position, its id, and its words."""
+
+    position: int
+    id: str | None
+    words: str
+
+
+Key: TypeAlias = tuple[str, str]  # a thread and a record
+IndexRows: TypeAlias = Sequence[IndexedMessage]
+
+
+class ArchiveIndex(ABC):
     """An index of the messages in a thread's archive records. Its methods block.
 
     Any number of threads of the program may use it. Hits come with the highest position first, and
@@ -86,10 +99,23 @@ class ArchiveIndex(Protocol):
         Returns:
             True if the record is there now.
         """
+        first, then = [
+            [IndexedMessage(at, message.id, indexed(message)) for at, message in some]
+            for some in (enumerate(messages, start), edits.items())
+        ]
+        return self._add((thread, record), start, first, then, after)
 
+    def _add(
+        self, key: Key, start: int, messages: IndexRows, edits: IndexRows, after: str | None
+    ) -> bool:
+        """See `add`, which finds the words."""
+        raise NotImplementedError
+
+    @abstractmethod
     def has(self, thread: str, record: str) -> bool:
         """Return True if a record was added, and the thread not removed since."""
 
+    @abstractmethod
     def search(
         self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
     ) -> list[Hit]:
@@ -101,46 +127,38 @@ class ArchiveIndex(Protocol):
             InvalidArgumentError: the query has too many words.
         """
 
+    @abstractmethod
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
         """Return the messages with these ids. An id that no message has is left out."""
 
+    @abstractmethod
     def remove(self, *threads: str) -> None:
         """Remove threads. An index in a database also removes the threads that a saver deletes."""
 
+    @abstractmethod
     def threads(self) -> set[str]:
         """Return the threads with records in the index."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close connections. Idempotent."""
 
 
-class PrefixedIndex:
+class PrefixedIndex(ArchiveIndex):
     """An index that shows the threads whose names begin with a prefix, without it."""
 
     def __init__(self, below: ArchiveIndex, prefix: str) -> None:
         self._below = below
         self._prefix = prefix
 
-    def add(
-        self,
-        thread: str,
-        record: str,
-        start: int,
-        messages: Messages,
-        *,
-        edits: Edits = NO_EDITS,
-        after: str | None = None,
-    ) -> bool:
-        thread = self._prefix + thread
-        return self._below.add(thread, record, start, messages, edits=edits, after=after)
+    def add(self, thread: str, *args: Any, **options: Any) -> bool:
+        return self._below.add(self._prefix + thread, *args, **options)
 
     def has(self, thread: str, record: str) -> bool:
         return self._below.has(self._prefix + thread, record)
 
-    def search(
-        self, thread: str, query: str, *, after: int | None = None, limit: int | None = None
-    ) -> list[Hit]:
-        return self._below.search(self._prefix + thread, query, after=after, limit=limit)
+    def search(self, thread: str, *args: Any, **options: Any) -> list[Hit]:
+        return self._below.search(self._prefix + thread, *args, **options)
 
     def find(self, thread: str, ids: Iterable[str]) -> dict[str, list[Hit]]:
         return self._below.find(self._prefix + thread, ids)
@@ -176,7 +194,7 @@ class _IndexedThread:
         self.chars = 0
 
 
-class ScanIndex(ResetInChild):
+class ScanIndex(ArchiveIndex, ResetInChild):
     """An index in this process's memory: it looks through all messages of a thread.
 
     While it holds more than `max_chars`, it drops the threads that were not used for the longest
@@ -198,30 +216,23 @@ class ScanIndex(ResetInChild):
             if thread in self._threads:
                 self._threads.move_to_end(thread)
 
-    def add(
-        self,
-        thread: str,
-        record: str,
-        start: int,
-        messages: Messages,
-        *,
-        edits: Edits = NO_EDITS,
-        after: str | None = None,
+    def _add(
+        self, key: Key, start: int, messages: IndexRows, edits: IndexRows, after: str | None
     ) -> bool:
-        placed = [*enumerate(messages, start), *edits.items()]
-        words = [f" {indexed(message)} " for _, message in placed]
+        del start
+        thread, record = key
         with self._thread(thread) as known:
             if record in known.records or (after is not None and after not in known.records):
                 return record in known.records
             self._threads[thread] = known
-            for (position, message), text in zip(placed, words, strict=True):
-                hit = Hit(record, position, message.id)
-                one = _Message(position, len(known.records), hit, text)
+            for position, id, words in (*messages, *edits):
+                hit = Hit(record, position, id)
+                one = _Message(position, len(known.records), hit, f" {words} ")
                 insort(known.messages, one)
-                if message.id is not None:
-                    known.ids.setdefault(message.id, []).append(one)
+                known.chars += len(one.words)
+                if id is not None:
+                    known.ids.setdefault(id, []).append(one)
             known.records.add(record)
-            known.chars += sum(map(len, words))
             self._threads.move_to_end(thread)
             total = sum(each.chars for each in self._threads.values())
             while total > self._max_chars and len(self._threads) > 1:

@@ -8,7 +8,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain, groupby
 from operator import attrgetter, gt, lt
 from os import urandom
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import ormsgpack
 
@@ -247,6 +247,50 @@ def _is_in_range(at: int, limits: tuple[int | None, int | None]) -> bool:
 
 def _has_rested(entry: ThreadEntry, now: int) -> bool:
     return entry.ttl is not None and entry.updated_at + entry.ttl < now
+
+
+Term: TypeAlias = tuple[str, Sequence[Any]]
+"""A condition of SQL, and its values."""
+
+
+def terms_of(terms: Iterable[Term]) -> tuple[str, tuple[Any, ...]]:
+    """Return terms as one condition, and their values."""
+    found = [*terms]
+    where = " AND ".join([f"({term})" for term, _ in found]) or "TRUE"
+    return where, tuple([value for _, values in found for value in values])
+
+
+def begins_with(column: str, prefix: str) -> Iterator[Term]:
+    """Yield conditions, which a B-tree finds, for a column that begins with `prefix`."""
+    for sign, limit in ((">=", prefix), ("<", beyond(prefix))):
+        if limit:
+            yield f"{column} {sign} %s", (limit,)
+
+
+def page_terms(column: str, read: model.FindThreads | model.ReadSizes) -> list[Term]:
+    """Return the conditions on the threads of a page. `column` has their ids."""
+    later: list[Term] = [] if read.after is None else [(f"{column} > %s", (read.after,))]
+    return [*later, *begins_with(column, read.prefix)]
+
+
+def query_terms(query: ThreadQuery) -> list[tuple[str, Any]]:
+    """Return conditions of SQL on the columns of a thread `t`, each with its value.
+
+    All of a query but its states, labels and prefix. `{time}` stands for a parameter that is a
+    time, and `{rest}` for the time until which a thread rests.
+    """
+    (created_from, created_to), (updated_from, updated_to) = query.created, query.updated
+    terms = (
+        *(("t.created_at >= {time}", created_from), ("t.created_at < {time}", created_to)),
+        *(("t.updated_at >= {time}", updated_from), ("t.updated_at < {time}", updated_to)),
+        *(
+            ("(t.waits_at IS NOT NULL) = %s", query.waits),
+            ("(t.pinned IS TRUE) = %s", query.pinned),
+        ),
+        *(("coalesce(t.size, 0) >= %s", query.size), ("t.origin = %s", query.origin)),
+        ("t.ttl IS NOT NULL AND {rest} < {time}", query.rested),
+    )
+    return [(term, value) for term, value in terms if value is not None]
 
 
 def first_entries(read: SearchThreads, entries: Iterable[ThreadEntry]) -> list[ThreadEntry]:

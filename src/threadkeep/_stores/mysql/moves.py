@@ -18,10 +18,10 @@ Values: TypeAlias = tuple[Any, ...]
 _SEARCHED = ("state", "created_at", "updated_at", "size", "waits_at", "pinned", "ttl")
 _HEAD = ("thread", "tip", "heap", "origin", "record", *_SEARCHED)
 _INSERT = f"""INSERT INTO tk_threads ({", ".join(_HEAD)}) SELECT {marks(_HEAD)} FROM DUAL
-    WHERE NOT EXISTS (SELECT 1 FROM tk_threads h WHERE h.thread = %s)"""
+    WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = %s)"""
 _UPDATE = f"""UPDATE tk_threads SET {", ".join([f"{name} = %s" for name in _HEAD])}
     WHERE thread = %s AND tip = %s"""
-_MADE = "h.thread = %s AND h.tip = %s"
+_MADE = "t.thread = %s AND t.tip = %s"
 _TABLES = {
     "checkpoints": ("ns", "id", "parent", "flags", "key_log", "key_pos", "metadata", "record"),
     "writes": ("ns", "checkpoint", "seq", "run", "record"),
@@ -79,8 +79,8 @@ def _checkpoint(row: Any) -> Values:
 
 def _added(table: str, rows: Sequence[Values], made: Values) -> Iterator[Sql]:
     """Yield statements that add rows, in place of those with the same keys."""
-    of, first = ("heap", HEAP) if table == "segments" else ("number", "h.number")
-    one = f"SELECT {first}, {marks(_TABLES[table])} FROM tk_threads h WHERE {_MADE}"
+    of, first = ("heap", HEAP) if table == "segments" else ("number", "t.number")
+    one = f"SELECT {first}, {marks(_TABLES[table])} FROM tk_threads t WHERE {_MADE}"
     for page in parts_of(rows, _size, _PAGE):
         sql = f"REPLACE INTO tk_{table} ({of}, {', '.join(_TABLES[table])}) "
         sql += " UNION ALL ".join([one] * len(page))
@@ -91,13 +91,13 @@ def _size(row: Values) -> int:
     return sum([len(value) for value in row if isinstance(value, str | bytes)])
 
 
-_OWN = "c.number = h.number"
+_OWN = "c.number = t.number"
 
 
 def _changed(text: str, keys: str, values: Values, made: Values) -> Sql:
     """Return a statement for rows `c`, if the head `h` was moved."""
     before, set_, after = text.partition(" SET ")
-    sql = f"{before} JOIN tk_threads h{set_}{after} WHERE {keys} AND {_MADE}"
+    sql = f"{before} JOIN tk_threads t{set_}{after} WHERE {keys} AND {_MADE}"
     return Sql(sql, (*values, *made))
 
 
@@ -124,8 +124,8 @@ def _removals(move: Move, made: Values) -> Iterator[Sql]:
 def _copies(copies: Copying, made: Values) -> Iterator[Sql]:
     source = copies.source
     for table, of, key, first, names, places in (
-        ("checkpoints", "number", source.number, "h.number", "id", copies.checkpoints),
-        ("writes", "number", source.number, "h.number", "checkpoint, c.seq", copies.writes),
+        ("checkpoints", "number", source.number, "t.number", "id", copies.checkpoints),
+        ("writes", "number", source.number, "t.number", "checkpoint, c.seq", copies.writes),
         ("segments", "heap", source.heap or source.number, HEAP, "", None),
     ):
         if places == () or (table == "segments" and not copies.segments):

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from threadkeep._core.engine import model, rule_reads, thread_entry
 from threadkeep._core.engine.heads import Head, entry_of, readable, sound
 from threadkeep._stores.mysql.server import MysqlRows, Sql, marks
-from threadkeep._stores.records import beyond, unpack_record, with_writes
+from threadkeep._stores.records import (
+    Term,
+    begins_with,
+    page_terms,
+    query_terms,
+    terms_of,
+    unpack_record,
+    with_writes,
+)
 from threadkeep.errors import CorruptionError
 
-Term: TypeAlias = tuple[str, Sequence[Any]]
-"""A condition, and its values."""
-HEAP = "COALESCE(h.heap, h.number)"
-_HEAD = "SELECT h.number, h.record FROM tk_threads h"
-_OWN = f"{_HEAD} WHERE h.thread = %s"
-_OF_THREAD = "SELECT c.number, c.ns, c.id FROM tk_threads h JOIN tk_checkpoints c USING (number)"
+HEAP = "COALESCE(t.heap, t.number)"
+_HEAD = "SELECT t.number, t.record FROM tk_threads t"
+_OWN = f"{_HEAD} WHERE t.thread = %s"
+_OF_THREAD = "SELECT c.number, c.ns, c.id FROM tk_threads t JOIN tk_checkpoints c USING (number)"
 _VISIBLE = f"c.flags < {model.HIDDEN}"
 
 
@@ -56,9 +62,9 @@ def _segment(log: int, start: int, stop: int, data: bytes) -> model.Segment:
 def _stored(page: str, values: tuple[Any, ...]) -> tuple[Sql, ...]:
     """Return statements for checkpoints, their keyframes and writes. `page` selects their keys."""
     of_page = f"""FROM ({page}) p JOIN tk_checkpoints c USING (number, ns, id)
-        JOIN tk_threads h USING (number)"""
+        JOIN tk_threads t USING (number)"""
     child = "x.number = c.number AND x.ns = c.ns AND x.parent = c.id AND x.id > c.id"
-    rows = f"""SELECT h.thread, c.ns, {HEAP}, c.number, c.flags, c.metadata, c.record, y.record
+    rows = f"""SELECT t.thread, c.ns, {HEAP}, c.number, c.flags, c.metadata, c.record, y.record
         {of_page} LEFT JOIN tk_checkpoints y ON y.number = c.number AND y.ns = c.ns AND y.id = (
             SELECT x.id FROM tk_checkpoints x WHERE {child} ORDER BY x.id LIMIT 1)"""
     # (from the end of the log, where most keyframes are)
@@ -95,7 +101,7 @@ def _checkpoints(results: Sequence[MysqlRows]) -> list[model.StoredCheckpoint]:
 
 def _checkpoint(read: model.ReadCheckpoint, known: Callable[[Head], None]) -> Lookup:
     which, values = (_VISIBLE, ()) if read.id is None else ("c.id = %s", (read.id,))
-    page = f"{_OF_THREAD} WHERE h.thread = %s AND c.ns = %s AND {which} ORDER BY c.id DESC LIMIT 1"
+    page = f"{_OF_THREAD} WHERE t.thread = %s AND c.ns = %s AND {which} ORDER BY c.id DESC LIMIT 1"
 
     def reply(results: Sequence[MysqlRows]) -> model.ThreadState:
         found = _first(results[0], read.thread)
@@ -111,17 +117,17 @@ def _checkpoint(read: model.ReadCheckpoint, known: Callable[[Head], None]) -> Lo
 
 
 def _scan(read: model.ScanCheckpoints) -> Lookup:
-    terms: list[Term] = [(_VISIBLE, ()), *_begins(read.prefix)]
+    terms: list[Term] = [(_VISIBLE, ()), *begins_with("t.thread", read.prefix)]
     for name, value in (
-        *(("h.thread =", read.thread), ("c.ns =", read.ns)),
+        *(("t.thread =", read.thread), ("c.ns =", read.ns)),
         *(("c.id =", read.id), ("c.id <", read.before)),
     ):
         terms += [] if value is None else [(f"{name} %s", (value,))]
     if read.after:
-        after = "(c.id < %s OR (c.id = %s AND (h.thread, c.ns) > (%s, %s)))"
+        after = "(c.id < %s OR (c.id = %s AND (t.thread, c.ns) > (%s, %s)))"
         terms.append((after, (read.after[0], *read.after)))
     where, values = terms_of(terms)
-    page = f"{_OF_THREAD} WHERE {where} ORDER BY c.id DESC, h.thread, c.ns LIMIT %s"
+    page = f"{_OF_THREAD} WHERE {where} ORDER BY c.id DESC, t.thread, c.ns LIMIT %s"
     return Lookup(_stored(page, (*values, read.limit)), _checkpoints)
 
 
@@ -130,7 +136,7 @@ def _segments(read: model.ReadSegments) -> Lookup:
     any_of = " OR ".join(["(s.log = %s AND s.start < %s AND s.stop > %s)"] * len(spans))
     # (a join would read the logs from their beginning)
     sql = f"""SELECT s.log, s.start, s.stop, s.data FROM tk_segments s
-        WHERE s.heap = (SELECT {HEAP} FROM tk_threads h WHERE h.thread = %s)
+        WHERE s.heap = (SELECT {HEAP} FROM tk_threads t WHERE t.thread = %s)
         AND ({any_of or "FALSE"}) ORDER BY s.log, s.stop"""
     values = [value for log, start, stop in spans for value in (log, stop, start)]
 
@@ -151,7 +157,7 @@ def _read_head(read: rule_reads.ReadHead) -> Lookup:
 
 
 def _family(read: rule_reads.ReadFamily) -> Lookup:
-    sql = f"{_HEAD} WHERE h.heap = %s"
+    sql = f"{_HEAD} WHERE t.heap = %s"
     return _one(sql, (read.heap,), lambda rows: [readable(_head(row)) for row in rows])
 
 
@@ -182,12 +188,12 @@ def _has_others(read: rule_reads.HasOthers) -> Lookup:
 
 
 def _thread(read: model.ReadThread) -> Lookup:
-    writes = """SELECT w.record FROM tk_threads h JOIN tk_writes w USING (number)
-        WHERE h.thread = %s ORDER BY w.ns, w.checkpoint, w.seq"""
-    places = f"""SELECT s.log, s.start, s.stop - s.start, LENGTH(s.data) FROM tk_threads h
-        JOIN tk_segments s ON s.heap = {HEAP} WHERE h.thread = %s ORDER BY s.log, s.start"""
-    family = """SELECT o.thread FROM tk_threads h JOIN tk_threads o USING (heap)
-        WHERE h.thread = %s AND o.number <> h.number ORDER BY o.thread"""
+    writes = """SELECT w.record FROM tk_threads t JOIN tk_writes w USING (number)
+        WHERE t.thread = %s ORDER BY w.ns, w.checkpoint, w.seq"""
+    places = f"""SELECT s.log, s.start, s.stop - s.start, LENGTH(s.data) FROM tk_threads t
+        JOIN tk_segments s ON s.heap = {HEAP} WHERE t.thread = %s ORDER BY s.log, s.start"""
+    family = """SELECT o.thread FROM tk_threads t JOIN tk_threads o USING (heap)
+        WHERE t.thread = %s AND o.number <> t.number ORDER BY o.thread"""
 
     def reply(results: Sequence[MysqlRows]) -> model.ThreadRows:
         heads, writes, places, family, *parts = results
@@ -201,13 +207,13 @@ def _thread(read: model.ReadThread) -> Lookup:
         return model.ThreadRows(*state, tips=head.tips, life=head.life)
 
     texts = [Sql(text, (read.thread,)) for text in (_OWN, writes, places, family)]
-    return Lookup((*texts, *_stored(f"{_OF_THREAD} WHERE h.thread = %s", (read.thread,))), reply)
+    return Lookup((*texts, *_stored(f"{_OF_THREAD} WHERE t.thread = %s", (read.thread,))), reply)
 
 
 _RUN = "JSON_EXTRACT(c.metadata, '$.run_id')"
 _HAS_RUN = f"""JSON_VALID(c.metadata) AND JSON_TYPE({_RUN}) = 'STRING'
     AND CAST(JSON_UNQUOTE({_RUN}) AS BINARY) IN"""
-_HOLDS = "EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.number = h.number AND {})"
+_HOLDS = "EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.number = t.number AND {})"
 
 
 def _find(read: model.FindThreads) -> Lookup:
@@ -216,15 +222,15 @@ def _find(read: model.FindThreads) -> Lookup:
         terms.append((_HOLDS.format(f"{_HAS_RUN} ({marks(read.run_ids)})"), read.run_ids))
     elif not read.empty:
         terms.append((_HOLDS.format("TRUE"), ()))
-    return _page("SELECT h.thread FROM tk_threads h", terms, read, _names)
+    return _page("SELECT t.thread FROM tk_threads t", terms, read, _names)
 
 
-_FIRST = "SELECT MIN(f.thread) FROM tk_threads f WHERE f.heap = h.heap"
+_FIRST = "SELECT MIN(f.thread) FROM tk_threads f WHERE f.heap = t.heap"
 _PARTS = (
-    ("tk_checkpoints c WHERE c.number = h.number", "LENGTH(c.metadata) + LENGTH(c.record)"),
-    ("tk_writes c WHERE c.number = h.number", "LENGTH(c.record)"),
+    ("tk_checkpoints c WHERE c.number = t.number", "LENGTH(c.metadata) + LENGTH(c.record)"),
+    ("tk_writes c WHERE c.number = t.number", "LENGTH(c.record)"),
     (
-        f"tk_segments c WHERE c.heap = {HEAP} AND h.thread <=> COALESCE(({_FIRST}), h.thread)",
+        f"tk_segments c WHERE c.heap = {HEAP} AND t.thread <=> COALESCE(({_FIRST}), t.thread)",
         "LENGTH(c.data)",
     ),
 )
@@ -245,35 +251,34 @@ def _sizes(read: model.ReadSizes) -> Lookup:
         ]
         return model.Sizes(int(rows[0][0]) if rows and not read.prefix else 0, tuple(sizes))
 
-    sql = f"SELECT {_TOTAL}, h.thread, {_SIZES} FROM tk_threads h"
+    sql = f"SELECT {_TOTAL}, t.thread, {_SIZES} FROM tk_threads t"
     return _page(sql, [(f"({_HAS_ROW})", ())], read, reply)
 
 
 def _page(sql: str, terms: list[Term], read: Any, reply: Callable[[MysqlRows], Any]) -> Lookup:
-    later: list[Term] = [] if read.after is None else [("h.thread > %s", (read.after,))]
-    where, values = terms_of([*later, *_begins(read.prefix), *terms])
-    return _one(f"{sql} WHERE {where} ORDER BY h.thread LIMIT %s", (*values, read.limit), reply)
+    where, values = terms_of([*page_terms("t.thread", read), *terms])
+    return _one(f"{sql} WHERE {where} ORDER BY t.thread LIMIT %s", (*values, read.limit), reply)
 
 
 # -- the registry ----------------------------------------------------------------------------
 
 
 def _entry(read: thread_entry.ReadEntry) -> Lookup:
-    return _entries("WHERE h.thread = %s", (read.thread,), lambda found: next(iter(found), None))
+    return _entries("WHERE t.thread = %s", (read.thread,), lambda found: next(iter(found), None))
 
 
 def _search(read: thread_entry.SearchThreads) -> Lookup:
     terms, direction = [*_conditions(read.query)], " DESC" if read.descending else ""
     if read.after is not None:
         sign = "<" if read.descending else ">"
-        terms.append((f"(h.{read.order}, h.thread) {sign} (%s, %s)", read.after))
+        terms.append((f"(t.{read.order}, t.thread) {sign} (%s, %s)", read.after))
     where, values = terms_of(terms)
-    sql = f"WHERE {where} ORDER BY h.{read.order}{direction}, h.thread{direction} LIMIT %s"
+    sql = f"WHERE {where} ORDER BY t.{read.order}{direction}, t.thread{direction} LIMIT %s"
     return _entries(sql, (*values, read.limit), list)
 
 
 def _entries(sql: str, values: tuple[Any, ...], reply: Callable[[list[Any]], Any]) -> Lookup:
-    labels = f"""SELECT l.number, l.label FROM (SELECT h.number FROM tk_threads h {sql}) p
+    labels = f"""SELECT l.number, l.label FROM (SELECT t.number FROM tk_threads t {sql}) p
         JOIN tk_labels l USING (number)"""
 
     def answer(results: Sequence[MysqlRows]) -> Any:
@@ -283,7 +288,7 @@ def _entries(sql: str, values: tuple[Any, ...], reply: Callable[[list[Any]], Any
         entries = [entry_of(_listed(row), by_number.get(row[0], ())) for row in results[0]]
         return reply([entry for entry in entries if entry is not None])
 
-    heads = f"SELECT h.number, h.record, h.thread, {', '.join(_SHOWN)} FROM tk_threads h {sql}"
+    heads = f"SELECT t.number, t.record, t.thread, {', '.join(_SHOWN)} FROM tk_threads t {sql}"
     return Lookup((Sql(heads, values), Sql(labels, values)), answer)
 
 
@@ -302,39 +307,22 @@ def _listed(row: tuple[Any, ...]) -> Head:
 
 def _count(read: thread_entry.CountThreads) -> Lookup:
     where, values = terms_of([*_conditions(read.query)])
-    return _one(f"SELECT COUNT(*) FROM tk_threads h WHERE {where}", values, lambda rows: rows[0][0])
+    return _one(f"SELECT COUNT(*) FROM tk_threads t WHERE {where}", values, lambda rows: rows[0][0])
 
 
-_HAS_LABEL = "h.number IN (SELECT l.number FROM tk_labels l WHERE l.label = %s)"
+_HAS_LABEL = "t.number IN (SELECT l.number FROM tk_labels l WHERE l.label = %s)"
 
 
 def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
-    yield from _begins(query.prefix)
+    yield from begins_with("t.thread", query.prefix)
     if query.states:
-        yield f"h.state IN ({marks(query.states)})", query.states
+        yield f"t.state IN ({marks(query.states)})", query.states
     else:
-        yield "h.state <> %s", (thread_entry.ThreadStatus.DELETED,)
+        yield "t.state <> %s", (thread_entry.ThreadStatus.DELETED,)
     yield from [(_HAS_LABEL, (label,)) for label in query.labels]
-    for name, value in (
-        *(("created_at >=", query.created[0]), ("created_at <", query.created[1])),
-        *(("updated_at >=", query.updated[0]), ("updated_at <", query.updated[1])),
-        *(("pinned =", query.pinned), ("size >=", query.size), ("origin =", query.origin)),
-        *(("waits_at IS NOT NULL =", query.waits), ("updated_at + h.ttl <", query.rested)),
-    ):
-        if value is not None:
-            yield f"h.{name} %s", (value,)
-
-
-def _begins(prefix: str) -> Iterator[Term]:
-    for sign, limit in ((">=", prefix), ("<", beyond(prefix))):
-        if limit:
-            yield f"h.thread {sign} %s", (limit,)
-
-
-def terms_of(terms: Sequence[Term]) -> tuple[str, tuple[Any, ...]]:
-    """Return terms as one condition, and their values."""
-    where = " AND ".join([f"({term})" for term, _ in terms]) or "TRUE"
-    return where, tuple([value for _, values in terms for value in values])
+    for term, value in query_terms(query):
+        filled = term.replace("{time}", "%s").replace("{rest}", "t.updated_at + t.ttl")
+        yield filled, (value,)
 
 
 _QUERIES: dict[Any, Callable[[Any], Lookup]] = {

@@ -28,12 +28,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import errors
 from threadkeep._stores.options import complete, described, from_url, unknown
-from threadkeep._stores.postgres import (
-    PostgresOptions,
-    langgraph_tables,
-    migrations,
-    search_path,
-)
+from threadkeep._stores.postgres import PostgresOptions, langgraph_tables, migrations, search_path
 from threadkeep._stores.postgres.messages import NEWEST_STATE, ONE_STATE, send
 from threadkeep._stores.postgres.silence import limits, watched
 from threadkeep._stores.postgres.statement import (
@@ -182,10 +177,16 @@ class OwnPool(ConnectionSource):
     """A pool, opened at its first use and again after a fork."""
 
     def __init__(self, settings: PostgresSettings) -> None:
-        self._pool = PerProcess(partial(open_pool, settings))
+        self._pool = PerProcess(partial(_open_pool, settings))
 
-    def lend(self) -> AbstractAsyncContextManager[Any]:
-        return _Lent(self._pool.get())
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[_Conn]:
+        pool = self._pool.get()
+        conn = pool.getconn()  # (`ConnectionPool.connection` would commit again)
+        try:
+            yield conn
+        finally:
+            pool.putconn(conn)
 
     async def mend(self) -> None:
         self._pool.get().check()
@@ -194,36 +195,17 @@ class OwnPool(ConnectionSource):
         self._pool.close()
 
 
-class _Lent(AbstractAsyncContextManager[_Conn]):
-    """A connection of a pool for one call, which ends its own transaction."""
-
-    # (`ConnectionPool.connection` would commit again)
-    __slots__ = ("_conn", "_pool")
-
-    def __init__(self, pool: ConnectionPool[_Conn]) -> None:
-        self._pool = pool
-
-    async def __aenter__(self) -> _Conn:
-        self._conn = self._pool.getconn()
-        return self._conn
-
-    async def __aexit__(self, *_: object) -> None:
-        self._pool.putconn(self._conn)
-
-
-def open_pool(settings: PostgresSettings, **options: Any) -> ConnectionPool[_Conn]:
-    """Open a pool after a first connection succeeds. `options` are of psycopg's pool."""
+def _open_pool(settings: PostgresSettings) -> ConnectionPool[_Conn]:
+    """Open a pool after a first connection succeeds."""
     # (a pool retries silently: connect once first, so that a wrong password fails at once)
     with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
-    kind = watched(Connection, settings.timeout)
-    arguments = settings.pool_arguments | options
     return ConnectionPool(
         settings.conninfo,
-        connection_class=kind,
+        connection_class=watched(Connection, settings.timeout),
         open=True,
         reconnect_failed=lambda pool: finish(_reconnect(pool)),
-        **arguments,
+        **settings.pool_arguments,
     )
 
 
@@ -258,7 +240,7 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[_AsyncConn]:
         pool = (await self._ready()).pool
-        conn = await pool.getconn()  # (see `_Lent`)
+        conn = await pool.getconn()  # (see `OwnPool`)
         try:
             yield conn
         finally:

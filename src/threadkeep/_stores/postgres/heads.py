@@ -17,8 +17,9 @@ from threadkeep._stores.postgres.statement import (
     Number,
     Query,
     Rows,
-    Statement,
     array,
+    first_value,
+    single,
     unpack_optional,
     unpack_time,
 )
@@ -74,36 +75,35 @@ def head_of(thread: str, row: Sequence[Any]) -> Head:
 
 
 def _read_head(read: rule_reads.ReadHead) -> Query:
-    def reply(results: Sequence[Rows]) -> Head:
-        rows = results[0]
+    def reply(rows: Rows) -> Head:
         return sound(head_of(read.thread, rows[0])) if rows else Head(read.thread)
 
-    return Query((Statement(_HEAD, (pack_text(read.thread),)),), reply)
+    return single(_HEAD, (pack_text(read.thread),), reply)
 
 
 def _read_family(read: rule_reads.ReadFamily) -> Query:
-    def reply(results: Sequence[Rows]) -> list[Head]:
-        return [readable(head_of(unpack_text(row[0]), row)) for row in results[0]]
+    def reply(rows: Rows) -> list[Head]:
+        return [readable(head_of(unpack_text(row[0]), row)) for row in rows]
 
-    return Query((Statement(_FAMILY, (name_of(read.heap),)),), reply)
+    return single(_FAMILY, (name_of(read.heap),), reply)
 
 
-_LAST_ROWS = """
-SELECT (SELECT max(seq) FROM {schema}.writes WHERE thread_id = %s),
-    (SELECT max(checkpoint_id) FROM {schema}.checkpoints
-        WHERE thread_id = %s AND checkpoint_ns = '')
+_DAMAGED = f"""
+SELECT {SELECTED}, (SELECT max(seq) FROM {{schema}}.writes w WHERE w.thread_id = q.thread_id),
+    (SELECT max(checkpoint_id) FROM {{schema}}.checkpoints c
+        WHERE c.thread_id = q.thread_id AND checkpoint_ns = '')
+FROM (SELECT %s::text COLLATE "C" AS thread_id) q
+LEFT JOIN {{schema}}.threads t ON t.thread_id = q.thread_id
 """
 
 
 def _read_damaged(read: rule_reads.ReadDamaged) -> Query:
-    key = (pack_text(read.thread),)
-
-    def reply(results: Sequence[Rows]) -> Head:
-        rows, ((seq, newest),) = results
-        found = head_of(read.thread, rows[0]) if rows else Head(read.thread)
+    def reply(rows: Rows) -> Head:
+        ((*row, seq, newest),) = rows
+        found = head_of(read.thread, row)
         return mended(found, found.heap, seq or 0, unpack_optional(newest))
 
-    return Query((Statement(_HEAD, key), Statement(_LAST_ROWS, key * 2)), reply)
+    return single(_DAMAGED, (pack_text(read.thread),), reply)
 
 
 _NEWER = f"""
@@ -114,12 +114,10 @@ ORDER BY checkpoint_id LIMIT %s
 
 
 def _read_newer(read: rule_reads.ReadNewer) -> Query:
-    values: list[Any] = [pack_text(read.head.thread), pack_text(read.ns), Number(read.limit)]
-    text = _NEWER.replace("AND checkpoint_id > %s ", "") if read.id is None else _NEWER
-    if read.id is not None:
-        values.insert(2, pack_text(read.id))
-    statement = Statement(text, tuple(values))
-    return Query((statement,), lambda results: [unpack_text(row[0]) for row in results[0]])
+    later = () if read.id is None else (pack_text(read.id),)
+    text = _NEWER if later else _NEWER.replace("AND checkpoint_id > %s ", "")
+    values = (pack_text(read.head.thread), pack_text(read.ns), *later, Number(read.limit))
+    return single(text, values, lambda rows: [unpack_text(row[0]) for row in rows])
 
 
 _OTHERS_WRITE = """
@@ -131,11 +129,7 @@ SELECT EXISTS (
 
 def _has_others(read: rule_reads.HasOthers) -> Query:
     place = map(pack_text, (read.head.thread, read.ns, read.checkpoint_id))
-    return _one(Statement(_OTHERS_WRITE, (*place, Number(read.seen), Number(read.run))))
-
-
-def _one(statement: Statement) -> Query:
-    return Query((statement,), lambda results: results[0][0][0])
+    return single(_OTHERS_WRITE, (*place, Number(read.seen), Number(read.run)), first_value)
 
 
 _COUNTS = """
@@ -146,22 +140,21 @@ SELECT (SELECT count(*) FROM {schema}.checkpoints WHERE thread_id = ANY(%s)),
 
 def _count_rows(read: rule_reads.CountRows) -> Query:
     names = [pack_text(head.thread) for head in read.heads]
-    return Query((Statement(_COUNTS, (names, names)),), lambda results: tuple(results[0][0]))
+    return single(_COUNTS, (names, names), lambda rows: rows[0])
 
 
-_HOLDS_CHECKPOINT = "EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = %s)"
-_HOLDS_ROW = f"""{_HOLDS_CHECKPOINT}
-    OR EXISTS (SELECT FROM {{schema}}.writes WHERE thread_id = %s)
-    OR EXISTS (SELECT FROM {{schema}}.segments WHERE thread_id = %s)"""
+_HOLDS = """
+SELECT EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = %s) OR (%s AND (
+    EXISTS (SELECT FROM {schema}.writes WHERE thread_id = %s)
+    OR EXISTS (SELECT FROM {schema}.segments WHERE thread_id = %s)))
+"""
 
 
 def _holds(read: rule_reads.HoldsCheckpoints) -> Query:
-    name = pack_text(read.head.thread)
     if not read.head.number:  # (rows without it are damage)
         return Query((), lambda _: False)
-    if not read.any_row:
-        return _one(Statement(f"SELECT {_HOLDS_CHECKPOINT}", (name,)))
-    return _one(Statement(f"SELECT {_HOLDS_ROW}", (name, name, name_of(read.head.heap or name))))
+    name = pack_text(read.head.thread)
+    return single(_HOLDS, (name, read.any_row, name, name_of(read.head.heap or name)), first_value)
 
 
 _ENDS = """
@@ -174,8 +167,8 @@ FROM unnest(%s::bigint[]) o (log)
 
 def _read_ends(read: rule_reads.ReadEnds) -> Query:
     heap = name_of(read.head.heap or pack_text(read.head.thread))
-    statement = Statement(_ENDS, (heap, array("bigint", read.logs)))
-    return Query((statement,), lambda results: {log: end for log, end in results[0] if end})
+    values = (heap, array("bigint", read.logs))
+    return single(_ENDS, values, lambda rows: {log: end for log, end in rows if end})
 
 
 QUERIES: dict[type, Callable[[Any], Query]] = {

@@ -38,15 +38,10 @@ _VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
 _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
 # Tables that not every schema has: archived messages (message_index.py), vectors (items.py).
 # (ANALYZE keeps the statistics of an emptied table: the first statement drops those of words.)
-_REWRITE_INDEXES = tuple(
-    [
-        Statement(text, keep=False)
-        for text in (
-            "ALTER TABLE {schema}.threadkeep_memory_messages ALTER COLUMN words TYPE tsvector",
-            "VACUUM (FULL, ANALYZE) {schema}.threadkeep_memory_messages",
-            "VACUUM (FULL, ANALYZE) {schema}.store_item_vectors",
-        )
-    ]
+_REWRITE_INDEXES = (
+    "ALTER TABLE {schema}.threadkeep_memory_messages ALTER COLUMN words TYPE tsvector",
+    "VACUUM (FULL, ANALYZE) {schema}.threadkeep_memory_messages",
+    "VACUUM (FULL, ANALYZE) {schema}.store_item_vectors",
 )
 _STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
 _CHECKPOINT = Statement("CHECKPOINT", keep=False)
@@ -117,9 +112,9 @@ async def _rewrite(database: PostgresDatabase) -> ScrubReport:
             f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
             hint="Erase as the role that owns the schema's tables.",
         )
-    for rewrite in _REWRITE_INDEXES:
+    for text in _REWRITE_INDEXES:
         with suppress(psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
-            await database.send_alone(rewrite)
+            await database.send_alone(Statement(text, keep=False))
     notes = () if await _is_allowed(database, _STATISTICS) else (_NOTES,)
     written = () if await _is_allowed(database, _CHECKPOINT) else (_NOT_WRITTEN,)
     return ScrubReport(("PostgreSQL's tables and indexes, rewritten",), (_LOG, *written, *notes))
@@ -197,7 +192,7 @@ def _temporary_file(text: str) -> Iterator[str]:
 
 
 def back_up(url: str, file: Path, _: object, programs: str) -> None:
-    """Write a database's schema to an archive (see `Dumps`). Returns no number of threads."""
+    """Write a database's schema to an archive. Returns no number of threads."""
     Dumps(url, _folder(programs)).back_up(file)
 
 
@@ -278,38 +273,37 @@ class Dumps:
         )
 
     def _is_ours(self, db: psycopg.Connection[Any]) -> bool:
-        tables = migrations.tables_in(self._schema)
-        return migrations.are_ours(dict(self._rows(db, tables.sql)))
+        return migrations.are_ours(dict(self._rows(db, migrations.tables_in(self._schema).sql)))
 
     def _before(self, db: psycopg.Connection[Any]) -> tuple[bool, _Before]:
         """Return True if the schema exists, and its contents."""
-        exists = bool(self._rows(db, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0][0])
+        exists = "SELECT 1 WHERE to_regnamespace(%s) IS NOT NULL"
         if self._is_ours(db):
-            return exists, self._rows(db, self._sql(_THREADS))
-        if exists and self._rows(db, _HOLDS_TABLES, self._schema):
+            return True, self._rows(db, _THREADS)
+        if self._rows(db, _HOLDS_TABLES, self._schema):
             raise errors.NotOursError(
                 f"The schema {self._settings.schema!r} holds tables of another program.",
                 hint="It is left as it is: restore into another database.",
             )
-        return exists, []
+        return bool(self._rows(db, exists, self._schema)), []
 
     def _outdate(self, db: psycopg.Connection[Any], before: _Before, now: int) -> None:
         """Raise generations, so that other processes drop their cached values of the threads."""
         beyond = 1 + max(generation for _, generation, *_ in before)
-        (end,) = self._rows(db, self._sql("SELECT {schema}.time_of(%s)"), now)[0]
+        ((end,),) = self._rows(db, "SELECT {schema}.time_of(%s)", now)
         gone = [
             (thread, generation + 1, end if has_rows else deleted_at)
             for thread, generation, deleted_at, has_rows in before
         ]
         with db.transaction(), db.cursor() as cursor:
-            cursor.execute(self._sql(_RAISE).encode(), (beyond,))
-            cursor.executemany(self._sql(_BURY).encode(), gone)
+            cursor.execute(self._sql(_RAISE), (beyond,))
+            cursor.executemany(self._sql(_BURY), gone)
 
-    def _sql(self, text: str) -> str:
-        return text.replace("{schema}", self._schema)
+    def _sql(self, text: str) -> bytes:
+        return text.replace("{schema}", self._schema).encode()
 
     def _rows(self, db: psycopg.Connection[Any], text: str, *values: object) -> list[Any]:
-        return db.execute(text.encode(), values).fetchall()
+        return db.execute(self._sql(text), values).fetchall()
 
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection[Any]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from threadkeep._core.texts import Messages
-from threadkeep._stores.message_index import NO_EDITS, ArchiveIndex, Edits, Hit, indexed, wanted
-from threadkeep._stores.postgres import migrations
+from threadkeep._stores.message_index import ArchiveIndex, Hit, IndexRows, Key, wanted
+from threadkeep._stores.postgres import migrations, statement
 from threadkeep._stores.postgres.connections import PostgresDatabase
 from threadkeep._stores.postgres.messages import NEWEST_STATE
-from threadkeep._stores.postgres.statement import Rows, Statement
+from threadkeep._stores.postgres.statement import Statement
 from threadkeep._stores.sync_bridge import finish
 from threadkeep.errors import ClosedError, NotSetUpError
 
@@ -83,7 +82,7 @@ class PostgresIndex(ArchiveIndex):
         self._database = database
         self._is_closed = False
 
-    def _answered(self, *queries: tuple[str, tuple[Any, ...]]) -> list[Rows]:
+    def _answered(self, *queries: tuple[str, tuple[Any, ...]]) -> list[statement.Rows]:
         """Return the rows of each query, all of one transaction."""
         if self._is_closed:
             raise ClosedError(hint="Open a new one.")
@@ -91,29 +90,20 @@ class PostgresIndex(ArchiveIndex):
         statements = [Statement(text, values, keep=False) for text, values in queries]
         return finish(self._database.answered(statements, NEWEST_STATE))
 
-    def _rows(self, text: str, *values: Any) -> Rows:
+    def _rows(self, text: str, *values: Any) -> statement.Rows:
         """Return the matches of a query, or none if the tables do not exist."""
         try:
             return self._answered((text, values))[0]
         except NotSetUpError:
             return []
 
-    def add(
-        self,
-        thread: str,
-        record: str,
-        start: int,
-        messages: Messages,
-        *,
-        edits: Edits = NO_EDITS,
-        after: str | None = None,
+    def _add(
+        self, key: Key, start: int, messages: IndexRows, edits: IndexRows, after: str | None
     ) -> bool:
-        placed = [*enumerate(messages, start), *edits.items()]
-        ids = [message.id for _, message in placed]
-        columns = ([at for at, _ in placed], ids, [indexed(message) for _, message in placed])
-        key = (thread, record)
-        add = (_ADD, (*key, after, thread, after, *columns))
-        queries = ((_LOCK, (thread,)), add, (_HAS, key))
+        del start
+        columns = [list(column) for column in zip(*messages, *edits, strict=True)] or [[], [], []]
+        add = (_ADD, (*key, after, key[0], after, *columns))
+        queries = ((_LOCK, key[:1]), add, (_HAS, key))
         try:
             found = self._answered(*queries)
         except NotSetUpError:

@@ -7,15 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
 
-from psycopg import (
-    AsyncConnection,
-    AsyncCursor,
-    AsyncPipeline,
-    Connection,
-    Cursor,
-    Pipeline,
-    pq,
-)
+from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline, Connection, Cursor, Pipeline, pq
 from psycopg.rows import tuple_row
 
 from threadkeep import errors
@@ -62,15 +54,9 @@ class _EndsWithSync:
         return super()._fetch_gen(flush=flush and is_lost)  # type: ignore[misc] # psycopg's own
 
 
-class _Pipeline(_EndsWithSync, Pipeline):
-    pass
-
-
-class _AsyncPipeline(_EndsWithSync, AsyncPipeline):
-    pass
-
-
-_KINDS: dict[type, type] = {Pipeline: _Pipeline, AsyncPipeline: _AsyncPipeline}
+_KINDS: dict[type, type] = {
+    kind: type(kind.__name__, (_EndsWithSync, kind), {}) for kind in (Pipeline, AsyncPipeline)
+}
 
 
 @asynccontextmanager

@@ -13,13 +13,13 @@ are prepared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.thread_entry import TIMES, label_prefix
+from threadkeep._core.parts import parts_of
 from threadkeep._stores.postgres.heads import TEXTS, key_of, name_of
 from threadkeep._stores.postgres.statement import (
     Array,
@@ -41,23 +41,33 @@ _MOST_BYTES_TOGETHER = 64 * 1024 * 1024  # of moves in one statement
 _FEW = 3
 
 
-@dataclass(frozen=True, eq=False, slots=True)  # (a key of caches, by identity)
+_NUMBER, _TEXT, _BYTES, _TIME = "bigint", "text", "bytea", "timestamptz"
+_COLUMN_TYPES = {
+    **dict.fromkeys(("log", "start", "count", "run", "seen", "flags", "seq"), _NUMBER),
+    **dict.fromkeys(("key_log", "key_pos"), _NUMBER),
+    **dict.fromkeys(("data", "exact", "manifest", "body"), _BYTES),
+    "ts": _TIME,
+    "replaced": "boolean",
+}
+"""Types of parameters by column: others are texts."""
+
+
 class RowKind:
     """Rows that a move adds or drops: their table, columns, and values by column.
 
-    `types` are the parameters' types. `values` is SQL for the values of the columns, of `v`.
+    `key` are the columns by which a row replaces another one. `named` are the columns of `v`.
     """
 
-    table: str
-    columns: str
-    types: tuple[str, ...]
-    row_of: Callable[[Any], _Row]
-    values: str = ""
-    conflict: str = ""
-
-    @property
-    def names(self) -> str:
-        return ", ".join([f"c{n}" for n in range(len(self.types))])
+    def __init__(
+        self, table: str, columns: str, row_of: Callable[[Any], _Row], key: str = ""
+    ) -> None:
+        self.table, self.columns, self.row_of = table, columns, row_of
+        names = columns.split(", ")
+        self.types = tuple([_COLUMN_TYPES.get(name, _TEXT) for name in names])
+        self.named = ", ".join([f"v.{n}::jsonb" if n == "metadata" else f"v.{n}" for n in names])
+        new = ", ".join([f"excluded.{name}" for name in names])
+        conflict = f" ON CONFLICT (thread_id, {key}) DO UPDATE SET ({columns}) = ROW ({new})"
+        self.replacing = conflict if key else ""
 
 
 def _arrays(types: Iterable[str], rows: Iterable[_Row]) -> list[Array]:
@@ -71,34 +81,18 @@ def _segment(one: model.Segment) -> _Row:
 
 
 def _checkpoint(row: model.CheckpointRow) -> _Row:
-    return (
-        pack_text(row.ns),
-        pack_text(row.id),
-        pack_optional(row.parent),
-        Number(row.run),
-        Number(row.seen),
-        Number(row.flags),
-        pack_time(row.ts) if isinstance(row.ts, int) else None,
-        None if isinstance(row.ts, int) else pack_text(row.ts),
-        *pack_metadata(row.metadata),
-        row.exact,
-        Number(row.key_log),
-        Number(row.key_pos),
-        row.manifest,
-    )
+    ns, id, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest = row
+    times = (pack_time(ts), None) if isinstance(ts, int) else (None, pack_text(ts))
+    numbers = Number(run), Number(seen), Number(flags)
+    ids = pack_text(ns), pack_text(id), pack_optional(parent)
+    place = Number(key_log), Number(key_pos)
+    return *ids, *numbers, *times, *pack_metadata(metadata), exact, *place, manifest
 
 
 def _write(row: model.WriteRow) -> _Row:
-    return (
-        pack_text(row.ns),
-        pack_text(row.checkpoint_id),
-        Number(row.seq),
-        Number(row.run),
-        Number(row.seen),
-        pack_text(row.task_id),
-        pack_text(row.task_path),
-        row.body,
-    )
+    ns, checkpoint, run, seen, task, path, body, seq = row
+    ids = pack_text(ns), pack_text(checkpoint)
+    return *ids, Number(seq), Number(run), Number(seen), pack_text(task), pack_text(path), body
 
 
 def _key(key: tuple[Any, ...]) -> _Row:
@@ -106,52 +100,21 @@ def _key(key: tuple[Any, ...]) -> _Row:
     return pack_text(ns), pack_text(checkpoint), *map(Number, seq)
 
 
-_CHECKPOINT_COLUMNS = (
-    "checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen, flags, ts, ts_text, metadata,"
-    " metadata_text, exact, key_log, key_pos, manifest"
-)
-_WRITE_COLUMNS = "checkpoint_ns, checkpoint_id, seq, run, seen, task_id, task_path, body"
-_SEGMENT_COLUMNS = "log, start, count, data"
-_NUMBER, _TEXT, _BYTES, _TIME = "bigint", "text", "bytea", "timestamptz"
-
-SEGMENTS = RowKind(
-    "segments",
-    _SEGMENT_COLUMNS,
-    (_NUMBER, _NUMBER, _NUMBER, _BYTES),
-    _segment,
-)
+_PLACE = "checkpoint_ns, checkpoint_id"
+SEGMENTS = RowKind("segments", "log, start, count, data", _segment, "log, start")
 CHECKPOINTS = RowKind(
     "checkpoints",
-    _CHECKPOINT_COLUMNS,
-    (
-        *(_TEXT, _TEXT, _TEXT, _NUMBER, _NUMBER, _NUMBER, _TIME, _TEXT, _TEXT, _TEXT, _BYTES),
-        *(_NUMBER, _NUMBER, _BYTES),
-    ),
+    f"{_PLACE}, parent_checkpoint_id, run, seen, flags, ts, ts_text, metadata, metadata_text,"
+    " exact, key_log, key_pos, manifest",
     _checkpoint,
-    "v.c0, v.c1, v.c2, v.c3, v.c4, v.c5, v.c6, v.c7, v.c8::jsonb, v.c9, v.c10, v.c11, v.c12, v.c13",
-    f" ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET ({_CHECKPOINT_COLUMNS})"
-    f" = ROW ({', '.join([f'excluded.{one.strip()}' for one in _CHECKPOINT_COLUMNS.split(',')])})",
+    _PLACE,
 )
-WRITES = RowKind(
-    "writes",
-    _WRITE_COLUMNS,
-    (_TEXT, _TEXT, _NUMBER, _NUMBER, _NUMBER, _TEXT, _TEXT, _BYTES),
-    _write,
-)
+WRITES = RowKind("writes", f"{_PLACE}, seq, run, seen, task_id, task_path, body", _write)
 LABELS = RowKind(
-    "thread_labels",
-    "beginning, label",
-    (_TEXT, _TEXT),
-    lambda label: (label_prefix(label), label),
-    conflict=" ON CONFLICT (thread_id, beginning) DO UPDATE SET label = excluded.label",
+    "thread_labels", "beginning, label", lambda label: (label_prefix(label), label), "beginning"
 )
-# The last column says that the segment is replaced by one that starts where it does.
-_GONE = RowKind(
-    "segments",
-    "",
-    (_NUMBER, _NUMBER, _NUMBER, "boolean"),
-    lambda place: (*map(Number, place[:3]), place[3]),
-)
+# (replaced: by a segment that starts where it does)
+_GONE = RowKind("segments", "log, start, count, replaced", lambda p: (*map(Number, p[:3]), p[3]))
 
 # -- heads -------------------------------------------------------------------------------
 
@@ -211,7 +174,6 @@ _IS_OLD = " WHERE t.thread_id = %s AND t.tips[1] IS NOT DISTINCT FROM %s::bigint
 _NEW = f"""INSERT INTO {{schema}}.threads AS t (thread_id, {", ".join(_ALL)})
     SELECT %s::text, {", ".join(map(_cast, _ALL))}"""
 _IS_NEW = " ON CONFLICT (thread_id) DO NOTHING"
-_MOVED = " RETURNING t.thread_id, t.heap"
 
 
 def _tip(head: Head) -> Number | None:
@@ -268,28 +230,36 @@ def addition(move: Move) -> Statement:
             hint="Keep larger values outside the state.",
             thread=move.new.thread,
         )
-    old, new = move.old, move.new
-    name = pack_text(new.thread)
     gone = _gone(move)
     values: list[Any] = []
     counts: list[tuple[RowKind, int]] = []
     if gone:
         counts.append((_GONE, _pass(values, _GONE, gone)))
-    if not old.number:
-        how = _NEW
-        values += (name, *_values(new))
-    elif _changes_often(move):
-        how = _SET_OFTEN
-        values += (*_often(new), name, _tip(old))
-    else:
-        how = _SET_ALL
-        values += (*_values(new), name, _tip(old))
+    how = _begun(values, move)
     is_checked = bool(gone and move.segments)
     if is_checked:
-        values += (name_of(old.heap or name), Number(len(gone)))
+        values += _gone_values(move)
     for kind, rows in _added(move):
         counts.append((kind, _pass(values, kind, rows)))
     return Statement(_addition(how, tuple(counts), is_checked), tuple(values))
+
+
+def _begun(values: list[Any], move: Move) -> str:
+    """Return the SQL that changes the head of a move, and add its values."""
+    old, new = move.old, move.new
+    name = pack_text(new.thread)
+    if not old.number:
+        values += (name, *_values(new))
+        return _NEW
+    is_often = _changes_often(move)
+    values += (*(_often if is_often else _values)(new), name, _tip(old))
+    return _SET_OFTEN if is_often else _SET_ALL
+
+
+def _gone_values(move: Move) -> tuple[Any, ...]:
+    """Return the values of `_ALL_EXIST`."""
+    name = name_of(move.old.heap or pack_text(move.new.thread))
+    return name, Number(len(move.drop_segments))
 
 
 def _pass(values: list[Any], kind: RowKind, rows: Sequence[Any]) -> int:
@@ -303,48 +273,49 @@ def _pass(values: list[Any], kind: RowKind, rows: Sequence[Any]) -> int:
     return len(rows)
 
 
-def _rows(kind: RowKind, few: int, first: str = "") -> str:
-    """Return SQL for a table `v` of parameters, whose columns are `c0` and so on."""
+def _rows(kind: RowKind, few: int = 0, first: str = "") -> str:
+    """Return SQL for a table `v` of parameters with the columns of `kind`."""
     if few:
         row = ", ".join([f"%s::{type_}" for type_ in kind.types])
-        return f"(VALUES {', '.join([f'({row})'] * few)}) v ({kind.names})"
+        return f"(VALUES {', '.join([f'({row})'] * few)}) v ({kind.columns})"
     types = (_NUMBER, *kind.types) if first else kind.types
-    return f"unnest({', '.join([f'%s::{type_}[]' for type_ in types])}) v ({first}{kind.names})"
+    return f"unnest({', '.join([f'%s::{type_}[]' for type_ in types])}) v ({first}{kind.columns})"
 
 
 _HEAP = "CASE WHEN m.heap IS NULL THEN m.thread_id ELSE m.heap END"
-_IS_GONE = "s.log = v.c0 AND s.start = v.c1 AND s.count = v.c2"
+_IS_GONE = "s.log = v.log AND s.start = v.start AND s.count = v.count"
 _ALL_EXIST = f"""(
     SELECT count(*) FROM gone v JOIN {{schema}}.segments s ON {_IS_GONE}
     WHERE s.thread_id = %s) = %s"""
-_DROP_GONE = f"""DELETE FROM {{schema}}.segments s USING moved m, gone v
-    WHERE s.thread_id = {_HEAP} AND {_IS_GONE} AND NOT v.c3"""
-_REPLACING = """ ON CONFLICT (thread_id, log, start) DO UPDATE
-    SET count = excluded.count, data = excluded.data"""
+_DROP_GONE = f"""DELETE FROM {{schema}}.segments s USING moved m, {{rows}}
+    WHERE s.thread_id = {_HEAP} AND {_IS_GONE} AND NOT v.replaced"""
 
 
 def _insert(kind: RowKind, rows: str, of: str, *, replacing: bool = False) -> str:
     """Return SQL that adds the rows of `moved` threads."""
     owner = _HEAP if kind is SEGMENTS else "m.thread_id"
-    values = kind.values or ", ".join([f"v.c{n}" for n in range(len(kind.types))])
-    conflict = _REPLACING if replacing and kind is SEGMENTS else kind.conflict
+    conflict = kind.replacing if replacing or kind is not SEGMENTS else ""
     return (
         f"INSERT INTO {{schema}}.{kind.table} (thread_id, {kind.columns})"
-        f" SELECT {owner}, {values} FROM moved m {of.format(rows)}{conflict}"
+        f" SELECT {owner}, {kind.named} FROM moved m {of.format(rows)}{conflict}"
     )
+
+
+def _changed(how: str, checks: Sequence[str]) -> str:
+    """Return SQL that changes a head in this way if its tip is the old one and `checks` hold."""
+    if how is _NEW:
+        return how + (f" WHERE {' AND '.join(checks)}" if checks else "") + _IS_NEW
+    return " AND ".join([how + _IS_OLD, *checks])
 
 
 @lru_cache(maxsize=256)
 def _addition(how: str, counts: tuple[tuple[RowKind, int], ...], is_checked: bool) -> str:  # noqa: FBT001 - cached
     """Return the SQL of a move that changes its head in this way, with these numbers of rows."""
     gone = [f"gone AS (SELECT * FROM {_rows(kind, few)})" for kind, few in counts if kind is _GONE]
-    change = how + ("" if how is _NEW else _IS_OLD)
-    if is_checked:
-        change += f" AND {_ALL_EXIST}" if how is not _NEW else f" WHERE {_ALL_EXIST}"
-    change += (_IS_NEW if how is _NEW else "") + _MOVED
-    parts = [*gone, f"moved AS ({change})"]
+    change = _changed(how, [_ALL_EXIST] if is_checked else [])
+    parts = [*gone, f"moved AS ({change} RETURNING t.thread_id, t.heap)"]
     if gone:
-        parts.append(f"dropped AS ({_DROP_GONE})")
+        parts.append(f"dropped AS ({_DROP_GONE.replace('{rows}', 'gone v')})")
     for kind, few in counts:
         if kind is not _GONE:
             added = _insert(kind, _rows(kind, few), "CROSS JOIN {}", replacing=bool(gone))
@@ -355,7 +326,7 @@ def _addition(how: str, counts: tuple[tuple[RowKind, int], ...], is_checked: boo
 # -- moves together ------------------------------------------------------------------------
 
 
-def statements(moves: Sequence[Move]) -> Iterator[tuple[list[int], Sequence[Statement]]]:
+def statements(moves: Sequence[Move]) -> Iterator[tuple[Sequence[int], Sequence[Statement]]]:
     """Yield the statements of moves of different threads, to send together, and whose they are.
 
     Those are numbers in `moves`. The last statement returns the places, in that list and from 1 on,
@@ -365,19 +336,11 @@ def statements(moves: Sequence[Move]) -> Iterator[tuple[list[int], Sequence[Stat
         (move,) = moves
         yield [0], [addition(move)] if only_adds(move) else transaction(move)
         return
-    part: list[int] = []
-    bytes_ = 0
     # (in the order of the threads, so that groups do not deadlock, and their collation is "C")
-    for number in sorted(range(len(moves)), key=lambda one: moves[one].new.thread):
-        bytes_ += size(moves[number])
-        if part and bytes_ > _MOST_BYTES_TOGETHER:
-            yield part, [_together([moves[one] for one in part])]
-            part, bytes_ = [], size(moves[number])
-        part.append(number)
-    if len(part) == 1:
-        yield part, [addition(moves[part[0]])]
-    elif part:
-        yield part, [_together([moves[one] for one in part])]
+    order = sorted(range(len(moves)), key=lambda one: moves[one].new.thread)
+    for part in parts_of(order, lambda one: size(moves[one]), len(moves), _MOST_BYTES_TOGETHER):
+        some = [moves[one] for one in part]
+        yield part, [_together(some) if len(some) > 1 else addition(some[0])]
 
 
 _HEADS = (_TEXT, "boolean", _NUMBER, _NUMBER)  # id, is it new, its newest tip, segments to check
@@ -418,7 +381,7 @@ def _group(names: tuple[str, ...], kinds: tuple[RowKind, ...], has_new: bool) ->
     parts = [f"g AS MATERIALIZED ({given})"]
     check = ""
     if _GONE in kinds:
-        parts.append(f"gone AS MATERIALIZED (SELECT * FROM {_rows(_GONE, 0, 'n, ')})")
+        parts.append(f"gone AS MATERIALIZED (SELECT * FROM {_rows(_GONE, first='n, ')})")
         heap = _HEAP.replace("m.", "t.")
         check = f""" AND (g.checked = 0 OR g.checked = (
             SELECT count(*) FROM gone v JOIN {{schema}}.segments s ON {_IS_GONE}
@@ -444,10 +407,10 @@ def _group(names: tuple[str, ...], kinds: tuple[RowKind, ...], has_new: bool) ->
         moved += " UNION ALL SELECT g.n, i.* FROM inserted i JOIN g ON g.thread_id = i.thread_id"
     parts.append(f"moved AS MATERIALIZED ({moved})")
     if _GONE in kinds:
-        parts.append(f"dropped AS ({_DROP_GONE} AND v.n = m.n)")
+        parts.append(f"dropped AS ({_DROP_GONE.replace('{rows}', 'gone v')} AND v.n = m.n)")
     for kind in kinds:
         if kind is not _GONE:
-            rows = _rows(kind, 0, "n, ")
+            rows = _rows(kind, first="n, ")
             added = _insert(kind, rows, "JOIN {} ON v.n = m.n", replacing=_GONE in kinds)
             parts.append(f"{kind.table} AS ({added})")
     return f"WITH {', '.join(parts)} SELECT n FROM moved"
@@ -461,24 +424,23 @@ SELECT FROM {schema}.threads WHERE thread_id = ANY(%s) ORDER BY thread_id FOR NO
 _BESIDE = """(
     SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) o (thread_id, tip)
     JOIN {schema}.threads b ON b.thread_id = o.thread_id AND b.tips[1] = o.tip) = %s"""
-_EXIST = f"""(
-    SELECT count(*) FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) v (c0, c1, c2)
-    JOIN {{schema}}.segments s ON {_IS_GONE} WHERE s.thread_id = %s) = %s"""
 # Whether the head has changed is a setting of this transaction.
 _SAY = """
-WITH changed AS ({}) SELECT set_config('threadkeep.moved', count(*)::text, true) FROM changed
+WITH {gone}changed AS ({change} RETURNING 1)
+SELECT set_config('threadkeep.moved', count(*)::text, true) FROM changed
 """
 _IS_MOVED = "current_setting('threadkeep.moved') = '1'"
 _THEN = f"""
 WITH moved AS (SELECT thread_id, heap FROM {{schema}}.threads WHERE thread_id = %s AND {_IS_MOVED})
 """
-_AT = "c.thread_id = m.thread_id AND c.checkpoint_ns = v.c0 AND c.checkpoint_id = v.c1"
-_PLACES = RowKind("", "", (_TEXT, _TEXT), _key)
-_PLACES_OF_WRITES = RowKind("", "", (_TEXT, _TEXT, _NUMBER), _key)
+_MADE = Statement(f"SELECT 1 WHERE {_IS_MOVED}")
+_AT = """c.thread_id = m.thread_id AND c.checkpoint_ns = v.checkpoint_ns
+    AND c.checkpoint_id = v.checkpoint_id"""
+_PLACES = RowKind("", _PLACE, _key)
+_PLACES_OF_WRITES = RowKind("", f"{_PLACE}, seq", _key)
 _NEW_BODIES = RowKind(
     "",
-    "",
-    (_TEXT, _TEXT, _NUMBER, _TEXT, _BYTES),
+    f"{_PLACE}, seq, task_path, body",
     lambda row: (*_key((row.ns, row.checkpoint_id, row.seq)), pack_text(row.task_path), row.body),
 )
 
@@ -490,40 +452,27 @@ def lock(threads: Iterable[str]) -> Statement:
 
 def transaction(move: Move) -> list[Statement]:
     """Return the statements of any move, to send as one transaction."""
-    name = pack_text(move.new.thread)
-    return [*_begun(move), *[_after(name, *step) for step in _steps(move)], _MADE]
+    then = [Statement(_THEN + text, (pack_text(move.new.thread), *v)) for text, v in _steps(move)]
+    return [*_locked(move), *then, _MADE]
 
 
-_MADE = Statement(f"SELECT 1 WHERE {_IS_MOVED}")
-
-
-def _begun(move: Move) -> Iterator[Statement]:
+def _locked(move: Move) -> Iterator[Statement]:
     """Yield the statements that lock the heads, and change the move's own one."""
-    old, new = move.old, move.new
-    name = pack_text(new.thread)
-    conditions: list[tuple[str, _Row]] = []
+    values: list[Any] = []
+    gone, checks, checked = "", [], []
+    if move.segments and move.drop_segments:
+        gone = f"gone AS (SELECT * FROM {_rows(_GONE)}), "
+        values += _arrays(_GONE.types, map(_GONE.row_of, _gone(move)))
+        checks, checked = [_ALL_EXIST], [*_gone_values(move)]
+    how = _begun(values, move)
     if move.beside:
         names = [pack_text(was.thread) for was, _ in move.beside]
         yield lock([move.new.thread, *[was.thread for was, _ in move.beside]])
+        checks.append(_BESIDE)
         tips = array(_NUMBER, [_tip(was) for was, _ in move.beside])
-        conditions.append((_BESIDE, (names, tips, Number(len(names)))))
-    if move.segments and move.drop_segments:
-        columns = [array(_NUMBER, one) for one in zip(*move.drop_segments, strict=True)]
-        count = Number(len(move.drop_segments))
-        conditions.append((_EXIST, (*columns, name_of(old.heap or name), count)))
-    terms = [text for text, _ in conditions]
-    values = [value for _, some in conditions for value in some]
-    if old.number:
-        change = " AND ".join([_SET_ALL + _IS_OLD, *terms])
-        values = [*_values(new), name, _tip(old), *values]
-    else:
-        change = _NEW + (f" WHERE {' AND '.join(terms)}" if terms else "") + _IS_NEW
-        values = [name, *_values(new), *values]
-    yield Statement(_SAY.format(change + " RETURNING 1"), tuple(values))
-
-
-def _after(name: str, text: str, values: Sequence[Any] = ()) -> Statement:
-    return Statement(_THEN + text, (name, *values))
+        checked += (names, tips, Number(len(names)))
+    text = _SAY.replace("{gone}", gone).replace("{change}", _changed(how, checks))
+    yield Statement(text, (*values, *checked))
 
 
 def _steps(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -550,57 +499,49 @@ def _steps(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
 
 def _with_rows(text: str, kind: RowKind, rows: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """Fill in `{rows}`, and return the parameters."""
-    values = _arrays(kind.types, map(kind.row_of, rows))
-    return text.replace("{rows}", _rows(kind, 0)), values
+    return text.replace("{rows}", _rows(kind)), _arrays(kind.types, map(kind.row_of, rows))
 
 
 def _copied(copies: Copying) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the statements that copy rows of another thread."""
-    source = pack_text(copies.source.thread)
-    for table, columns, kind, wanted in (
-        ("checkpoints", _CHECKPOINT_COLUMNS, _PLACES, copies.checkpoints),
-        ("writes", _WRITE_COLUMNS, _PLACES_OF_WRITES, copies.writes),
+    name = pack_text(copies.source.thread)
+    for kind, places, at, wanted in (
+        (CHECKPOINTS, _PLACES, _AT, copies.checkpoints),
+        (WRITES, _PLACES_OF_WRITES, f"{_AT} AND c.seq = v.seq", copies.writes),
+        (SEGMENTS, _PLACES, "", None if copies.segments else ()),
     ):
-        named = ", ".join([f"c.{one.strip()}" for one in columns.split(",")])
+        owner, source = "m.thread_id", name
+        if kind is SEGMENTS:
+            owner, source = _HEAP, name_of(copies.source.heap or name)
         text = (
-            f"INSERT INTO {{schema}}.{table} (thread_id, {columns})"
-            f" SELECT m.thread_id, {named} FROM moved m, {{schema}}.{table} c"
+            f"INSERT INTO {{schema}}.{kind.table} (thread_id, {kind.columns}) SELECT {owner},"
+            f" c.{kind.columns.replace(', ', ', c.')} FROM moved m, {{schema}}.{kind.table} c"
         )
         if wanted is None:
             yield f"{text} WHERE c.thread_id = %s", (source,)
         elif wanted:
-            seq = " AND c.seq = v.c2" if table == "writes" else ""
-            at = _AT.replace("m.thread_id", "%s") + seq
-            filled, values = _with_rows(f"{text}, {{rows}} WHERE {at}", kind, wanted)
+            text += f", {{rows}} WHERE {at.replace('m.thread_id', '%s')}"
+            filled, values = _with_rows(text, places, wanted)
             yield filled, (*values, source)
-    if copies.segments:
-        text = (
-            f"INSERT INTO {{schema}}.segments (thread_id, {_SEGMENT_COLUMNS})"
-            f" SELECT {_HEAP}, s.log, s.start, s.count, s.data"
-            " FROM moved m, {schema}.segments s WHERE s.thread_id = %s"
-        )
-        yield text, (name_of(copies.source.heap or source),)
+
+
+_OF_ROWS = f"moved m, {{rows}} WHERE {_AT}"
+_OF_WRITES = f"{_OF_ROWS} AND c.seq = v.seq"
+_DROP_CHECKPOINTS = f"DELETE FROM {{schema}}.checkpoints c USING {_OF_ROWS}"
+_DROP_WRITES = f"DELETE FROM {{schema}}.writes c USING {_OF_WRITES}"
+_REPLACE_WRITES = f"""UPDATE {{schema}}.writes c SET task_path = v.task_path, body = v.body
+    FROM {_OF_WRITES}"""
+_HIDE = f"UPDATE {{schema}}.checkpoints c SET flags = c.flags | {model.HIDDEN} FROM {_OF_ROWS}"
 
 
 def _removed(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the statements that drop, hide and replace rows."""
-    if move.drop_segments:
-        text = "DELETE FROM {schema}.segments s USING moved m, {rows} WHERE s.thread_id = "
-        yield _with_rows(
-            f"{text}{_HEAP} AND {_IS_GONE}", _GONE, [(*p, False) for p in move.drop_segments]
-        )
-    if move.drop_checkpoints:
-        text = f"DELETE FROM {{schema}}.checkpoints c USING moved m, {{rows}} WHERE {_AT}"
-        yield _with_rows(text, _PLACES, move.drop_checkpoints)
-    if move.drop_writes:
-        text = f"DELETE FROM {{schema}}.writes c USING moved m, {{rows}} WHERE {_AT}"
-        yield _with_rows(f"{text} AND c.seq = v.c2", _PLACES_OF_WRITES, move.drop_writes)
-    if move.replace_writes:
-        text = "UPDATE {schema}.writes c SET task_path = v.c3, body = v.c4 FROM moved m, {rows} "
-        text += f"WHERE {_AT} AND c.seq = v.c2"
-        yield _with_rows(text, _NEW_BODIES, move.replace_writes)
-    if move.hide_checkpoints:
-        text = f"UPDATE {{schema}}.checkpoints c SET flags = c.flags | {model.HIDDEN} "
-        yield _with_rows(
-            text + f"FROM moved m, {{rows}} WHERE {_AT}", _PLACES, move.hide_checkpoints
-        )
+    for text, kind, rows in (
+        (_DROP_GONE, _GONE, [(*place, False) for place in move.drop_segments]),
+        (_DROP_CHECKPOINTS, _PLACES, move.drop_checkpoints),
+        (_DROP_WRITES, _PLACES_OF_WRITES, move.drop_writes),
+        (_REPLACE_WRITES, _NEW_BODIES, move.replace_writes),
+        (_HIDE, _PLACES, move.hide_checkpoints),
+    ):
+        if rows:
+            yield _with_rows(text, kind, rows)

@@ -18,20 +18,24 @@ from threadkeep._stores.postgres.statement import (
     Statement,
     array,
     pack_json,
+    single,
     unpack_metadata,
     unpack_optional,
     unpack_time,
 )
-from threadkeep._stores.records import pack_text, unpack_text, with_writes
+from threadkeep._stores.records import (
+    Term,
+    begins_with,
+    pack_text,
+    terms_of,
+    unpack_text,
+    with_writes,
+)
 
 _LARGEST_EXACT = 2**53  # up to here, SQL compares floats and integers as Python does
 
 
-def _forget(_head: Head) -> None:
-    """Remember nothing."""
-
-
-def query(read: Any, found: Callable[[Head], None] = _forget) -> Query:
+def query(read: Any, found: Callable[[Head], None] = lambda _: None) -> Query:
     """Return the query that answers a read, also one of the rules.
 
     `found` is called with the head of a thread that was read with a checkpoint.
@@ -90,7 +94,11 @@ _WRITES = """
 _MORE = """x.checkpoint_id, x.run, x.seen,
     w.runs, w.seens, w.tasks, w.paths, w.bodies, w.seqs"""
 _WHOLE = f"{_ROW}, {_KEYFRAME}, {_MORE}"
-_PARTS = _KEYFRAMES + _CHILDREN + _WRITES
+_OF_PAGE = f"""
+SELECT c.thread_id, {_WHOLE}
+FROM page JOIN {{schema}}.checkpoints c USING (thread_id, checkpoint_ns, checkpoint_id)
+{_KEYFRAMES} {_CHILDREN} {_WRITES} ORDER BY {{order}}
+"""
 
 
 def _checkpoint_row(row: Sequence[Any]) -> model.CheckpointRow:
@@ -189,28 +197,22 @@ def _checkpoint(read: model.ReadCheckpoint, found: Callable[[Head], None]) -> Qu
     return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
 
 
-_PATH = f"""
-WITH RECURSIVE path (thread_id, checkpoint_ns, checkpoint_id, parent_id, step) AS (
+_PATH = """
+WITH RECURSIVE page (thread_id, checkpoint_ns, checkpoint_id, parent_id, step) AS (
     SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, 1
-    FROM {{schema}}.checkpoints
+    FROM {schema}.checkpoints
     WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s
     UNION ALL
-    SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, path.step + 1
-    FROM path JOIN {{schema}}.checkpoints c ON c.thread_id = path.thread_id
-        AND c.checkpoint_ns = path.checkpoint_ns AND c.checkpoint_id = path.parent_id
-    WHERE path.step < %s
-)
-SELECT c.thread_id, {_WHOLE.replace("{order}", "path.step")}
-FROM path JOIN {{schema}}.checkpoints c ON c.thread_id = path.thread_id
-    AND c.checkpoint_ns = path.checkpoint_ns AND c.checkpoint_id = path.checkpoint_id
-{_PARTS}
-ORDER BY path.step
-"""
+    SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, page.step + 1
+    FROM page JOIN {schema}.checkpoints c ON c.thread_id = page.thread_id
+        AND c.checkpoint_ns = page.checkpoint_ns AND c.checkpoint_id = page.parent_id
+    WHERE page.step < %s
+)""" + _OF_PAGE.replace("{order}", "page.step")
 
 
 def _path(read: model.ReadPath) -> Query:
     key = (pack_text(read.thread), pack_text(read.ns), pack_text(read.id), Number(read.limit))
-    return Query((Statement(_PATH, key),), lambda results: _page(results[0]))
+    return single(_PATH, key, _page)
 
 
 # -- segments ------------------------------------------------------------------------
@@ -243,41 +245,32 @@ def _segments(read: model.ReadSegments) -> Query:
     generation = None if read.generation is None else Number(read.generation)
     base = array("bigint", read.base)
     values = (*spans, pack_text(read.thread), generation, generation, base)
-    return Query(
-        (Statement(_SEGMENTS, values),), lambda results: [model.Segment(*r) for r in results[0]]
-    )
+    return single(_SEGMENTS, values, lambda rows: [model.Segment(*row) for row in rows])
 
 
 # -- scans ---------------------------------------------------------------------------
 
+_NEWEST_FIRST = "c.checkpoint_id DESC, c.thread_id, c.checkpoint_ns"
 _SCAN = f"""
 WITH page AS MATERIALIZED (
     SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id FROM {{schema}}.checkpoints c
-    WHERE {{conditions}}
-    ORDER BY c.checkpoint_id DESC, c.thread_id, c.checkpoint_ns LIMIT %s
-)
-SELECT c.thread_id, {_WHOLE.replace("{order}", "c.checkpoint_id DESC, c.checkpoint_ns")}
-FROM page JOIN {{schema}}.checkpoints c ON c.thread_id = page.thread_id
-    AND c.checkpoint_ns = page.checkpoint_ns AND c.checkpoint_id = page.checkpoint_id
-{_PARTS}
-ORDER BY c.checkpoint_id DESC, c.thread_id, c.checkpoint_ns
-"""
+    WHERE {{conditions}} ORDER BY {_NEWEST_FIRST} LIMIT %s
+)""" + _OF_PAGE.replace("{order}", _NEWEST_FIRST)
 _AFTER = """c.checkpoint_id <= %s AND (c.checkpoint_id < %s
     OR (c.thread_id, c.checkpoint_ns) > (%s COLLATE "C", %s COLLATE "C"))"""
-_MAY_HAVE = "(c.exact IS NOT NULL OR {})"
 
 
 def _scan(read: model.ScanCheckpoints) -> Query:
-    conditions, values = _scan_conditions(read)
-    sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
+    where, values = terms_of(_scan_terms(read))
+    sql = _SCAN.replace("{conditions}", where)
     # (the best plan depends on how many rows match the filter's values, or have the prefix)
     keep = not (read.filter or read.prefix)
     statement = Statement(sql, (*values, Number(read.limit)), keep=keep)
     return Query((statement,), lambda results: _page(results[0]))
 
 
-def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
-    conditions, values = [_VISIBLE], []
+def _scan_terms(read: model.ScanCheckpoints) -> Iterator[Term]:
+    yield _VISIBLE, ()
     for term, value in (
         ("c.thread_id = %s", read.thread),
         ("c.checkpoint_ns = %s", read.ns),
@@ -285,22 +278,16 @@ def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]
         ("c.checkpoint_id < %s", read.before),
     ):
         if value is not None:
-            conditions.append(term)
-            values.append(pack_text(value))
-    for term, limits in threads.begins_with("c.thread_id", read.prefix):
-        conditions.append(term)
-        values += limits
+            yield term, (pack_text(value),)
+    yield from begins_with("c.thread_id", pack_text(read.prefix))
     if read.after is not None:
         key, thread, ns = map(pack_text, read.after)
-        conditions.append(_AFTER)
-        values += [key, key, thread, ns]
-    for term, parameters in _filter_conditions(read.filter):
-        conditions.append(_MAY_HAVE.format(term))
-        values += parameters
-    return conditions, values
+        yield _AFTER, (key, key, thread, ns)
+    for term, values in _filter_conditions(read.filter):
+        yield f"c.exact IS NOT NULL OR {term}", values
 
 
-def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[Term]:
     """Yield a condition for each metadata key whose value PostgreSQL compares as Python does."""
     for key, value in wanted.items():
         if not all(is_unicode(one) for one in (key, value) if isinstance(one, str)):

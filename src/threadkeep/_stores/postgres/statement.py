@@ -46,6 +46,16 @@ class Query(NamedTuple):
     reply: Callable[[Sequence[Rows]], Any]
 
 
+def single(sql: str, values: tuple[Any, ...], reply: Callable[[Rows], Any]) -> Query:
+    """Return a query of one statement."""
+    return Query((Statement(sql, values),), lambda results: reply(results[0]))
+
+
+def first_value(rows: Rows) -> Any:
+    """Return the first value of the first row."""
+    return rows[0][0]
+
+
 # -- text ----------------------------------------------------------------------------
 
 _JSON_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\u000([01])")

@@ -10,12 +10,7 @@ from psycopg.types.numeric import Float4
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.heads import Head, entry_of, problem_of
-from threadkeep._core.engine.thread_entry import (
-    LATEST,
-    WITH_CHECKPOINTS,
-    ThreadQuery,
-    ThreadStatus,
-)
+from threadkeep._core.engine.thread_entry import LATEST, WITH_CHECKPOINTS, ThreadQuery, ThreadStatus
 from threadkeep._core.engine.usage import (
     DAY,
     HOUR,
@@ -34,9 +29,18 @@ from threadkeep._stores.postgres.statement import (
     Query,
     Rows,
     Statement,
+    single,
     unpack_time,
 )
-from threadkeep._stores.records import beyond, pack_text, unpack_text
+from threadkeep._stores.records import (
+    Term,
+    begins_with,
+    pack_text,
+    page_terms,
+    query_terms,
+    terms_of,
+    unpack_text,
+)
 
 # -- entries -------------------------------------------------------------------------
 
@@ -46,30 +50,31 @@ _COLUMNS = f"""
     ARRAY(SELECT l.label FROM {{schema}}.thread_labels l WHERE l.thread_id = t.thread_id)
 """
 OWN_ROW = f"SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE t.thread_id = %s"
-_LONGEST = 10**18  # microseconds of a ttl: more would exceed a timestamp's range
+# (more microseconds of a ttl would exceed a timestamp's range)
+_REST = f"""least(t.updated_at, {{schema}}.time_of({LATEST}))
+    + least(t.ttl, {10**18}) * interval '1 microsecond'"""
 _TIMES = ("updated_at", "created_at")
 _ORDERS = {name: f"t.{name}" for name in (*_TIMES, "size")} | {"thread": "t.thread_id"}
 
 
 def entry(read: thread_entry.ReadEntry) -> Query:
     """Answer a `ReadEntry`."""
-    statement = Statement(OWN_ROW, (pack_text(read.thread),))
-    return Query((statement,), lambda results: _entry(results[0][0]) if results[0] else None)
+    key = (pack_text(read.thread),)
+    return single(OWN_ROW, key, lambda rows: _entry(rows[0]) if rows else None)
 
 
 def search(read: thread_entry.SearchThreads) -> Query:
     """Answer a `SearchThreads`."""
-    conditions, values = _where(read.query)
-    order = _ORDERS[read.order]
+    terms, order = [*_conditions(read.query)], _ORDERS[read.order]
     if read.after is not None:
         value = "{schema}.time_of(%s)" if read.order in _TIMES else "%s"
         sign = "<" if read.descending else ">"
-        conditions.append(f'({order}, t.thread_id) {sign} ({value}, %s COLLATE "C")')
-        place, thread = read.after
-        values += [Number(place) if isinstance(place, int) else pack_text(place), pack_text(thread)]
+        later = f'({order}, t.thread_id) {sign} ({value}, %s COLLATE "C")'
+        terms.append((later, tuple(map(_packed, read.after))))
+    where, values = terms_of(terms)
     down = " DESC" if read.descending else ""
     sql = (
-        f"SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE {' AND '.join(conditions)}"
+        f"SELECT {_COLUMNS} FROM {{schema}}.threads t WHERE {where}"
         f" ORDER BY {order}{down}, t.thread_id{down} LIMIT %s"
     )
     # (the best index depends on how many threads have a label)
@@ -79,10 +84,9 @@ def search(read: thread_entry.SearchThreads) -> Query:
 
 def count(read: thread_entry.CountThreads) -> Query:
     """Answer a `CountThreads`."""
-    conditions, values = _where(read.query)
-    sql = f"SELECT count(*) FROM {{schema}}.threads t WHERE {' AND '.join(conditions)}"
-    statement = Statement(sql, tuple(values), keep=False)
-    return Query((statement,), lambda results: int(results[0][0][0]))
+    where, values = terms_of(_conditions(read.query))
+    sql = f"SELECT count(*) FROM {{schema}}.threads t WHERE {where}"
+    return Query((Statement(sql, values, keep=False),), lambda results: results[0][0][0])
 
 
 def own_row(row: Sequence[Any]) -> tuple[Head, list[str]]:
@@ -97,63 +101,35 @@ def _entry(row: Sequence[Any]) -> Any:
 
 def damaged(rows: Rows) -> tuple[model.UnreadableRow, ...]:
     """Return the thread's own row if it is damaged."""
-    return tuple(
-        [
-            model.UnreadableRow(model.THREADS, head.thread.encode(), problem, repr(row).encode())
-            for row in rows
-            for head, labels in [own_row(row)]
-            if (problem := problem_of(head, labels))
-        ]
-    )
+    for row in rows:
+        head, labels = own_row(row)
+        problem, key = problem_of(head, labels), head.thread.encode()
+        if problem:
+            return (model.UnreadableRow(model.THREADS, key, problem, repr(row).encode()),)
+    return ()
 
 
 _HAS_LABEL = """EXISTS (
     SELECT FROM {schema}.thread_labels l WHERE l.thread_id = t.thread_id AND l.label = %s)"""
 
 
-def _where(query: ThreadQuery) -> tuple[list[str], list[Any]]:
-    terms = list(_conditions(query))
-    return [term for term, _ in terms], [value for _, values in terms for value in values]
-
-
-def begins_with(column: str, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield conditions, which a B-tree finds, for a column that begins with `prefix`."""
-    packed = pack_text(prefix)
-    for sign, limit in ((">=", packed), ("<", beyond(packed))):
-        if limit:
-            yield f"{column} {sign} %s", (limit,)
-
-
-def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    yield from begins_with("t.thread_id", query.prefix)
+def _conditions(query: ThreadQuery) -> Iterator[Term]:
+    yield from begins_with("t.thread_id", pack_text(query.prefix))
     if query.states:
         yield "t.state = ANY(%s)", (list(query.states),)
     else:
         yield f"t.state <> '{ThreadStatus.DELETED}'", ()
     for label in query.labels:
         yield _HAS_LABEL, (label,)
-    yield from _between("created_at", *query.created)
-    yield from _between("updated_at", *query.updated)
-    if query.waits is not None:
-        yield f"t.waits_at IS {'NOT ' if query.waits else ''}NULL", ()
-    if query.pinned is not None:
-        yield "t.pinned" if query.pinned else "NOT t.pinned", ()
-    if query.size is not None:
-        yield "t.size >= %s", (Number(query.size),)
-    if query.origin is not None:
-        yield "t.origin = %s", (pack_text(query.origin),)
-    if query.rested is not None:
-        rest = f"least(t.ttl, {_LONGEST}) * interval '1 microsecond'"
-        time = f"least(t.updated_at, {{schema}}.time_of({LATEST})) + {rest}"
-        yield f"t.ttl IS NOT NULL AND {time} < {{schema}}.time_of(%s)", (Number(query.rested),)
+    for term, value in query_terms(query):
+        filled = term.replace("{rest}", _REST).replace("{time}", "{schema}.time_of(%s)")
+        yield filled, (_packed(value),)
 
 
-def _between(
-    column: str, first: int | None, last: int | None
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    for sign, limit in ((">=", first), ("<", last)):
-        if limit is not None:
-            yield f"t.{column} {sign} {{schema}}.time_of(%s)", (Number(limit),)
+def _packed(value: Any) -> Any:
+    if isinstance(value, str):
+        return pack_text(value)
+    return value if isinstance(value, bool) else Number(value)
 
 
 # -- rows of all threads ---------------------------------------------------------------
@@ -172,7 +148,7 @@ SELECT t.thread_id, t.heap FROM {schema}.threads t WHERE {conditions} ORDER BY t
 _THREADS_OF_RUNS = """
 WITH found AS MATERIALIZED (
     SELECT h.thread_id FROM unnest(%s::text[]) wanted (run_id) JOIN {schema}.checkpoints h
-        ON h.metadata @> jsonb_build_object('run_id', wanted.run_id){within}
+        ON h.metadata @> jsonb_build_object('run_id', wanted.run_id) AND {within}
 )
 SELECT DISTINCT t.thread_id, NULL FROM found t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
 """
@@ -180,29 +156,23 @@ SELECT DISTINCT t.thread_id, NULL FROM found t WHERE {conditions} ORDER BY t.thr
 
 def _page(
     text: str, condition: str, read: model.FindThreads | model.ReadSizes
-) -> tuple[str, list[str]]:
+) -> tuple[str, list[Any]]:
     # (a cursor that may be NULL cannot use an index)
-    terms, values = [f"({condition})"], list[str]()
-    if read.after is not None:
-        terms.insert(0, "t.thread_id > %s")
-        values.append(pack_text(read.after))
-    for term, (limit,) in begins_with("t.thread_id", read.prefix):
-        terms.insert(len(values), term)
-        values.append(limit)
-    return text.replace("{conditions}", " AND ".join(terms)), values
+    where, values = terms_of([*page_terms("t.thread_id", read), (condition, ())])
+    return text.replace("{conditions}", where), [*map(pack_text, values), Number(read.limit)]
 
 
 def find(read: model.FindThreads) -> Query:
     """Answer a `FindThreads`."""
-    runs = [[pack_text(run) for run in read.run_ids]] if read.run_ids else []
-    condition = "true" if runs or read.empty else _HOLDS_CHECKPOINTS
-    text, behind = _page(_THREADS_OF_RUNS if runs else _PAGE, condition, read)
-    # (also before the outer condition: a role with policies cannot use the index of metadata)
-    within = [*begins_with("h.thread_id", read.prefix)] if runs else []
-    text = text.replace("{within}", "".join([f" AND {term}" for term, _ in within]))
-    firsts = [limit for _, limits in within for limit in limits]
-    statement = Statement(text, (*runs, *firsts, *behind, Number(read.limit)))
-    return Query((statement,), lambda results: [unpack_text(thread) for thread, _ in results[0]])
+    firsts: list[Any] = []
+    condition = "true" if read.empty else _HOLDS_CHECKPOINTS
+    text, behind = _page(_PAGE, condition, read)
+    if read.run_ids:
+        # (also before the outer condition: a role with policies cannot use the index of metadata)
+        within, limits = terms_of(begins_with("h.thread_id", pack_text(read.prefix)))
+        text, behind = _page(_THREADS_OF_RUNS.replace("{within}", within), "true", read)
+        firsts = [[pack_text(run) for run in read.run_ids], *limits]
+    return single(text, (*firsts, *behind), lambda rows: [unpack_text(row[0]) for row in rows])
 
 
 _SIZES = f"""
@@ -247,7 +217,7 @@ def sizes(read: model.ReadSizes) -> Query:
             tuple([model.StoredThreadSize(unpack_text(t), *numbers) for t, *numbers in rows]),
         )
 
-    each = Statement(_SIZES.replace("{threads}", threads), (*behind, Number(read.limit)))
+    each = Statement(_SIZES.replace("{threads}", threads), tuple(behind))
     return Query((each,) if read.prefix else (TOTAL, each), reply)
 
 
@@ -266,12 +236,12 @@ _STRAYS = " UNION ALL ".join(
 
 def damage(_read: model.ReadDamage) -> Query:
     """Answer a `ReadDamage`."""
-    text = "{} rows of {} belong to thread {!r}, which does not exist"
-
-    def reply(results: Sequence[Rows]) -> list[str]:
-        return [text.format(number, table, unpack_text(one)) for table, one, number in results[0]]
-
-    return Query((Statement(_STRAYS),), reply)
+    text = "{2} rows of {0} belong to thread {1!r}, which does not exist"
+    return single(
+        _STRAYS,
+        (),
+        lambda rows: [text.format(row[0], unpack_text(row[1]), row[2]) for row in rows],
+    )
 
 
 # -- counts of the store ---------------------------------------------------------------
@@ -407,12 +377,8 @@ async def item_usage(database: PostgresDatabase, now: int) -> ItemUsage:
 
 
 def _threads(rows: Rows) -> tuple[ThreadUsage, ...]:
-    return tuple(
-        [
-            ThreadUsage(unpack_text(name), *[*counts, unpack_time(sent) or 0])
-            for name, *counts, sent in rows
-        ]
-    )
+    found = [(unpack_text(name), *rest, unpack_time(sent) or 0) for name, *rest, sent in rows]
+    return tuple(map(ThreadUsage._make, found))
 
 
 def _missing(there: Rows) -> tuple[str, ...]:

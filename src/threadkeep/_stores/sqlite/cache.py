@@ -22,10 +22,8 @@ from threadkeep._stores.caches import (
     end_of,
 )
 from threadkeep._stores.sqlite.connections import MadeTables
-from threadkeep._stores.sqlite.opening import statements
 from threadkeep.errors import OpenError, ThreadkeepError
 
-_IS_MADE = "SELECT count(*) FROM sqlite_master WHERE name = 'tk_cache_expiring'"
 _GET = """
 SELECT value, owner FROM tk_cache WHERE id = ? AND (expires IS NULL OR expires > ?)
 """
@@ -48,15 +46,8 @@ class SqliteEntries(MadeTables, CacheBackend):
 
     commits_groups = True
 
-    content = "cache"
+    content, schema, last = "cache", "cache.sql", "tk_cache_expiring"
     missing = OpenError  # (a cache that cannot be read is a miss)
-
-    def _is_made(self, db: sqlite3.Connection) -> bool:
-        return bool(db.execute(_IS_MADE).fetchone()[0])
-
-    def _make(self, db: sqlite3.Connection) -> None:
-        for statement in statements("cache.sql"):
-            db.execute(statement)
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         return self._connections.answered(reads, _reply, begin=True)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from threadkeep._core.engine.model import DropThread
-from threadkeep._stores.committing import Ask, MakeMoves, carried_out, committing, plain_moves
+from threadkeep._core.engine.model import Change, DropThread
+from threadkeep._stores.committing import (
+    Ask,
+    Heads,
+    MakeMoves,
+    carried_out,
+    committing,
+    plain_moves,
+)
 from threadkeep._stores.records import confirm, tie
+from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS
 from threadkeep._stores.sqlite.moves import make
 from threadkeep._stores.sqlite.reads import reply
 from threadkeep.errors import ThreadkeepError
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Sequence
-
-    from threadkeep._core.engine.model import Change
-    from threadkeep._stores.committing import Heads
-    from threadkeep._stores.sqlite.connections import Connections
 
 _SPARE_PAGES = 16  # free pages to keep for later writes
 _STEP_PAGES = 256  # pages freed at a time. Other processes may commit in between

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from threadkeep._stores import process_forks
 from threadkeep._stores.committing import Heads
@@ -34,14 +35,10 @@ from threadkeep._stores.sqlite.opening import (
     DatabaseLocation,
     open_first,
     set_timeout,
+    statements,
     transaction,
 )
 from threadkeep.errors import ClosedError, LockedError, NotSetUpError, OpenError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-Reply: TypeAlias = "Callable[[sqlite3.Connection, Any], Any]"
 
 _IDLE_READERS = 8  # more may be open, but only so many stay open after use
 TURN = 0.008  # seconds. SQLite looks at a lock again after 1, 3 and 8 ms
@@ -157,10 +154,7 @@ class Connections:
         """End an open transaction. If that fails, the next call opens a new connection."""
         if self._writer is not None and not _at_rest(self._writer) and not self.location.in_memory:
             self._writer.close()
-            self._forget_writer()
-
-    def _forget_writer(self) -> None:
-        self._writer = None
+            self._writer = None
 
     def _take(self, held: list[bool], lent: object) -> sqlite3.Connection:
         """Return a connection for reading.
@@ -292,7 +286,7 @@ class Connections:
                     self._idle.pop().close()
             if self._writer is not None:
                 self._writer.close()
-            self._forget_writer()
+            self._writer = None
 
     # -- forks -----------------------------------------------------------------------
 
@@ -327,7 +321,7 @@ class Connections:
             if self._writer is not None:
                 self._inherited.append(self._writer)
             self._idle = []
-            self._forget_writer()
+            self._writer = None
 
     def _open(self, connect: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
         with named(self.location.path):
@@ -349,6 +343,10 @@ class MadeTables:
     """The tables' content, as errors name it."""
     missing: type[OpenError] = NotSetUpError
     """The error if a file that is read only has no tables."""
+    schema = ""
+    """The file of the statements that create the tables."""
+    last = ""
+    """The name of a table or index that they create."""
 
     def __init__(self, connections: Connections) -> None:
         self._given = connections
@@ -377,7 +375,9 @@ class MadeTables:
                     self._make(db)
 
     def _is_made(self, db: sqlite3.Connection) -> bool:
-        raise NotImplementedError
+        query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+        return db.execute(query, (self.last,)).fetchone() is not None
 
     def _make(self, db: sqlite3.Connection) -> None:
-        raise NotImplementedError
+        for statement in statements(self.schema):
+            db.execute(statement)

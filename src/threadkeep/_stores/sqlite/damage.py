@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from threadkeep._core.engine.heads import problem_of
-from threadkeep._core.engine.model import THREADS, UnreadableRow
+from threadkeep._core.engine.model import THREADS, ReadDamage, UnreadableRow
 from threadkeep._stores.sqlite import threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, lenient, tells_of_damage
-from threadkeep._stores.sqlite.heads import COLUMNS, HEAP, read_head
-from threadkeep._stores.sqlite.records import TABLES, pack_id, unpack_id
+from threadkeep._stores.sqlite.records import (
+    HEAD_COLUMNS,
+    HEAP,
+    TABLES,
+    pack_id,
+    read_head,
+    unpack_id,
+)
 from threadkeep.errors import CorruptionError
-
-if TYPE_CHECKING:
-    from threadkeep._core.engine.model import ReadDamage
 
 T = TypeVar("T")
 
@@ -82,7 +85,7 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
     db.execute(f"DELETE FROM {name} WHERE thread = ? AND {key} = ?", (owner, row.key.decode()))
 
 
-_OWN = [name for name in COLUMNS if name != "tips"]
+_OWN = [name for name in HEAD_COLUMNS if name != "tips"]
 _THREAD_ROW = f"SELECT {_dump(_OWN)} FROM tk_threads WHERE thread = ?"
 _LABEL_ROWS = f"""
 SELECT {_dump(["beginning", "label"])} FROM tk_labels

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from threadkeep import errors
 from threadkeep._stores.base import Meaning, store_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # sqlite3 raises the last two for values that it cannot bind: numbers over 64 bits, invalid Unicode.
 # So does our own unpacking of damaged ids.
@@ -20,44 +17,29 @@ DAMAGED = (
     "`threadkeep check FILE` lists the damage, `threadkeep repair` mends it if possible; otherwise"
     " restore a backup."
 )
+_END = "Another process keeps a write transaction open on {path}: end it, or raise busy_timeout."
+_TABLE = "Another connection keeps a table of {path} locked: end its transaction."
+_WRITE = "Reading works. To write, give this process write access to {path} and its folder."
+_ACCESS = "Give this process access to {path}."
+_SPACE = "Free space on the disk of {path} and retry: nothing was changed."
+_DISK = "Check the disk of {path}, and that no other program removed the file."
+_BEGINNING = "The beginning of {path} was overwritten: restore a backup."
+_QUESTION = "{path} is too large for this question: ask for less."
+_VALUE = "SQLite stores at most about 1 GB in one value: keep larger values outside the state."
 _MEANINGS: dict[int, Meaning] = {
-    sqlite3.SQLITE_BUSY: (
-        errors.LockedError,
-        "Another process keeps a write transaction open on {path}: end it, or raise busy_timeout.",
-    ),
-    sqlite3.SQLITE_LOCKED: (
-        errors.LockedError,
-        "Another connection keeps a table of {path} locked: end its transaction.",
-    ),
-    sqlite3.SQLITE_READONLY: (
-        errors.ReadOnlyError,
-        "Reading works. To write, give this process write access to {path} and its folder.",
-    ),
-    sqlite3.SQLITE_PERM: (errors.ReadOnlyError, "Give this process access to {path}."),
-    sqlite3.SQLITE_FULL: (
-        errors.DiskFullError,
-        "Free space on the disk of {path} and retry: nothing was changed.",
-    ),
-    sqlite3.SQLITE_IOERR: (
-        errors.BackendError,
-        "Check the disk of {path}, and that no other program removed the file.",
-    ),
+    sqlite3.SQLITE_BUSY: (errors.LockedError, _END),
+    sqlite3.SQLITE_LOCKED: (errors.LockedError, _TABLE),
+    sqlite3.SQLITE_READONLY: (errors.ReadOnlyError, _WRITE),
+    sqlite3.SQLITE_PERM: (errors.ReadOnlyError, _ACCESS),
+    sqlite3.SQLITE_FULL: (errors.DiskFullError, _SPACE),
+    sqlite3.SQLITE_IOERR: (errors.BackendError, _DISK),
     sqlite3.SQLITE_CORRUPT: (errors.CorruptionError, DAMAGED),
     # (our statements are constant, so the tables must be damaged)
     sqlite3.SQLITE_ERROR: (errors.CorruptionError, DAMAGED),
-    sqlite3.SQLITE_NOTADB: (
-        errors.CorruptionError,
-        "The beginning of {path} was overwritten: restore a backup.",
-    ),
+    sqlite3.SQLITE_NOTADB: (errors.CorruptionError, _BEGINNING),
     # (only readers with a limit on statements: see `threads.transfer.source_sqlite`)
-    sqlite3.SQLITE_INTERRUPT: (
-        errors.StatementTimeoutError,
-        "{path} is too large for this question: ask for less.",
-    ),
-    sqlite3.SQLITE_TOOBIG: (
-        errors.InvalidArgumentError,
-        "SQLite stores at most about 1 GB in one value: keep larger values outside the state.",
-    ),
+    sqlite3.SQLITE_INTERRUPT: (errors.StatementTimeoutError, _QUESTION),
+    sqlite3.SQLITE_TOOBIG: (errors.InvalidArgumentError, _VALUE),
 }
 
 

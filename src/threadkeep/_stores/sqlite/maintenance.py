@@ -9,20 +9,13 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from threadkeep._stores.base import ScrubReport
+from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.failures import named
 from threadkeep._stores.sqlite.opening import MEMORY, DatabaseLocation, open_first, transaction
-from threadkeep.errors import (
-    InvalidArgumentError,
-    LockedError,
-    OpenError,
-    ThreadExistsError,
-)
-
-if TYPE_CHECKING:
-    from threadkeep._stores.sqlite.connections import Connections
+from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
 
 T = TypeVar("T")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
-from threadkeep._core.texts import Messages
-from threadkeep._stores.message_index import NO_EDITS, Edits, Hit, indexed, wanted
+from threadkeep._stores.message_index import ArchiveIndex, Hit, IndexRows, Key, wanted
 from threadkeep._stores.sqlite.connections import Connections, MadeTables
 from threadkeep._stores.sqlite.opening import DatabaseLocation, statements
 from threadkeep.errors import NewerDatabaseError, StateError
@@ -50,7 +49,7 @@ def has_fts5() -> bool:
         return bool(found)
 
 
-class SqliteIndex(MadeTables):
+class SqliteIndex(MadeTables, ArchiveIndex):
     """Index in tables `threadkeep_memory_*` of a saver's file, created with the first index.
 
     Args:
@@ -82,27 +81,20 @@ class SqliteIndex(MadeTables):
         for statement in statements("message_index.sql"):
             db.execute(statement.replace("{option}", option))
 
-    def add(
-        self,
-        thread: str,
-        record: str,
-        start: int,
-        messages: Messages,
-        *,
-        edits: Edits = NO_EDITS,
-        after: str | None = None,
+    def _add(
+        self, key: Key, start: int, messages: IndexRows, edits: IndexRows, after: str | None
     ) -> bool:
-        parts = [(record, start, _rows(messages))]
-        parts += [(f"{record}/{at}", at, _rows([message])) for at, message in edits.items()]
+        thread, record = key
         with self._connections.writing() as db:
-            if db.execute(_HAS, (thread, record)).fetchone():
+            if db.execute(_HAS, key).fetchone():
                 return True
             if after is not None and not db.execute(_HAS, (thread, after)).fetchone():
                 return False
             insert = "INSERT OR IGNORE INTO threadkeep_memory_threads (thread) VALUES (?)"
             db.execute(insert, (thread,))
-            for part in parts:
-                _insert(db, thread, *part)
+            _insert(db, thread, record, start, messages)
+            for one in edits:
+                _insert(db, thread, f"{record}/{one.position}", one.position, [one])
         return True
 
     def has(self, thread: str, record: str) -> bool:
@@ -147,18 +139,7 @@ class SqliteIndex(MadeTables):
         self._given.close()
 
 
-def _rows(messages: Messages) -> list[tuple[str | None, str]]:
-    """Return the id and the words of each message."""
-    return [(message.id, indexed(message)) for message in messages]
-
-
-def _insert(
-    db: sqlite3.Connection,
-    thread: str,
-    record: str,
-    start: int,
-    rows: Sequence[tuple[str | None, str]],
-) -> None:
+def _insert(db: sqlite3.Connection, thread: str, record: str, start: int, rows: IndexRows) -> None:
     """Insert a record, or an edit of one, whose first message is at a position."""
     stop = start + len(rows)
     (number,) = db.execute(_NUMBER, (thread,)).fetchone()
@@ -172,11 +153,10 @@ def _insert(
         (start,) = db.execute(_EMPTY, (number, lane)).fetchone()
     row = (number, lane, start, record)
     db.execute("INSERT INTO threadkeep_memory_records VALUES (?, ?, ?, ?)", row)
-    keyed = [(_key(number, at) + lane, *row) for at, row in enumerate(rows, start)]
-    insert = "INSERT INTO threadkeep_memory_messages VALUES (?, ?)"
-    db.executemany(insert, [(key, id) for key, id, _ in keyed])
-    insert = "INSERT INTO threadkeep_memory_text (rowid, words) VALUES (?, ?)"
-    db.executemany(insert, [(key, words) for key, _, words in keyed])
+    ids = [(_key(number, row.position) + lane, row.id) for row in rows]
+    db.executemany("INSERT INTO threadkeep_memory_messages VALUES (?, ?)", ids)
+    words = [(key, row.words) for (key, _), row in zip(ids, rows, strict=True)]
+    db.executemany("INSERT INTO threadkeep_memory_text (rowid, words) VALUES (?, ?)", words)
 
 
 def _hit(row: tuple[str, int, str | None]) -> Hit:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from threadkeep._core.engine import model, rule_reads
 from threadkeep._core.engine.heads import Copying, Head, Move, sound
@@ -10,27 +12,21 @@ from threadkeep._core.engine.model import HIDDEN, NESTED, THREADS
 from threadkeep._core.engine.thread_entry import label_prefix
 from threadkeep._stores.records import pack_logs
 from threadkeep._stores.sqlite import damage, threads
-from threadkeep._stores.sqlite.heads import (
-    COLUMNS,
-    read_family,
-    read_head,
-    read_mended,
-    values,
-)
 from threadkeep._stores.sqlite.records import (
+    HEAD_COLUMNS,
     TABLES,
     ManyRows,
     bound_id,
+    head_values,
     pack_id,
     pack_tip,
     pack_tips,
+    read_family,
+    read_head,
+    read_mended,
     split_metadata,
     unpack_id,
 )
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Sequence
 
 # The driver binds None and bytes more slowly than numbers and bytearrays, because it looks for an
 # adapter. So we bind 0, '' and bytearrays.
@@ -60,7 +56,7 @@ _LABELS = ManyRows(
 # change together have statements of their own.
 _OFTEN = ("tips", "seq", "newest", "logs", "size")
 _TIMED = (*_OFTEN, "updated_at")
-_ALL = tuple([name for name in COLUMNS if name not in {"thread", "number"}])
+_ALL = tuple([name for name in HEAD_COLUMNS if name not in {"thread", "number"}])
 
 
 def _update(columns: Sequence[str]) -> str:
@@ -104,9 +100,6 @@ _REPLACE_WRITE = (
     f"UPDATE tk_writes SET body = ?, path = nullif(?, '') WHERE {_AT} checkpoint = ? AND seq = ?"
 )
 _HIDE = f"UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN} WHERE {_AT} id = ?"
-_CLEAR = ("DELETE FROM tk_checkpoints WHERE thread = ?", "DELETE FROM tk_writes WHERE thread = ?")
-_CLEAR_SEGMENTS = "DELETE FROM tk_heap_segments WHERE thread = ?"
-_CLEAR_LABELS = "DELETE FROM tk_labels WHERE thread = ?"
 
 
 def _copying(table: str) -> str:
@@ -117,8 +110,7 @@ def _copying(table: str) -> str:
     )
 
 
-_COPY_CHECKPOINTS, _COPY_WRITES = _copying("tk_checkpoints"), _copying("tk_writes")
-_COPY_SEGMENTS = _copying("tk_heap_segments")
+_COPY_CHECKPOINTS, _COPY_WRITES, _COPY_SEGMENTS = map(_copying, TABLES)
 
 
 # -- moves -------------------------------------------------------------------------------
@@ -140,10 +132,7 @@ class _Making:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        self._segments: _BoundRows = []
-        self._checkpoints: _BoundRows = []
-        self._writes: _BoundRows = []
-        self._labels: dict[tuple[int, str], str] = {}
+        self._rows: tuple[_BoundRows, ...] = ([], [], [], [])  # of `_KINDS`
 
     def one(self, move: Move, *, is_set: bool) -> Head | None:
         """Make a move. `is_set`: its head is set already. Its rows may be inserted later."""
@@ -187,39 +176,32 @@ class _Making:
     def _add(self, head: Head, move: Move) -> None:
         number = head.number
         heap = head.heap or number
+        segments, checkpoints, writes, labels = self._rows
         for segment in move.segments:
-            self._segments.append(_segment(heap, segment))
+            segments.append(_segment(heap, segment))
         for row in move.checkpoints:
-            self._checkpoints.append(_checkpoint(number, row))
+            checkpoints.append(_checkpoint(number, row))
         for write in move.writes:
-            self._writes.append(_write(number, write))
+            writes.append(_write(number, write))
         for label in move.labels:
-            self._labels[number, label_prefix(label)] = label
+            labels.append((number, label_prefix(label), label))
 
     def insert(self) -> None:
         """Insert the rows of the moves so far."""
-        db = self._db
-        if self._segments:
-            _SEGMENTS.run(db, self._segments)
-            self._segments = []
-        if self._checkpoints:
-            _CHECKPOINTS.run(db, self._checkpoints)
-            self._checkpoints = []
-        if self._writes:
-            _WRITES.run(db, self._writes)
-            self._writes = []
-        if self._labels:
-            _LABELS.run(db, [(*key, label) for key, label in self._labels.items()])
-            self._labels = {}
+        for statement, rows in zip(_KINDS, self._rows, strict=True):
+            if rows:
+                statement.run(self._db, rows)
+                rows.clear()
 
 
+_KINDS = (_SEGMENTS, _CHECKPOINTS, _WRITES, _LABELS)
 _ADDS = Move(Head(""), Head(""))[6:]
 
 
 def _set(db: sqlite3.Connection, old: Head, new: Head) -> Head | None:
     """Let a head take the place of another. Return it with its number, None if it is refused."""
     if not old.number:
-        done = db.execute(_NEW, (new.thread, *values(new, _ALL)))
+        done = db.execute(_NEW, (new.thread, *head_values(new, _ALL)))
         return new._replace(number=done.lastrowid or 0) if done.rowcount == 1 else None
     statement, bound = _setting(old, new)
     return new if db.execute(statement, bound).rowcount == 1 else None
@@ -236,7 +218,7 @@ def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
         if old.updated_at != new.updated_at:
             statement, own = _SET_TIMED, (*own, new.updated_at)
     else:
-        statement, own = _SET_ALL if old.tips else _SET_DAMAGED, values(new, _ALL)
+        statement, own = _SET_ALL if old.tips else _SET_DAMAGED, head_values(new, _ALL)
     return statement, (*own, old.number, tip)
 
 
@@ -255,9 +237,8 @@ def _set_many(db: sqlite3.Connection, moves: Sequence[Move]) -> set[str]:
     db.execute("SAVEPOINT tk")
     is_done = False
     try:
-        is_done = len(threads) == sum(
-            [_SET_MANY[one].run(db, rows) for one, rows in groups.items()]
-        )
+        counts = [_SET_MANY[one].run(db, rows) for one, rows in groups.items()]
+        is_done = len(threads) == sum(counts)
     finally:
         if not is_done:  # (then each is set, or refused, by itself)
             db.execute("ROLLBACK TO tk")
@@ -274,13 +255,14 @@ def _is_moved(db: sqlite3.Connection, head: Head, new: Head) -> bool:
 
 
 def _clear(db: sqlite3.Connection, number: int, move: Move) -> None:
-    if move.clears:
-        for statement in _CLEAR:
-            db.execute(statement, (number,))
-    if move.clears_heap:
-        db.execute(_CLEAR_SEGMENTS, (move.old.heap or number,))
-    if move.clears_labels:
-        db.execute(_CLEAR_LABELS, (number,))
+    for table, owner, is_cleared in (
+        ("tk_checkpoints", number, move.clears),
+        ("tk_writes", number, move.clears),
+        ("tk_heap_segments", move.old.heap or number, move.clears_heap),
+        ("tk_labels", number, move.clears_labels),
+    ):
+        if is_cleared:
+            db.execute(f"DELETE FROM {table} WHERE thread = ?", (owner,))
 
 
 def _drop_segments(
@@ -306,34 +288,39 @@ def _runs(places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int, i
     return found
 
 
+def _key(place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the parameters of a place: the namespace, the checkpoint, perhaps the write."""
+    return (place[0], pack_id(place[1]), *place[2:])
+
+
 def _copy(db: sqlite3.Connection, head: Head, copies: Copying) -> None:
     source, number = copies.source, head.number
     ends = (number, source.number)
-    if copies.checkpoints is None:
-        db.execute(_COPY_CHECKPOINTS, ends)
-    else:
-        rows = [(*ends, ns, pack_id(key)) for ns, key in copies.checkpoints]
-        db.executemany(f"{_COPY_CHECKPOINTS} AND ns = ? AND id = ?", rows)
-    if copies.writes is None:
-        db.execute(_COPY_WRITES, ends)
-    else:
-        keys = [(*ends, ns, pack_id(key), seq) for ns, key, seq in copies.writes]
-        db.executemany(f"{_COPY_WRITES} AND ns = ? AND checkpoint = ? AND seq = ?", keys)
+    for text, key, wanted in (
+        (_COPY_CHECKPOINTS, "id = ?", copies.checkpoints),
+        (_COPY_WRITES, "checkpoint = ? AND seq = ?", copies.writes),
+    ):
+        if wanted is None:
+            db.execute(text, ends)
+        else:
+            rows = [(*ends, *_key(place)) for place in wanted]
+            db.executemany(f"{text} AND ns = ? AND {key}", rows)
     if copies.segments:
         db.execute(_COPY_SEGMENTS, (head.heap or number, source.heap or source.number))
 
 
 def _remove(db: sqlite3.Connection, head: Head, move: Move) -> None:
     number = head.number
-    for ns, key in move.drop_checkpoints:
-        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
-    for ns, key, seq in move.drop_writes:
-        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
+    for text, places in (
+        (_DROP_CHECKPOINT, move.drop_checkpoints),
+        (_DROP_WRITE, move.drop_writes),
+        (_HIDE, move.hide_checkpoints),
+    ):
+        for place in places:
+            db.execute(text, (number, *_key(place)))
     for row in move.replace_writes:
-        place = (number, row.ns, pack_id(row.checkpoint_id), row.seq)
+        place = (number, *_key((row.ns, row.checkpoint_id, row.seq)))
         db.execute(_REPLACE_WRITE, (row.body, row.task_path, *place))
-    for ns, key in move.hide_checkpoints:
-        db.execute(_HIDE, (number, ns, pack_id(key)))
     for unreadable in move.drop_unreadable:
         if unreadable.table != THREADS:
             damage.drop(db, number, head.heap or number, unreadable)
@@ -347,38 +334,17 @@ def _segment(heap: int, one: model.Segment) -> tuple[Any, ...]:
 
 
 def _checkpoint(number: int, row: model.CheckpointRow) -> tuple[Any, ...]:
-    source, step, text = split_metadata(row.metadata)
-    return (
-        number,
-        row.ns,
-        bound_id(row.id),
-        None if row.parent is None else bound_id(row.parent),
-        row.run,
-        row.seen,
-        row.flags,
-        row.ts,
-        source,
-        step if source else _NO_STEP,
-        text,
-        "" if row.exact is None else row.exact,
-        row.key_log,
-        row.key_pos,
-        bytearray(row.manifest),
-    )
+    ns, id, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest = row
+    source, step, text = split_metadata(metadata)
+    ids = bound_id(id), None if parent is None else bound_id(parent)
+    plain = source, step if source else _NO_STEP, text, "" if exact is None else exact
+    return number, ns, *ids, run, seen, flags, ts, *plain, key_log, key_pos, bytearray(manifest)
 
 
 def _write(number: int, row: model.WriteRow) -> tuple[Any, ...]:
-    return (
-        number,
-        row.ns,
-        bound_id(row.checkpoint_id),
-        row.seq,
-        row.run,
-        row.seen,
-        bound_id(row.task_id),
-        row.task_path,
-        bytearray(row.body),
-    )
+    ns, checkpoint, run, seen, task, path, body, seq = row
+    place = number, ns, bound_id(checkpoint), seq
+    return *place, run, seen, bound_id(task), path, bytearray(body)
 
 
 # -- reads of the rules ------------------------------------------------------------------
@@ -403,14 +369,6 @@ _END = """
 SELECT start + count FROM tk_heap_segments
 WHERE thread = ? AND log = ? ORDER BY start DESC LIMIT 1
 """
-
-
-def _read_family(db: sqlite3.Connection, read: rule_reads.ReadFamily) -> list[Head]:
-    return read_family(db, read.heap)
-
-
-def _read_head(db: sqlite3.Connection, read: rule_reads.ReadHead) -> Head:
-    return sound(read_head(db, read.thread))
 
 
 def _read_damaged(db: sqlite3.Connection, read: rule_reads.ReadDamaged) -> Head | None:
@@ -446,9 +404,9 @@ def _read_ends(db: sqlite3.Connection, read: rule_reads.ReadEnds) -> dict[int, i
 
 
 REPLIES: dict[type[rule_reads.OfRules], Callable[[sqlite3.Connection, Any], Any]] = {
-    rule_reads.ReadHead: _read_head,
+    rule_reads.ReadHead: lambda db, read: sound(read_head(db, read.thread)),
     rule_reads.ReadDamaged: _read_damaged,
-    rule_reads.ReadFamily: _read_family,
+    rule_reads.ReadFamily: lambda db, read: read_family(db, read.heap),
     rule_reads.ReadNewer: _read_newer,
     rule_reads.HasOthers: _has_others,
     rule_reads.CountRows: _count_rows,

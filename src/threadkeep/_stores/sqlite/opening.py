@@ -304,10 +304,7 @@ def _as_found(location: DatabaseLocation) -> DatabaseLocation:
 
 
 def _prepare(db: sqlite3.Connection, location: DatabaseLocation) -> None:
-    patience = location.patience
-    is_shorter = patience < location.busy_timeout
-    if is_shorter:
-        set_timeout(db, patience)
+    set_timeout(db, location.patience)
     with transaction(db, "BEGIN"):
         ours = is_ours(db, location.path)
     if not ours and location.mode != "rwc":
@@ -315,9 +312,8 @@ def _prepare(db: sqlite3.Connection, location: DatabaseLocation) -> None:
     if not ours:
         create(db, location.path)
     if not location.in_memory and location.mode == "rwc":
-        _use_wal(db, patience)
-    if is_shorter:
-        set_timeout(db, location.busy_timeout)
+        _use_wal(db, location.patience)
+    set_timeout(db, location.busy_timeout)
 
 
 def set_timeout(db: sqlite3.Connection, seconds: float) -> None:

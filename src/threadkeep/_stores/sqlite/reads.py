@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.heads import Head, readable
 from threadkeep._core.engine.model import HIDDEN
 from threadkeep._core.engine.thread_entry import wrong_in
 from threadkeep._core.engine.usage import ReadUsage
-from threadkeep._stores.records import beyond, with_writes
-from threadkeep._stores.sqlite import damage, heads, moves, records, threads
+from threadkeep._stores.committing import Heads
+from threadkeep._stores.records import Term, begins_with, page_terms, terms_of, with_writes
+from threadkeep._stores.sqlite import damage, moves, records, threads
 from threadkeep._stores.sqlite.failures import lenient
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
 from threadkeep.errors import CorruptionError
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from threadkeep._stores.committing import Heads
-
 
 T = TypeVar("T")
 _Row: TypeAlias = tuple[Any, ...]
@@ -52,7 +48,7 @@ LEFT JOIN tk_heap_segments k ON k.thread = coalesce(t.heap, t.number)
 _AT_REST = f"""
 SELECT c.flags & {HIDDEN} OR EXISTS (SELECT 1 FROM tk_writes
         WHERE thread = t.number AND ns = c.ns AND checkpoint = c.id),
-    {heads.SELECTED}, {records.COLUMNS}, k.start, k.count, k.data
+    {records.SELECTED}, {records.COLUMNS}, k.start, k.count, k.data
 FROM tk_threads t
 LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ?
 {_WITH_KEYFRAME}
@@ -68,7 +64,7 @@ def _statement_of_one(which: str, key: str) -> str:
     """SQL for the last checkpoint of a namespace that matches `which`. `key` is its id."""
     return f"""
 SELECT * FROM (
-    SELECT 0, {heads.SELECTED}, {records.COLUMNS},
+    SELECT 0, {records.SELECTED}, {records.COLUMNS},
         k.start, k.count, k.data, h.id, h.run, h.seen
     FROM tk_threads t
     LEFT JOIN tk_checkpoints c ON c.thread = t.number AND c.ns = ? AND {which}
@@ -82,7 +78,7 @@ SELECT * FROM (
     ORDER BY c.id DESC LIMIT 1) q
 UNION ALL
 SELECT 1, w.ns, w.checkpoint, w.seq, w.run, w.seen, w.task, w.path, w.body,
-    {", ".join(["NULL"] * (heads.WIDTH + 10))}
+    {", ".join(["NULL"] * (records.WIDTH + 10))}
 FROM tk_threads t
 CROSS JOIN tk_writes w ON w.thread = t.number AND w.ns = ? AND w.checkpoint = {key}
 WHERE t.thread = ?
@@ -117,7 +113,7 @@ def checkpoint(
     own, rest = first[1:_AFTER_HEAD], first[_AFTER_HEAD:]
     head = known.get(thread)
     if head is None or head.tips != records.unpack_tips(own[1]) or head[4:7] != own[3:6]:
-        head = heads.head_of(own)
+        head = records.head_of(own)
         if wrong_in(head):
             head = readable(head)
         else:
@@ -134,7 +130,7 @@ def checkpoint(
     return model.ThreadState(*state)
 
 
-_AFTER_HEAD = 1 + heads.WIDTH
+_AFTER_HEAD = 1 + records.WIDTH
 _part = itemgetter(0)
 _seq = attrgetter("seq")
 
@@ -162,13 +158,13 @@ WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
 
 
 _SEGMENTS = _segments_of("coalesce(t.heap, t.number)")
-_SEGMENTS_OF_DAMAGED = _segments_of(heads.HEAP)  # (takes half as long again to compile)
+_SEGMENTS_OF_DAMAGED = _segments_of(records.HEAP)  # (takes half as long again to compile)
 
 
 def segments(db: sqlite3.Connection, read: model.ReadSegments) -> list[model.Segment]:
     """Answer a `ReadSegments`."""
     if len(read.base) > 1:  # (the statement below checks one)
-        named = heads.read_head(db, read.thread).tips
+        named = records.read_head(db, read.thread).tips
         if not all(tip in named for tip in read.base):
             return []
     lookups = _lookups(read.spans)
@@ -285,8 +281,8 @@ ORDER BY path.step
 
 
 def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
-    head = heads.read_head(db, read.thread)
-    finder = _Finder(db, read.thread, head.number, heads.heap_of(db, head))
+    head = records.read_head(db, read.thread)
+    finder = _Finder(db, read.thread, head.number, records.heap_of(db, head))
     rows = db.execute(_PATH, (head.number, read.ns, pack_id(read.id), read.limit)).fetchall()
     return [finder.stored(records.checkpoint_row(row)) for row in rows]
 
@@ -306,10 +302,10 @@ _METADATA = (
 
 
 def _scan(db: sqlite3.Connection, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
-    conditions, values = _scan_conditions(read)
+    where, values = terms_of(_scan_terms(read))
     one_namespace = read.thread is not None and read.ns is not None
     order = "c.id DESC" if one_namespace else "c.id DESC, t.thread, c.ns"
-    sql = f"{_SCAN} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
+    sql = f"{_SCAN} WHERE {where} ORDER BY {order} LIMIT ?".replace("%s", "?")
     finders: dict[int, _Finder] = {}
     page = []
     for thread, number, heap, *row in db.execute(sql, (*values, read.limit)).fetchall():
@@ -318,30 +314,24 @@ def _scan(db: sqlite3.Connection, read: model.ScanCheckpoints) -> list[model.Sto
     return page
 
 
-def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
-    conditions, values = ["c.thread = t.number", records.VISIBLE], []
+def _scan_terms(read: model.ScanCheckpoints) -> Iterator[Term]:
+    yield f"c.thread = t.number AND {records.VISIBLE}", ()
     for term, value in (
         ("t.thread = ?", read.thread),
         ("c.ns = ?", read.ns),
         ("c.id = ?", None if read.id is None else pack_id(read.id)),
         ("c.id < ?", None if read.before is None else pack_id(read.before)),
-        ("t.thread >= ?", read.prefix or None),
-        ("t.thread < ?", beyond(read.prefix)),
     ):
         if value is not None:
-            conditions.append(term)
-            values.append(value)
+            yield term, (value,)
+    yield from begins_with("t.thread", read.prefix)
     if read.after is not None:
         key, thread, ns = read.after
-        conditions.append(_AFTER)
-        values += [pack_id(key), pack_id(key), thread, thread, ns]
-    for term, parameters in _filter_conditions(read.filter):
-        conditions.append(term)
-        values += parameters
-    return conditions, values
+        yield _AFTER, (pack_id(key), pack_id(key), thread, thread, ns)
+    yield from _filter_conditions(read.filter)
 
 
-def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[Term]:
     """Yield a condition for each metadata key whose value SQLite compares as Python does."""
     for key, value in wanted.items():
         if "\0" in key:
@@ -378,8 +368,8 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     with lenient(db) if read.skip else nullcontext():
-        head = heads.read_head(db, read.thread)
-    number, heap = head.number, heads.heap_of(db, head)
+        head = records.read_head(db, read.thread)
+    number, heap = head.number, records.heap_of(db, head)
     head = readable(head, skip=read.skip)
     all_rows = damage.rows if read.skip else _rows
     rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
@@ -404,12 +394,6 @@ def _rows(
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 
-# A page of the threads that fulfil a condition, in order.
-_FIND = """
-SELECT {columns} FROM tk_threads t
-WHERE t.thread >= ? AND t.thread IS NOT ? AND typeof(t.thread) = 'text' AND {which}
-ORDER BY t.thread LIMIT ?
-"""
 _OF_RUNS = """
 EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
     AND CASE WHEN json_valid(c.metadata) THEN json_extract(c.metadata, '$.run_id') END
@@ -417,30 +401,33 @@ EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
 """
 
 
+def _page(
+    db: sqlite3.Connection,
+    columns: str,
+    condition: Term,
+    read: model.FindThreads | model.ReadSizes,
+) -> list[_Row]:
+    """Return a page of the threads that fulfil a condition, in order."""
+    terms = [*page_terms("t.thread", read), ("typeof(t.thread) = 'text'", ()), condition]
+    where, values = terms_of(terms)
+    sql = f"SELECT t.thread{columns} FROM tk_threads t WHERE {where} ORDER BY t.thread LIMIT ?"
+    return db.execute(sql.replace("%s", "?"), (*values, read.limit)).fetchall()
+
+
 def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
-    which, values = "EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)", []
+    condition: Term = ("EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)", ())
     if read.run_ids:
-        which, values = _OF_RUNS, [json.dumps(read.run_ids)]
+        condition = _OF_RUNS, (json.dumps(read.run_ids),)
     elif read.empty:
-        which = "true"
-    end, last = threads.before_end_of(read.prefix)
-    sql = _FIND.format(columns="t.thread", which=f"{which}{end}")
-    rows = db.execute(sql, (*_first(read), *values, *last, read.limit))
-    names = [thread for (thread,) in rows]
+        condition = "true", ()
+    names = [thread for (thread,) in _page(db, "", condition, read)]
     if not all(type(name) is str for name in names):
         raise records.wrong_types("tk_threads")
     return names
 
 
-def _first(read: model.FindThreads | model.ReadSizes) -> tuple[str, str | None]:
-    return max(read.after or "", read.prefix), read.after
-
-
-_FIND_ANY = _FIND.format(
-    columns="t.thread, t.number, coalesce(t.heap, t.number), t.heap IS NULL"
-    " OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)",
-    which=f"{threads.HOLDS_ROWS}{{end}}",
-)
+_HEAP_COLUMNS = """, t.number, coalesce(t.heap, t.number), t.heap IS NULL
+    OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)"""
 _CHECKPOINT_SIZES = """
 SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
     + coalesce(length(CAST(metadata AS BLOB)), 8) + coalesce(length(exact), 0)
@@ -461,11 +448,7 @@ _TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size
 def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
     (total,) = db.execute(_TOTAL).fetchone()
     found = []
-    end, last = threads.before_end_of(read.prefix)
-    sql = _FIND_ANY.format(end=end)
-    for thread, number, heap, is_first in db.execute(
-        sql, (*_first(read), *last, read.limit)
-    ).fetchall():
+    for thread, number, heap, is_first in _page(db, _HEAP_COLUMNS, (threads.HOLDS_ROWS, ()), read):
         rows, row_bytes = db.execute(_CHECKPOINT_SIZES, (number,)).fetchone()
         writes, write_bytes = db.execute(_WRITE_SIZES, (number,)).fetchone()
         segments, segment_bytes = 0, 0

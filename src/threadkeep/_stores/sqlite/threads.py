@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.heads import Head, entry_of
 from threadkeep._core.engine.model import AFTER_OWN, OWN_NS
 from threadkeep._core.engine.thread_entry import (
     LARGEST,
     WITH_CHECKPOINTS,
+    ThreadEntry,
     ThreadStatus,
 )
 from threadkeep._core.engine.usage import (
@@ -23,20 +27,8 @@ from threadkeep._core.engine.usage import (
     ThreadUsage,
     hours_of,
 )
-from threadkeep._stores.records import beyond
-from threadkeep._stores.sqlite.heads import SELECTED, head_of, read_head
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from threadkeep._core.engine.thread_entry import (
-        CountThreads,
-        ReadEntry,
-        SearchThreads,
-        ThreadEntry,
-        ThreadQuery,
-    )
+from threadkeep._stores.records import Term, begins_with, query_terms, terms_of
+from threadkeep._stores.sqlite.records import SELECTED, head_of, read_head
 
 _SCATTER = 2**32
 _RARE = 5000  # a label that fewer threads have is looked up first
@@ -53,43 +45,38 @@ HOLDS_ROWS = """(EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.numbe
 # -- reading -------------------------------------------------------------------------
 
 
-def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
+def entry(db: sqlite3.Connection, read: thread_entry.ReadEntry) -> ThreadEntry | None:
     """Answer a `ReadEntry`."""
     return _entry(db, read_head(db, read.thread))
 
 
-def before_end_of(prefix: str) -> tuple[str, tuple[str, ...]]:
-    """Return a further condition that ends the threads that begin with `prefix`, and its value."""
-    end = beyond(prefix)
-    return ("", ()) if end is None else (" AND t.thread < ?", (end,))
-
-
-def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
+def search(db: sqlite3.Connection, read: thread_entry.SearchThreads) -> list[ThreadEntry]:
     """Answer a `SearchThreads`."""
-    source, conditions, values = _where(db, read.query)
+    source, terms = _source(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
     if read.query.prefix and read.order != "thread":
         order = f"+{order}"  # (an index of times would walk through all threads)
     # (a damaged value has no place in the order)
     kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
-    conditions += ["typeof(t.thread) = 'text'", f"typeof({order}) IN {kinds}"]
+    terms += [("typeof(t.thread) = 'text'", ()), (f"typeof({order}) IN {kinds}", ())]
     if read.after is not None:
-        conditions.append(f"({order}, t.thread) {sign} (?, ?)")
-        values += read.after
+        terms.append((f"({order}, t.thread) {sign} (?, ?)", read.after))
+    where, values = terms_of(terms)
     down = " DESC" if read.descending else ""
     sql = (
-        f"SELECT {SELECTED} FROM {source} WHERE {' AND '.join(conditions)}"
+        f"SELECT {SELECTED} FROM {source} WHERE {where}"
         f" ORDER BY {order}{down}, t.thread{down} LIMIT ?"
     )
-    rows = db.execute(sql, (*values, read.limit)).fetchall()
+    rows = db.execute(sql.replace("%s", "?"), (*values, read.limit)).fetchall()
     found = [_entry(db, head_of(row)) for row in rows]
     return [one for one in found if one is not None]
 
 
-def count(db: sqlite3.Connection, read: CountThreads) -> int:
+def count(db: sqlite3.Connection, read: thread_entry.CountThreads) -> int:
     """Answer a `CountThreads`."""
-    source, conditions, values = _where(db, read.query)
-    sql = f"SELECT count(*) FROM {source} WHERE {' AND '.join(conditions)}"
+    source, terms = _source(db, read.query)
+    where, values = terms_of(terms)
+    sql = f"SELECT count(*) FROM {source} WHERE {where}".replace("%s", "?")
     return int(db.execute(sql, values).fetchone()[0])
 
 
@@ -106,24 +93,20 @@ _WITH_LABEL = "(SELECT count(*) FROM (SELECT 1 FROM tk_labels WHERE label = ? LI
 _HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.label = ?)"
 
 
-def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], list[Any]]:
-    """Return the tables to search, the conditions, and their parameters.
+def _source(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> tuple[str, list[Term]]:
+    """Return the tables to search, and the conditions.
 
     SQLite cannot know how frequent a label is. With a rare label, start from the label's threads,
     and otherwise walk through the threads in the order of the search and check their labels.
     """
     labels = list(query.labels)
     rarest = _rare(db, labels)
-    source, terms = "tk_threads t", list(_conditions(query))
-    if query.prefix:
-        end, last = before_end_of(query.prefix)
-        terms.insert(0, (f"t.thread >= ?{end}", (query.prefix, *last)))
+    source, terms = "tk_threads t", [*begins_with("t.thread", query.prefix), *_conditions(query)]
     if rarest is not None:
         labels.remove(rarest)
         source = "tk_labels f CROSS JOIN tk_threads t"
         terms.insert(0, ("f.label = ? AND t.number = f.thread", (rarest,)))
-    terms += [(_HAS_LABEL, (label,)) for label in labels]
-    return source, [term for term, _ in terms], [value for _, some in terms for value in some]
+    return source, [*terms, *[(_HAS_LABEL, (label,)) for label in labels]]
 
 
 def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
@@ -133,27 +116,15 @@ def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
     return rarest if rarest is not None and counts[rarest] < (_RARE,) else None
 
 
-def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
     if query.states:  # (an index of states would walk through all threads)
         places = ", ".join("?" * len(query.states))
         yield f"{'+' * bool(query.prefix)}t.state IN ({places})", query.states
     else:
         yield f"t.state <> '{ThreadStatus.DELETED}'", ()
-    for column, (first, last) in (("created_at", query.created), ("updated_at", query.updated)):
-        if first is not None:
-            yield f"t.{column} >= ?", (first,)
-        if last is not None:
-            yield f"t.{column} < ?", (last,)
-    if query.waits is not None:
-        yield f"t.waits_at IS {'NOT ' if query.waits else ''}NULL", ()
-    if query.pinned is not None:
-        yield f"t.pinned IS {'NOT ' if query.pinned else ''}NULL", ()
-    if query.size is not None:
-        yield "coalesce(t.size, 0) >= ?", (query.size,)
-    if query.origin is not None:
-        yield "t.origin = ?", (query.origin,)
-    if query.rested is not None:
-        yield "t.ttl IS NOT NULL AND t.updated_at + t.ttl < ?", (query.rested,)
+    for text, value in query_terms(query):
+        term = text.replace("{rest}", "t.updated_at + t.ttl").replace("{time}", "?")
+        yield term.replace("t.pinned IS TRUE", "t.pinned IS NOT NULL"), (value,)
 
 
 # -- counts of the store -------------------------------------------------------------
