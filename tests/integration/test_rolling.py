@@ -34,7 +34,7 @@ from threadkeep.errors import (
 from threadkeep.keys import KeyRing
 from threadkeep.threads.transfer import adopt, rolling, source_sqlite
 from threadkeep.threads.transfer.rolling import Rolling
-from threadkeep.threads.transfer.sources import MemorySource
+from threadkeep.threads.transfer.source_memory import MemorySource
 
 from .test_adopt import official
 from .test_processes_and_loops import in_fork

@@ -35,8 +35,6 @@ from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.sources import (
     SourceCheckpoint,
     SourceWrite,
-    differences,
-    in_order,
 )
 
 AT_ONCE = 16
@@ -248,3 +246,64 @@ def _is_same(own: Any, theirs: Any) -> bool:
     if type(own) is int and isinstance(theirs, str):
         return theirs.partition(".")[0] == f"{own:032}"
     return repr(own) == repr(theirs)
+
+
+# -- comparison with LangGraph's own saver ---------------------------------------------
+
+
+def is_as_there(codec: Codec, serde: SerializerProtocol, own: Any, there: Any) -> bool:
+    """Return True if a value there is ours, or as `serde`, LangGraph's serializer, returns ours.
+
+    It may return a list for a tuple, for example. Two values with the same bytes there are alike.
+    """
+    try:
+        stored = serde.dumps_typed(own)
+        if stored == serde.dumps_typed(there):  # the fastest test. Encrypted bytes never are
+            return True
+    except (TypeError, ValueError):  # it cannot store large numbers, for example
+        return alike(codec, own, there)
+    return alike(codec, own, there) or alike(codec, serde.loads_typed(stored), there)
+
+
+def in_order(value: Any) -> Any:
+    """Return a value of JSON with the keys of its objects sorted, as PostgreSQL sorts them."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return [*map(in_order, value)] if isinstance(value, list) else value
+
+
+def differences(
+    codec: Codec, ours: Loaded, theirs: CheckpointTuple, serde: SerializerProtocol
+) -> list[str]:
+    """Name the differences between two checkpoints, ignoring the order of channels and metadata.
+
+    A value may also be as `serde`, LangGraph's serializer, returns ours.
+    """
+    parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
+    one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
+    other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
+    # (the snapshot of a DeltaChannel may be with one checkpoint of its version, or with all)
+    deltas = {f"channel_values of {name!r}" for name in ours.metadata.get(DELTA_COUNTERS, ())}
+    missing = (one.keys() ^ other.keys()) - deltas
+    found = [f"{name} (missing in one of them)" for name in sorted(missing)]
+    both = sorted(one.keys() & other.keys())
+    return found + [name for name in both if not is_as_there(codec, serde, one[name], other[name])]
+
+
+def _parts(
+    checkpoint: Mapping[str, Any], parent: str | None, metadata: Mapping[str, Any], writes: Any
+) -> dict[str, Any]:
+    """List the parts of a checkpoint, by their names in messages."""
+    parts: dict[str, Any] = {
+        "the parent": parent,
+        "the metadata": in_order(dict(metadata)),
+        "the pending writes": [list(write) for write in writes],
+    }
+    for key, value in checkpoint.items():
+        if key in ("channel_values", "channel_versions"):
+            parts |= {f"{key} of {name!r}": one for name, one in value.items()}
+        elif key == "versions_seen":
+            parts |= {f"{key} of {n!r}": dict(sorted(one.items())) for n, one in value.items()}
+        else:
+            parts[key] = value
+    return parts

@@ -63,6 +63,7 @@ from threadkeep.threads.transfer.existing import (
     ExistingThread,
     first_difference,
     get,
+    is_as_there,
     read_both,
 )
 from threadkeep.threads.transfer.meter import QUIET, Meter
@@ -72,7 +73,6 @@ from threadkeep.threads.transfer.sources import (
     Present,
     SourceCheckpoint,
     SourceWrite,
-    is_as_there,
 )
 from threadkeep.threads.transfer.target import (
     LangGraphVersions,

@@ -31,11 +31,11 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.keys import KeyRing
+from threadkeep.threads.transfer.source_memory import MemorySource
 from threadkeep.threads.transfer.source_sqlite import open_sqlite
 from threadkeep.threads.transfer.sources import (
     DatabaseSource,
     LangGraphSource,
-    MemorySource,
     MissingTablesError,
     Payloads,
     needs,

@@ -1,4 +1,4 @@
-"""Readers of LangGraph's stores: their common base, payloads, and InMemorySaver.
+"""Readers of LangGraph's stores: their common base, and payloads.
 
 A reader never changes or migrates its store. A value is read as LangGraph would return it, or
 raises an error.
@@ -6,13 +6,12 @@ raises an error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, writes_sort_key
-from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -20,10 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from threadkeep._core.codec import Codec, NativeCodec
 from threadkeep._core.codec.format import OWN, describe
 from threadkeep._core.codec.langgraph_payloads import Shared, decode_langgraph
-from threadkeep._core.engine.differences import alike
 from threadkeep._core.engine.lineage import CheckpointKey
-from threadkeep._core.engine.load import Loaded
-from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -484,150 +480,3 @@ def naming(thread: str, ns: str, checkpoint: str) -> Iterator[None]:
     except ThreadkeepError as exc:
         exc.at(thread=thread, namespace=ns or None, checkpoint=checkpoint)
         raise
-
-
-# -- InMemorySaver ---------------------------------------------------------------------
-
-
-class MemorySource(LangGraphSource):
-    """Reader of InMemorySaver's three dicts: its methods do not return the paths of tasks.
-
-    The saver replaces the objects in these dicts, and never changes them.
-    """
-
-    def __init__(self, saver: InMemorySaver, payloads: Payloads) -> None:
-        super().__init__(payloads)
-        self._saver = saver
-        self._keys: dict[str, Any] = {}  # (there an id may have any type)
-
-    @property
-    def place(self) -> tuple[str, str]:
-        return "memory", str(id(self._saver))
-
-    def threads(self) -> dict[str, int]:
-        self._keys = {str(key): key for key in list(self._saver.storage)}
-        counts = {name: self._count(key) for name, key in sorted(self._keys.items())}
-        return {name: count for name, count in counts.items() if count}
-
-    def state(self, thread: str) -> SourceState:
-        self.threads()
-        key = self._keys.get(thread, thread)
-        writes = [one for place, one in list(self._saver.writes.items()) if place[0] == key]
-        rows = [(idx, task, row) for one in writes for (task, idx), row in list(one.items())]
-        replaced = sorted([f"{task} {idx} {row}" for idx, task, row in rows if idx < 0])
-        plain = sum([idx >= 0 for idx, _, _ in rows])
-        return SourceState(self._count(key), plain, "\n".join(replaced))
-
-    def _count(self, key: Any) -> int:
-        return sum(map(len, list(self._saver.storage.get(key, {}).values())))
-
-    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
-        found = dict(self._saver.storage[self._keys.get(thread, thread)])
-        return {
-            (ns, checkpoint): parent or None
-            for ns, rows in found.items()
-            for checkpoint, (_, _, parent) in list(rows.items())
-        }
-
-    def written(self, thread: str, first: str = "") -> dict[CheckpointKey, set[tuple[str, int]]]:
-        key, writes = self._keys.get(thread, thread), self._saver.writes
-        places = [place for place in self.parents(thread) if place[1] >= first]
-        return {place: set(writes.get((key, *place), ())) for place in places}
-
-    def checkpoints(self, thread: str, first: str = "") -> Generator[SourceCheckpoint, None, None]:
-        key = self._keys.get(thread, thread)
-        namespaces = {ns: dict(found) for ns, found in dict(self._saver.storage[key]).items()}
-        for ns in sorted(namespaces):
-            for checkpoint, row in sorted(namespaces[ns].items()):
-                if checkpoint < first:
-                    continue
-                with naming(thread, ns, checkpoint):
-                    found = self._found(key, ns, checkpoint, *row)
-                yield found
-
-    def _found(
-        self, key: Any, ns: str, checkpoint: str, stored: Any, metadata: Any, parent: str | None
-    ) -> SourceCheckpoint:
-        writes, value = self._writes(key, ns, checkpoint), self._payloads.value(*stored)
-        blobs = self._blobs(key, ns, value["channel_versions"])
-        values = {channel: self._payloads.value(*blob) for channel, blob in blobs.items()}
-        size = len(stored[1]) + sum([len(blob[1]) for blob in blobs.values()])
-        own = self._payloads.value(*metadata)
-        whole = {**value, "channel_values": values}
-        return SourceCheckpoint(ns, checkpoint, parent or None, whole, own, writes, size)
-
-    def _blobs(self, key: Any, ns: str, versions: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
-        found = {c: self._saver.blobs.get((key, ns, c, version)) for c, version in versions.items()}
-        return {c: blob for c, blob in found.items() if blob is not None and blob[0] != "empty"}
-
-    def _writes(self, key: Any, ns: str, checkpoint: str) -> list[SourceWrite]:
-        rows = dict(self._saver.writes.get((key, ns, checkpoint), {}))
-        writes = [
-            SourceWrite(task, path, idx, channel, self._payloads.value(*stored))
-            for (_, idx), (task, channel, stored, path) in rows.items()
-        ]
-        return sorted(writes, key=lambda one: writes_sort_key(one.task_path, one.task_id, one.idx))
-
-    def saver(self) -> BaseCheckpointSaver[Any]:
-        return self._saver
-
-
-# -- comparison with LangGraph's own saver ---------------------------------------------
-
-
-def is_as_there(codec: Codec, serde: SerializerProtocol, own: Any, there: Any) -> bool:
-    """Return True if a value there is ours, or as `serde`, LangGraph's serializer, returns ours.
-
-    It may return a list for a tuple, for example. Two values with the same bytes there are alike.
-    """
-    try:
-        stored = serde.dumps_typed(own)
-        if stored == serde.dumps_typed(there):  # the fastest test. Encrypted bytes never are
-            return True
-    except (TypeError, ValueError):  # it cannot store large numbers, for example
-        return alike(codec, own, there)
-    return alike(codec, own, there) or alike(codec, serde.loads_typed(stored), there)
-
-
-def in_order(value: Any) -> Any:
-    """Return a value of JSON with the keys of its objects sorted, as PostgreSQL sorts them."""
-    if isinstance(value, dict):
-        return {key: in_order(value[key]) for key in sorted(value)}
-    return [*map(in_order, value)] if isinstance(value, list) else value
-
-
-def differences(
-    codec: Codec, ours: Loaded, theirs: CheckpointTuple, serde: SerializerProtocol
-) -> list[str]:
-    """Name the differences between two checkpoints, ignoring the order of channels and metadata.
-
-    A value may also be as `serde`, LangGraph's serializer, returns ours.
-    """
-    parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
-    one = _parts(ours.checkpoint, ours.parent, ours.metadata, ours.writes)
-    other = _parts(theirs.checkpoint, parent, theirs.metadata, theirs.pending_writes or ())
-    # (the snapshot of a DeltaChannel may be with one checkpoint of its version, or with all)
-    deltas = {f"channel_values of {name!r}" for name in ours.metadata.get(DELTA_COUNTERS, ())}
-    missing = (one.keys() ^ other.keys()) - deltas
-    found = [f"{name} (missing in one of them)" for name in sorted(missing)]
-    both = sorted(one.keys() & other.keys())
-    return found + [name for name in both if not is_as_there(codec, serde, one[name], other[name])]
-
-
-def _parts(
-    checkpoint: Mapping[str, Any], parent: str | None, metadata: Mapping[str, Any], writes: Any
-) -> dict[str, Any]:
-    """List the parts of a checkpoint, by their names in messages."""
-    parts: dict[str, Any] = {
-        "the parent": parent,
-        "the metadata": in_order(dict(metadata)),
-        "the pending writes": [list(write) for write in writes],
-    }
-    for key, value in checkpoint.items():
-        if key in ("channel_values", "channel_versions"):
-            parts |= {f"{key} of {name!r}": one for name, one in value.items()}
-        elif key == "versions_seen":
-            parts |= {f"{key} of {n!r}": dict(sorted(one.items())) for n, one in value.items()}
-        else:
-            parts[key] = value
-    return parts
