@@ -319,8 +319,8 @@ def _remove(db: sqlite3.Connection, head: Head, move: Move) -> None:
         for place in places:
             db.execute(text, (number, *_key(place)))
     for row in move.replace_writes:
-        place = (number, *_key((row.ns, row.checkpoint_id, row.seq)))
-        db.execute(_REPLACE_WRITE, (row.body, row.task_path, *place))
+        key = _key((row.ns, row.checkpoint_id, row.seq))
+        db.execute(_REPLACE_WRITE, (row.body, row.task_path, number, *key))
     for unreadable in move.drop_unreadable:
         if unreadable.table != THREADS:
             damage.drop(db, number, head.heap or number, unreadable)
