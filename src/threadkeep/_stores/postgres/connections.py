@@ -179,20 +179,31 @@ class OwnPool(ConnectionSource):
     def __init__(self, settings: PostgresSettings) -> None:
         self._pool = PerProcess(partial(_open_pool, settings))
 
-    @asynccontextmanager
-    async def lend(self) -> AsyncIterator[_Conn]:
-        pool = self._pool.get()
-        conn = pool.getconn()  # (`ConnectionPool.connection` would commit again)
-        try:
-            yield conn
-        finally:
-            pool.putconn(conn)
+    def lend(self) -> AbstractAsyncContextManager[Any]:
+        return _Lent(self._pool.get())
 
     async def mend(self) -> None:
         self._pool.get().check()
 
     async def close(self) -> None:
         self._pool.close()
+
+
+class _Lent(AbstractAsyncContextManager[_Conn]):
+    """A connection of a pool for one call, which ends its own transaction."""
+
+    # (`ConnectionPool.connection` would commit again, and a generator costs each call 1 %)
+    __slots__ = ("_conn", "_pool")
+
+    def __init__(self, pool: ConnectionPool[_Conn]) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> _Conn:
+        self._conn = self._pool.getconn()
+        return self._conn
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pool.putconn(self._conn)
 
 
 def _open_pool(settings: PostgresSettings) -> ConnectionPool[_Conn]:
@@ -240,7 +251,7 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], ConnectionSource
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[_AsyncConn]:
         pool = (await self._ready()).pool
-        conn = await pool.getconn()  # (see `OwnPool`)
+        conn = await pool.getconn()  # (see `_Lent`)
         try:
             yield conn
         finally:
