@@ -245,6 +245,8 @@ def start_mysql(
     data.mkdir(mode=0o700)
     own(user, data)
     own_files = [f"--datadir={data}", f"--socket={data / 'socket'}", f"--pid-file={data / 'pid'}"]
+    # (a server removes the temporary tables that it finds when it starts, also those of others)
+    own_files.append(f"--tmpdir={data}")
     made = subprocess.run(
         [
             *(system_program("mariadb-install-db"), "--no-defaults", own_files[0]),
