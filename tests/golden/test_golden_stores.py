@@ -61,7 +61,7 @@ def test_an_encrypted_bundle_is_imported() -> None:
 def test_an_encrypted_sqlite_file_is_read_and_written_to(tmp_path: Path) -> None:
     file = shutil.copy(FOLDER / "sqlite" / "v1-keys.sqlite", tmp_path)
     with SqliteSaver(str(file), keys=RING.rotated()) as saver:
-        assert saver.backend.keys.used == ()
+        assert saver.backend.keys._record.value is None  # (not read yet)
         search = saver.threads.search
         for found in (search(metadata={"user": "u1"}), search(metadata={"plan": "p1"})):
             assert [one.id for one in found.threads][-1] == "real"
