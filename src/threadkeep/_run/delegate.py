@@ -111,7 +111,7 @@ class Delegate(BaseCheckpointSaver[Any]):
         channels: Sequence[str] | None = None,
         values: Literal["eager", "lazy"] = "eager",
     ) -> Operation[CheckpointTuple | None]:
-        """See `Saver.get_tuple`. Other savers than threadkeep's read all channels."""
+        """Other savers than threadkeep's read all channels."""
         if is_lazy(values) and channels is None:
             return (yield from one_lazily(self, config))
         return (yield from self._inner_tuple(config, channels))
@@ -143,7 +143,7 @@ class Delegate(BaseCheckpointSaver[Any]):
     def list(
         self, config: RunnableConfig | None, *, limit: int | None = None, **options: Any
     ) -> Iterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver`. Internal namespaces of threadkeep are listed only by name.
+        """Internal namespaces of threadkeep are listed only by name.
 
         Other savers list internal namespaces together with others. This method filters them.
         """

@@ -90,7 +90,7 @@ class TenantStore(LayeredBackend):
     # -- parts of the whole --------------------------------------------------------------
 
     def own_cold(self) -> Operation[ColdStore | None]:
-        """See `LayeredBackend.own_cold`. Folders have the stored names of threads."""
+        """Folders have the stored names of threads."""
         cold = yield from super().own_cold()
         return None if cold is None else cold.under(self.names.prefix)
 

@@ -119,11 +119,9 @@ class AsyncDatabase(_Commits, AsyncBackend):
         """See `Database.make`."""
 
     async def commit(self, change: Change) -> None:
-        """See `Backend.commit`."""
         (refused,) = await self.commit_many([change])
         if refused is not None:
             raise refused
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `Backend.commit_many`."""
         return await self._committed(changes)

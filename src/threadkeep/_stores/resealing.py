@@ -186,7 +186,7 @@ After: TypeAlias = tuple[bool, Any] | None
 
 
 async def reseal_page(face: Any, after: After, *, dry_run: bool) -> tuple[KeyUse, After]:
-    """See `reseal_items`. A store without items gets no tables for them."""
+    """A store without items gets no tables for them."""
     if after is None:
         usage = await face.item_usage(0)
         if not (usage.items or usage.item_bytes or usage.items_sampled):
@@ -259,7 +259,7 @@ def _value(row: Any, value: records.Packed) -> records.Packed:
 
 
 async def finish(face: Any) -> None:
-    """See `StoreKeys.finish_rotation`. Cached results that may be plain are removed."""
+    """Cached results that may be plain are removed."""
     if face.keys.allow_plaintext and (await face.item_usage(0)).cache_entries:
         await result(face.below.cache().commit_many([ClearEntries(None)]))
     await face.keys.finish_rotation()

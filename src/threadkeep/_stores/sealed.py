@@ -157,7 +157,7 @@ class SealedFace(InFront):
             await self.keys.random.migrate()
 
     def items(self, options: SearchOptions) -> AsyncItemBackend:
-        """See `Backend.items`. An index is refused: it reveals the texts."""
+        """An index is refused: it reveals the texts."""
         if options.dims or options.text:
             raise no_index()
         return SealedItems(self.below.items(options), self.keys)

@@ -177,7 +177,7 @@ class SealedItems(_Sealed, AsyncItemBackend):
         return found
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `ItemBackend`. Conditions of filters are left to the caller."""
+        """Conditions of filters are left to the caller."""
         asked = [_without_hints(read) for read in reads]
         replies = await result(self.below.fetch(asked))
         return [await self._reply(*pair) for pair in zip(asked, replies, strict=True)]
@@ -197,7 +197,7 @@ class SealedItems(_Sealed, AsyncItemBackend):
         await result(self.below.commit(await self._sealed(change)))
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """See `ItemBackend`. Puts are joined here, since the time of a put is part of its place."""
+        """Puts are joined here, since the time of a put is part of its place."""
         together = merged(changes) if len(changes) > 1 else None
         if together is not None:
             await self.commit(together)
@@ -235,7 +235,7 @@ class SealedEntries(_Sealed, AsyncCacheBackend):
     """Cached results in front of a store that holds them sealed."""
 
     async def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `CacheBackend`. A value that does not open is an `Unopened`."""
+        """A value that does not open is an `Unopened`."""
         replies = await result(self.below.fetch(reads))
         return [await self._opened(*pair) for pair in zip(reads, replies, strict=True)]
 

@@ -108,7 +108,7 @@ class BlockingFace(Backend, Generic[A]):
 
     @property
     def retries(self) -> int:
-        """See `Backend.retries`. Includes retries of awaiting calls."""
+        """Includes retries of awaiting calls."""
         awaited = 0 if self.asynchronous is None else self.asynchronous.retries
         return self.face.retries + awaited
 

@@ -221,12 +221,12 @@ class TenantFace(InFront):
         return [*map(self.names.named, refusals)]
 
     def items(self, options: SearchOptions) -> Backend | AsyncBackend:
-        """See `Backend.items`. A tenant's items have another door."""
+        """A tenant's items have another door."""
         del options
         raise no_room(self, "stores no items", hint="Use the store's own `for_tenant`.")
 
     def cache(self) -> Backend | AsyncBackend:
-        """See `Backend.cache`. A tenant's cached results have another door."""
+        """A tenant's cached results have another door."""
         raise no_room(self, "has no room for a cache", hint="Use the cache's own `for_tenant`.")
 
     def message_index(self) -> ArchiveIndex | None:

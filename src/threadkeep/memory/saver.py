@@ -284,7 +284,7 @@ class LayeredCheckpointSaver(LayeredChanges):
     def _prune(
         self, thread_ids: Sequence[str], *, strategy: str = "keep_latest"
     ) -> Operation[None]:
-        """See `BaseCheckpointSaver`. Threads that are kept keep their whole archive."""
+        """Threads that are kept keep their whole archive."""
         threads: Any = validation.threads_in(thread_ids)
         if strategy != "delete" and not hasattr(self._inner, "delete_checkpoints"):
             for thread in map(str, threads):

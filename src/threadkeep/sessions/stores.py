@@ -245,7 +245,7 @@ class StoreRecords:
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
     def places(self, session: str, workflow: str | None = None) -> Operation[list[SessionPlace]]:
-        """See `SaverRecords.places`. A store reads states as well."""
+        """A store reads states as well."""
         found = yield from self.newest(session, workflow, None)
         return [place(one) for one in found]
 

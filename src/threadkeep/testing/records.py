@@ -77,7 +77,7 @@ class BlockingBackend(Backend):
         return self._run(self.backend.scrub(rewrite=rewrite))
 
     def close(self) -> None:
-        """See `Backend.close`. The loop keeps running, so that later calls are refused."""
+        """The loop keeps running, so that later calls are refused."""
         self._run(self.backend.close())
 
     def stop(self) -> None:

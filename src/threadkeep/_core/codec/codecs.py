@@ -75,7 +75,7 @@ class NativeCodec:
         self.pickle_fallback = pickle_fallback
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:
-        """See `Codec.encode`. Scalars and messages with plain fields take a short path."""
+        """Scalars and messages with plain fields take a short path."""
         kind = type(value)
         rule = self.registry.rules.get(kind)
         try:
@@ -131,7 +131,7 @@ class SerdeCodec:
         self.native = native
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:  # noqa: ARG002 - as the docstring says
-        """See `Codec.encode`. Serializers have no references, so `intern` is ignored."""
+        """Serializers have no references, so `intern` is ignored."""
         try:
             kind, data = self.serde.dumps_typed(value)
             return _framed(kind, data)
@@ -167,11 +167,11 @@ class SerdeCodec:
         return [self.decode(item, resolve) for item in items]
 
     def divides(self, value: Any) -> bool:
-        """See `Codec.divides`. A serializer may change keys that are not str."""
+        """A serializer may change keys that are not str."""
         return type(value) is not dict or all(type(key) is str for key in value)
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> SerdeCodec:
-        """See `Codec.with_allowlist`. Extends the serializer's own list."""
+        """Extends the serializer's own list."""
         serde = _extended(self.serde, extra)
         if self.native is not None:
             return SerdeCodec(serde, self.native.with_allowlist(extra))
@@ -271,12 +271,11 @@ class RawDecoder(Decoder):
     __slots__ = ("unpacked",)
 
     def unpack(self, data: bytes) -> Any:
-        """See `Decoder.unpack`. Keeps the parts of an object until its class is looked up."""
+        """Keeps the parts of an object until its class is looked up."""
         self.unpacked = super().unpack(data)
         return self.unpacked
 
     def extension(self, tag: int, data: bytes) -> Any:
-        """See `Decoder.extension`."""
         before = self.depth, self.levels
         try:
             return super().extension(tag, data)
@@ -314,7 +313,6 @@ class _BuiltIn(Finder):
     """Lookup that finds only classes of LangChain and LangGraph."""
 
     def look_up(self, reference: ClassReference) -> tuple[type, Tag]:
-        """See `Finder.look_up`."""
         if isinstance(reference, int) or reference in CODES:
             return super().look_up(reference)
         raise unknown(reference, "is shown as it is stored")

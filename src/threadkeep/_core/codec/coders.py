@@ -344,7 +344,6 @@ class Decoder:
         raise CorruptionError(f"The stored value is not whole: {refusal}.") from refusal
 
     def parts(self, data: bytes) -> list[Any]:
-        """See `Unpacker.parts`."""
         value = self.unpack(data)
         if type(value) is not list:
             raise CorruptionError("A stored object is no list of its parts.")

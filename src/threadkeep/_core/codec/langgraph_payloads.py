@@ -106,7 +106,7 @@ class LangGraphDecoder(Decoder):
         self.shared = shared
 
     def on_extension(self, tag: int, data: bytes) -> Any:
-        """See `Decoder.on_extension`. Only top-level objects are shared."""
+        """Only top-level objects are shared."""
         if self.shared is None or self.depth:
             return super().on_extension(tag, data)
         return self.shared.object(tag, data, super().on_extension)
@@ -118,12 +118,11 @@ class RawLangGraphDecoder(LangGraphDecoder):
     __slots__ = ("unpacked",)
 
     def unpack(self, data: bytes) -> Any:
-        """See `Decoder.unpack`. Keeps the parts of an object until its class is looked up."""
+        """Keeps the parts of an object until its class is looked up."""
         self.unpacked = super().unpack(data)
         return self.unpacked
 
     def extension(self, tag: int, data: bytes) -> Any:
-        """See `Decoder.extension`."""
         before, self.unpacked = (self.depth, self.levels), None
         try:
             return super().extension(tag, data)

@@ -63,7 +63,6 @@ class ShapedRegistry(Registry):
         return found
 
     def reference(self, name: str) -> str:
-        """See `Registry.reference`."""
         plan = self.plans.get(name.partition("#")[0])
         return name if plan is None or plan.shape == 1 else f"{name}{SHAPE}{plan.shape}"
 
@@ -72,7 +71,6 @@ class ShapedFinder(Finder):
     """Class lookup that follows moves."""
 
     def look_up(self, reference: ClassReference) -> tuple[type, Tag]:
-        """See `Finder.look_up`."""
         plan = None if isinstance(reference, int) else self._plan(reference)
         if plan is None:
             return super().look_up(reference)
@@ -85,7 +83,6 @@ class ShapedFinder(Finder):
         return target, kind or Tag.PLAIN
 
     def foreign(self, reference: str) -> Foreign:
-        """See `Finder.foreign`."""
         plan = self._plan(reference)
         return super().foreign(reference if plan is None else plan.name)
 

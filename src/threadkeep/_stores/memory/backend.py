@@ -98,7 +98,7 @@ class MemoryBackend(Database):
         return ItemUsage().plus([one.usage(now) for one in tuple(self.beside)])
 
     def scrub(self, *, rewrite: bool) -> ScrubReport:
-        """See `Backend.scrub`: there are no files."""
+        """There are no files."""
         del rewrite
         return ScrubReport()
 
@@ -110,11 +110,11 @@ class MemoryBackend(Database):
             self.heads.clear()
 
     def before_fork(self) -> None:
-        """See `WatchedMethods.before_fork`: no other thread is in the middle of a change."""
+        """No other thread is in the middle of a change."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `WatchedMethods.after_fork`: the child has a copy of the rows."""
+        """The child has a copy of the rows."""
         if in_child:
             self._identity = secrets.token_hex(16)
         self._lock.release()

@@ -39,7 +39,7 @@ class MemoryEntries(CacheBackend, ResetInChild):
         self._lock = Lock()
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
-        """See `CacheBackend`. Each read is a use."""
+        """Each read is a use."""
         with self._lock:
             return [self._reply(read) for read in reads]
 

@@ -104,7 +104,7 @@ class MysqlItems(ItemBackend):
             raise refused
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """See `ItemBackend`. A refused change writes nothing."""
+        """A refused change writes nothing."""
         retries, together = self._server.retries, merged(changes)
 
         def made(session: MysqlSession) -> list[ThreadkeepError | None]:

@@ -246,7 +246,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         return self.face.given_lock
 
     def message_index(self) -> PostgresIndex | None:
-        """See `Backend.message_index`: None if the connections are the program's own."""
+        """None if the connections are the program's own."""
         if self.settings is None:
             return None
         from threadkeep._stores.postgres.message_index import PostgresIndex  # noqa: PLC0415 - only for layered memory

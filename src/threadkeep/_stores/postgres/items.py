@@ -78,7 +78,7 @@ class AsyncPostgresItems(AsyncItemBackend):
                 raise errors.ConflictError("The item has another version.") from error
 
     async def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """See `ItemBackend`: puts that cannot be refused are one transaction."""
+        """Puts that cannot be refused are one transaction."""
         together = merged(changes) if len(changes) > 1 else None
         if together is None:
             return await super().commit_many(changes)

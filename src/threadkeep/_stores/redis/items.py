@@ -261,13 +261,13 @@ class AsyncRedisItems(AsyncItemBackend):
             raise other_dims(self._options.dims, int(dims))
 
     async def sweep(self, now: int, limit: int, prefix: Namespace = ()) -> int:
-        """See `ItemBackend.sweep`. Works by hundreds of items, so others are served in between."""
+        """Works by hundreds of items, so others are served in between."""
         with self._server.mapped_errors():
             (expired,) = await self._together([self._expired(now, prefix, limit)])
             return await self._removed([*expired][:limit], now)
 
     async def erase(self, prefix: Namespace) -> int:
-        """See `ItemBackend.erase`. Works by hundreds of items, so others are served in between."""
+        """Works by hundreds of items, so others are served in between."""
         under, removed = _Under(prefix), 0
         with self._server.mapped_errors():
             while members := await self._members("order", under):

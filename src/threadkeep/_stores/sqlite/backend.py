@@ -137,7 +137,7 @@ class SqliteBackend(Backend):
         return SqliteEntries(self._connections)
 
     def message_index(self) -> SqliteIndex | None:
-        """See `Backend.message_index`: None if the file is read-only, or SQLite has no FTS5."""
+        """None if the file is read-only, or SQLite has no FTS5."""
         from threadkeep._stores.sqlite.message_index import SqliteIndex, has_fts5  # noqa: PLC0415 - only for layered memory
 
         location = self.location

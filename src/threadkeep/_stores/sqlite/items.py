@@ -101,7 +101,7 @@ class SqliteItems(MadeTables, ItemBackend):
             self._carry_out(db, change)
 
     def commit_many(self, changes: Sequence[Any]) -> list[ThreadkeepError | None]:
-        """See `ItemBackend`. A change that is refused leaves the others alone."""
+        """A change that is refused leaves the others alone."""
         if len(changes) == 1:
             self.commit(changes[0])
             return [None]

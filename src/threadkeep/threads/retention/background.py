@@ -67,7 +67,7 @@ class Collector:
         """See `WatchedMethods.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `WatchedMethods.after_fork`: the parent collects."""
+        """The parent collects."""
         if in_child:
             self._thread = None
 

@@ -257,7 +257,7 @@ class StepValues(_ById, LazyValues):
 
 
 class _StepWrites(_ById, LazyWrites):
-    """See `LazyWrites`."""
+    """The writes of a step, found by its id."""
 
 
 # -- threads ---------------------------------------------------------------------------

@@ -340,7 +340,7 @@ class Rolling(WatchedMethods):
         self._memory.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `WatchedMethods.after_fork`: the child opens connections of its own."""
+        """The child opens connections of its own."""
         lock = self._asked.lock
         if in_child:
             self._parents.append((self._asked, self._opened))  # (collecting them would close them)
