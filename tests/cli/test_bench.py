@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import shutil
 import subprocess
-import sys
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
@@ -12,25 +10,20 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from kit.forked import python
-from kit.redis_servers import Server
 from kit.selection import FULL
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
-from bench import many, postgres, redis, sessions
+from bench import many, sessions
 from bench.__main__ import main
-from bench.conversations import load, made_up, split
-from bench.errors import BenchError
 from bench.floor import ReferenceSaver
 from bench.lanes import config_of
 from bench.report import verdict
 from bench.savers import KINDS
-from bench.short import counting, processes, replaying, setting, worker
+from bench.short import replaying, setting, worker
 from bench.short.figures import Aim, Group
-from bench.short.processes import Subject, Worker, source
-from bench.sizes import SMOKE
+from bench.short.processes import Subject
 from bench.targets import Line
-from bench.workloads import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,71 +79,6 @@ def test_a_small_run_measures_everything_it_was_asked_for(data, tmp_path):
     assert len(lines) == 3 * len(lanes) - 1
 
 
-@pytest.mark.drawn(0)  # the short suite below runs on each server, too
-@pytest.mark.parametrize(
-    ("backend", "kinds", "servers", "unaimed"),
-    [
-        ("postgres", ["floor", "pg", "lg-pg"], ["PostgreSQL"], 4),
-        ("redis", ["floor", "redis", "lg-pg"], ["Redis", "PostgreSQL"], 6),
-    ],
-)
-def test_a_server_is_measured_beside_langgraphs_saver(
-    backend, kinds, servers, unaimed, data, tmp_path
-):
-    done = run("--smoke", "--backend", backend, "--data", data, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr + done.stdout
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [server["name"] for server in results["servers"]] == servers
-    assert all(f"{name} " in done.stdout for name in servers)
-    lanes = results["turns"]["endless"]["lanes"]
-    assert [lane["kind"] for lane in lanes] == kinds
-    for lane in lanes:
-        sizes = [sample["disk"] for sample in lane["samples"]]
-        assert sizes == sorted(sizes)
-        assert (lane["disk"] > 0) == (lane["kind"] != "floor")
-    assert [cold["kind"] for cold in results["cold"]] == kinds[1:]
-    assert [copy["kind"] for copy in results["copies"]] == [backend.replace("postgres", "pg")]
-    assert [runs["kind"] for runs in results["runs"]] == kinds
-    assert len({runs["supersteps"] for runs in results["runs"]}) == 1
-    assert [line["target"] for line in results["targets"]].count(None) == unaimed
-
-
-def durability(server):
-    settings = server.admin.config_get("append*")
-    return settings["appendonly"], settings["appendfsync"]
-
-
-def test_redis_writes_to_disk_while_it_is_measured_and_its_memory_is_counted(tmp_path, monkeypatch):
-    with Server("--appendfsync", "no") as server:
-        monkeypatch.setenv("TK_TEST_REDIS", server.url)
-        with redis.server() as found:
-            assert durability(server) == ("yes", "everysec")
-            assert "appendonly yes, appendfsync everysec" in str(found)
-            with redis.ours(tmp_path) as saver:
-                build("chat", SMOKE, None).graph(saver, delta=False).invoke(
-                    {"messages": [("user", "hello")]}, config_of("one")
-                )
-            server.admin.set("another's", "x" * 10_000)
-            used = [
-                server.admin.memory_usage(key, samples=0) for key in server.admin.keys("bench*")
-            ]
-            assert len(used) >= 4
-            assert redis.size(tmp_path) == sum(used)
-            redis.drop(tmp_path)
-            assert server.admin.keys() == [b"another's"]
-            assert redis.size(tmp_path) == 0
-        assert durability(server) == ("no", "no")
-
-
-def test_redis_is_measured_as_it_is_where_it_may_not_be_set(monkeypatch):
-    with Server() as server:
-        server.admin.execute_command("ACL SETUSER guest on nopass ~* &* +@all -config")
-        monkeypatch.setenv("TK_TEST_REDIS", server.url.replace("//", "//guest:any@"))
-        with redis.server() as found:
-            assert durability(server) == ("no", "everysec")
-            assert "aof_enabled 0 (not ours to set)" in str(found)
-
-
 def test_without_a_server_one_line_says_what_to_run(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("TK_TEST_REDIS")
     assert main(["--smoke", "--backend", "redis", "--out", str(tmp_path)]) == 1
@@ -192,58 +120,6 @@ def test_a_wrong_option_is_one_clear_line(arguments, message, tmp_path, capsys):
     assert main(["--smoke", "--out", str(tmp_path), *arguments]) == 1
     errors = capsys.readouterr().err.splitlines()
     assert errors[-1].startswith(f"bench: {message}")
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"messages": [{"content": "no role"}]}', "{}"])
-def test_a_line_that_is_no_conversation_is_named(line, tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"messages": []}\n' + line + "\n")
-    with pytest.raises(BenchError, match="line 2"):
-        load(path)
-
-
-def test_data_without_a_turn_is_refused(tmp_path):
-    path = tmp_path / "empty.jsonl"
-    path.write_text('{"messages": []}\n')
-    with pytest.raises(BenchError, match="no conversation with a user message"):
-        load(path)
-
-
-def test_turns_begin_with_the_user():
-    roles = ["system", "assistant", "user", "assistant", "tool", "user"]
-    turns = list(split({"role": role, "content": role} for role in roles))
-    assert [len(turn.replies) for turn in turns] == [2, 0]
-    assert len(made_up(3)) == 3
-
-
-WORKLOADS = ["chat", "conversations", "endless", "document", "files"]
-CASES = [(name, delta) for name in WORKLOADS for delta in (False, True)]
-CASES.remove(("document", True))  # one text: nothing that a DeltaChannel could hold
-
-
-@pytest.mark.parametrize(("name", "delta"), CASES)
-def test_every_workload_runs_and_says_what_comes_of_it(name, delta):
-    workload = build(name, SMOKE, None)
-    assert workload.delta == ((name, True) in CASES)
-    saver = InMemorySaver() if delta else ReferenceSaver()
-    graph = workload.graph(saver, delta=delta)
-    calls = []
-    for one in workload.turns():
-        graph.invoke(one.input, config_of(one.thread))
-        calls.append(one)
-    assert len(calls) == len(workload)
-    state = graph.get_state(config_of(calls[-1].thread))
-    assert len(state.values.get("messages", [])) == calls[-1].messages
-    history = list(graph.get_state_history(config_of(calls[-1].thread), limit=3))
-    assert history[0].config == state.config
-    assert not state.next
-
-
-def test_a_target_is_met_on_the_right_side():
-    assert Line("at most", 1.0, 1.0).holds
-    assert not Line("at most", 1.1, 1.0).holds
-    assert Line("at least", 5.0, 5.0, at_least=True).holds
-    assert not Line("at least", 4.9, 5.0, at_least=True).holds
 
 
 def test_a_ratio_without_a_target_neither_holds_nor_fails():
@@ -317,16 +193,6 @@ def test_the_short_suite_runs_on_every_store(backend, kinds, data, tmp_path, mon
     assert len(others) == 2 * (backend == "postgres")
 
 
-def test_the_cpu_seconds_of_a_postgres_server_are_its_processes_own(tmp_path):
-    before = postgres.cpu(tmp_path)
-    try:
-        with postgres.connect(postgres.database(tmp_path)) as connection:
-            connection.execute("SELECT sum(n) FROM generate_series(1, 1000000) n")
-        assert postgres.cpu(tmp_path) - before > 0.02
-    finally:
-        postgres.drop(tmp_path)
-
-
 def test_short_workers_are_processes_of_their_own(data, tmp_path):
     given = ("--suite", "short", "--smoke", "--data", data, "--out", tmp_path)
     parts = "first,opening,memory" if FULL else "first"
@@ -339,51 +205,6 @@ def test_short_workers_are_processes_of_their_own(data, tmp_path):
         expected["memory after 4 async threads, 2 at once"] = ["normal"]
     assert {one["title"]: list(one["savers"]) for one in groups} == expected
     assert "threads.count, full, imports threadkeep.threads.registry" in done.stdout
-
-
-def test_the_other_checkout_is_what_runs(tmp_path, capfd):
-    package = tmp_path / "src" / "threadkeep"
-    package.mkdir(parents=True)
-    (package / "_identity.so").touch()
-    (package / "__init__.py").write_text("raise ImportError('the other one')")
-    failed = pytest.raises(BenchError, match="full, before failed: its error is above")
-    with failed, Worker(Subject("full", source(tmp_path))) as other:
-        other.ask("cold")
-    assert "ImportError: the other one" in capfd.readouterr().err
-
-
-def test_a_checkout_that_is_not_compiled_is_not_compared(tmp_path, monkeypatch):
-    (tmp_path / "src" / "threadkeep").mkdir(parents=True)
-    monkeypatch.setattr(processes, "compiled", ROOT.__eq__)
-    with pytest.raises(BenchError, match="is not compiled: run scripts/setup bench in it"):
-        source(tmp_path)
-
-
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
-def test_instructions_are_counted_alike_each_time(tmp_path):
-    library = counting.library(tmp_path)
-    script = (
-        "import sys; from bench.short.counting import Counter; counter = Counter(sys.argv[1])\n"
-        "counter.start()\n"
-        "for count in (10_000, 20_000) * 3: counter.count(str(count), lambda: sum(range(count)))"
-    )
-    command = [*counting.command(tmp_path), sys.executable, "-c", script, str(library)]
-    subprocess.run(command, check=True, cwd=ROOT)
-    found = counting.read(tmp_path)
-    assert found.keys() == {"10000", "20000"}
-    assert found["20000"] == pytest.approx(2 * found["10000"], rel=0.05)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counted by LD_PRELOAD")
-def test_syncs_of_files_are_counted(tmp_path):
-    script = (
-        "import os, sys; from bench.short import counting\n"
-        "with open(sys.argv[1], 'w') as file: os.fsync(file); os.fdatasync(file)\n"
-        "assert counting.syncs() == 2"
-    )
-    command = [*counting.counting_syncs(tmp_path), sys.executable, "-c", script]
-    subprocess.run([*command, str(tmp_path / "file")], check=True, cwd=ROOT)
-    assert counting.syncs() is None
 
 
 @pytest.mark.parametrize("opened", [ReferenceSaver, InMemorySaver, threadkeep.MemorySaver])
@@ -426,12 +247,6 @@ def test_a_ratio_compares_figures_of_the_same_round():
     assert [line.measured for line in lines] == [0.5, 2.0, 3.0]
     assert [line.holds for line in lines] == [True, True, None]
     assert lines[0].what == "many: s, full, above the floor beside lg-full"
-
-
-def test_no_ratio_without_the_other_saver():
-    group = group_of(Aim("s"), Aim("other"))
-    del group.rounds[Subject("lg-full")]
-    assert list(group.lines()) == []
 
 
 def test_another_checkout_has_no_targets_and_is_compared_with_ours(tmp_path):

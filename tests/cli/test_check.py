@@ -130,45 +130,6 @@ def test_a_malformed_page(path, capsys, table):
     assert "problem" in findings[-1]
 
 
-def test_flipped_bytes_are_findings_or_no_database(path, capsys):
-    content = path.read_bytes()
-    for at in range(0, len(content), 1999):
-        path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
-        code, _, said = checked(path, capsys)
-        assert code in (0, 1) or "database" in said
-
-
-@pytest.mark.parametrize(
-    ("statement", "told"),
-    [
-        (
-            "UPDATE tk_heap_segments SET log = 'x' WHERE thread = 2 AND log = 1 AND start = 0",
-            "tk_heap_segments",
-        ),
-        ("UPDATE tk_heap_segments SET data = 'x' WHERE thread = 2", "tk_heap_segments"),
-        ("UPDATE tk_checkpoints SET manifest = 5 WHERE thread = 2", "tk_checkpoints"),
-        ("UPDATE tk_writes SET body = 'x' WHERE thread = 2", "tk_writes"),
-        ("UPDATE tk_checkpoints SET ns = CAST(x'ff' AS TEXT) WHERE thread = 2", "wrong types"),
-        ("UPDATE tk_threads SET generation = 'x' WHERE number = 2", "damaged: generation"),
-    ],
-)
-def test_a_row_of_the_wrong_types_is_found_beside_other_damage(path, capsys, statement, told):
-    execute(path, statement, "UPDATE tk_writes SET body = x'00' WHERE thread = 3 AND seq = 1")
-    code, findings, said = checked(path, capsys)
-    assert (code, said) == (1, "")
-    assert told in "\n".join(findings)
-    assert any("thread 'c'" in finding for finding in findings)
-
-
-@pytest.mark.parametrize("table", ["tk_checkpoints", "tk_writes", "tk_heap_segments"])
-@pytest.mark.parametrize("number", ["77", "'x'"])
-def test_rows_that_no_thread_shows(path, capsys, table, number):
-    execute(path, f"UPDATE {table} SET thread = {number} WHERE thread = 2")
-    code, findings, _ = checked(path, capsys)
-    assert code == 1
-    assert any(f"{table} belong to thread {number}" in finding for finding in findings)
-
-
 def test_a_lost_thread(path, capsys):
     execute(path, "DELETE FROM tk_threads WHERE number = 2")
     code, findings, _ = checked(path, capsys)

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 from kit.forked import python
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from demo.__main__ import main
-from demo.model import Questions, decide, scripted
-from demo.tools import MAX_HITS, MAX_LINES, MAX_NAMES, Stopwatch, make_tools
+from demo.tools import Stopwatch, make_tools
 
 ROOT = Path(__file__).parents[2]
 TURNS = 6
@@ -131,65 +129,4 @@ def test_nothing_outside_the_folder_is_read(tools, path):
     assert answer == f"error: {path} is outside of the folder"
 
 
-def test_a_search_does_not_follow_links_out_of_the_folder(tools):
-    answer = tools["search"].invoke({"text": "secret"})
-    assert answer == "secret is not in the first 400 files there"
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("read_file", {"path": "gone.py"}, "there is no gone.py"),
-        ("read_file", {"path": "pkg"}, "pkg is a folder: list it"),
-        ("read_file", {"path": "binary.bin"}, "binary.bin is empty, not text, or too large"),
-        ("list_files", {"directory": "readme.txt"}, "readme.txt is a file: read it"),
-        ("search", {"text": "x", "directory": ".."}, ".. is outside of the folder"),
-    ],
-)
-def test_a_mistake_of_the_model_is_told_to_it(tools, name, arguments, message):
-    assert tools[name].invoke(arguments) == f"error: {message}"
-
-
-def test_answers_are_bounded(tools, folder):
-    (folder / "long.py").write_text("needle = 1\n" * 5_000)
-    for number in range(MAX_NAMES + 10):
-        (folder / f"many_{number:03}.py").write_text("x = 1\n")
-    assert len(tools["list_files"].invoke({}).splitlines()) == MAX_NAMES + 1
-    assert len(tools["search"].invoke({"text": "needle"}).splitlines()) == MAX_HITS
-    read = tools["read_file"].invoke({"path": "long.py", "start": -3, "lines": 10**9})
-    assert len(read.splitlines()) == MAX_LINES + 1
-
-
 # -- the scripted model --------------------------------------------------------------
-
-
-def test_the_script_reacts_to_what_the_tools_found():
-    question = HumanMessage("Please search for `value` in `pkg`.")
-    first = scripted([question])
-    assert [(c["name"], c["args"]["text"]) for c in first.tool_calls] == [("search", "value")]
-    found = ToolMessage("pkg/two.py:22: value = 1", tool_call_id="1", name="search")
-    then = scripted([question, first, found])
-    assert then.tool_calls[0]["args"] == {"path": "pkg/two.py", "start": 12, "lines": 30}
-    nothing = ToolMessage("error: there is no pkg", tool_call_id="1", name="search")
-    last = scripted([question, first, nothing])
-    assert not last.tool_calls
-    assert "search failed: there is no pkg" in last.content
-
-
-def test_the_script_does_not_read_the_same_twice():
-    asked = AIMessage("", tool_calls=decide("What does `a.py` do?", [], 3).tool_calls)
-    read = ToolMessage("a.py, 1 lines\n1: def f(): ...", tool_call_id="1", name="read_file")
-    for salt in range(6):
-        turn = [asked, read]
-        while (step := decide("What does `a.py` do?", turn, salt)).tool_calls:
-            again = step.tool_calls[0]
-            hit = ToolMessage("a.py:1: def f(): ...", tool_call_id="2", name=again["name"])
-            turn += [step, hit if again["name"] == "search" else read]
-        calls = [(c["name"], str(c["args"])) for m in turn if m.type == "ai" for c in m.tool_calls]
-        assert len(calls) == len(set(calls))
-
-
-def test_questions_are_the_same_in_every_process(folder):
-    first, second = Questions(folder), Questions(folder)
-    assert [first[n] for n in range(20)] == [second[n] for n in range(20)]
-    assert "link.txt" not in " ".join(first[n] for n in range(50))

@@ -57,19 +57,6 @@ def test_a_fork_of_the_head_and_one_of_a_checkpoint(told):
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "want"),
-    [
-        ("absent", (1, "ThreadNotFoundError")),
-        ("order 1f1e5c82-0000-6000-8000-000000000000", (1, "CheckpointNotFoundError")),
-        ("order nonsense", (1, "CheckpointNotFoundError")),
-        ("order --as order", (2, "ThreadExistsError")),
-    ],
-)
-def test_what_cannot_be_forked(refused, arguments, want):
-    assert refused("fork", *arguments.split()) == want
-
-
 @pytest.fixture
 def fork(told):
     """A fork with two changed channels, one of them also changed in `order`."""
@@ -121,21 +108,6 @@ def test_without_conflicts_no_strategy_is_needed(told):
     assert rows[1].split() == ["plan", "fork", "theirs"]
     assert line == f"Merged branch into order: {ids()[-1]}"
     assert values("order") == {"plan": "pro", "seats": 2}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "want"),
-    [
-        ("order order", (2, "InvalidArgumentError")),
-        ("absent order", (1, "ThreadNotFoundError")),
-        ("branch other", (1, "CheckpointNotFoundError")),
-        ("branch order --strategy graph", (2, "Usage")),
-    ],
-)
-def test_what_cannot_be_merged(fork, refused, arguments, want):
-    with SqliteSaver("threads.db") as saver:
-        Chain(saver, "other", start=900).put(n=1)
-    assert refused("merge", *arguments.split()) == want
 
 
 def test_classes_of_the_program_are_named(tmp_path):

@@ -127,14 +127,6 @@ def test_mistakes_of_the_configuration(run: Any, table: str, told: str) -> None:
     assert left()["alpha"] == 3
 
 
-@pytest.mark.parametrize(
-    "arguments", ["--keep some", "--keep-last 0", "--max-age 7x", "--every soon", "--every 0s"]
-)
-def test_mistakes_of_the_options(run: Any, arguments: str) -> None:
-    assert run("gc", *arguments.split())[0] == 2
-    assert left()["alpha"] == 3
-
-
 def test_a_thread_that_cannot_be_read_is_a_finding(run: Any) -> None:
     with SqliteSaver(STORE) as saver:
         saver.threads.retain("alpha", Retention(keep_last=1))
@@ -197,11 +189,3 @@ def test_a_run_without_a_limit_says_so(run: Any) -> None:
     last = run("gc")[1][-1]
     assert last.startswith("No limit was given: checked only threads with a policy")
     assert not run("gc", "--keep-last", "5")[1][-1].startswith("No limit")
-
-
-def test_a_size_takes_a_unit(run: Any) -> None:
-    assert run("gc", "--max-bytes", "10MB", "--dry-run", "--json")[1]["checkpoints"] == 0
-    assert run("gc", "--max-bytes", "1KiB", "--dry-run", "--json")[0] == 0
-    assert run("gc", "--max-bytes", "much")[0] == 2
-    Path("threadkeep.toml").write_text('[retention]\nmax_bytes = "10MB"')
-    assert run("gc", "--dry-run")[0] == 0

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -123,39 +122,3 @@ def test_only_the_servers_that_were_asked_for(only, provided):
     assert code == 0
     programs = {name.removeprefix("TK_TEST_") for name in out.split() if name.endswith("S_BIN")}
     assert programs == {f"{name}_BIN" for name in provided}
-
-
-def test_a_command_that_is_not_there_and_none():
-    assert run("--only", "redis", "no-such-command")[0] == 127
-    assert run("--only", "redis")[0] == 2
-    assert run("--only", "redis,oracle", "echo")[0] == 2
-    assert run("--only", "", "echo")[0] == 2
-
-
-HASTE = """
-import os, psycopg, tempfile
-db = psycopg.connect(os.environ["TK_TEST_POSTGRES"])
-print(db.execute("SHOW fsync").fetchone()[0], tempfile.gettempdir())
-"""
-
-
-def test_in_a_quick_run_nothing_waits_for_the_disk(tmp_path):
-    own = {"TMPDIR": str(tmp_path)}
-    code, out, _ = run("--quick", "--only", "postgres", sys.executable, "-c", HASTE, **own)
-    assert (code, out.split()) == (0, ["off", str(tmp_path)])
-
-
-def test_files_of_a_quick_run_are_in_memory_where_there_is_room(monkeypatch):
-    monkeypatch.delenv("TMPDIR", raising=False)
-    show = 'import os; print(os.environ.get("TMPDIR"))'
-    asked = "--only", "redis", sys.executable, "-c", show
-    assert run(*asked)[1] == "None\n"
-    assert run("--quick", *asked)[1] == f"{'/dev/shm' if has_room('/dev/shm') else None}\n"
-
-
-def has_room(folder):
-    if not Path(folder).is_dir():
-        return False
-    return (
-        shutil.disk_usage(folder).free >= 4 << 30 and not os.statvfs(folder).f_flag & os.ST_NOEXEC
-    )

@@ -162,27 +162,6 @@ def test_a_thread_that_was_only_created_is_deleted(told, refused):
     assert refused("delete", "t", "--yes") == (1, "ThreadNotFoundError")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "want"),
-    [
-        ("tag absent a", (1, "ThreadNotFoundError")),
-        ("pin absent", (1, "ThreadNotFoundError")),
-        ("set absent a=1", (1, "ThreadNotFoundError")),
-        ("copy absent new", (1, "ThreadNotFoundError")),
-        ("copy small large", (2, "ThreadExistsError")),
-        ("copy small small", (2, "InvalidArgumentError")),
-        ("set small", (2, "InvalidArgumentError")),
-        ("set small a", (2, "InvalidArgumentError")),
-        ("set small --ttl 5", (2, "InvalidArgumentError")),
-        ("tag small", (2, "Usage")),
-    ],
-)
-def test_what_cannot_be_changed(refused, told, arguments, want):
-    before = told("threads", "--all", "--json")
-    assert refused(*arguments.split()) == want
-    assert told("threads", "--all", "--json") == before
-
-
 def test_a_copy_holds_the_same(told):
     assert told("copy", "waits", "again", "--json") == {"source": "waits", "target": "again"}
     assert told("copy", "waits", "more") == ["Copied thread waits to more"]

@@ -81,36 +81,6 @@ def said(result: Any) -> Any:
 # -- graphs ------------------------------------------------------------------------------
 
 
-def test_parallel_questions_one_at_a_time(saver: Any) -> None:
-    graph = built(saver, a=asks("x"), b=asks("y"))
-    graph.invoke({"said": []}, CONFIG)
-    answer(saver, "y")
-    assert list(open_questions(saver)) == ["x"]
-    assert asked(graph.invoke(None, CONFIG)) == ["x"]
-    answer(saver, "x")
-    assert said(graph.invoke(None, CONFIG)) == [("x", "X"), ("y", "Y")]
-    assert saver.threads.interrupts("one") == []
-
-
-@pytest.mark.parametrize("durability", ["sync", "exit"])
-def test_parallel_questions_at_once(saver: Any, durability: Any) -> None:
-    graph = built(saver, a=asks("x"), b=asks("y"))
-    graph.invoke({"said": []}, CONFIG, durability=durability)
-    answer(saver, "x", "y")
-    assert open_questions(saver) == {}
-    assert said(graph.invoke(None, CONFIG)) == [("x", "X"), ("y", "Y")]
-
-
-def test_a_node_asks_again(saver: Any) -> None:
-    graph = built(saver, a=asks("x", "y", "z"))
-    graph.invoke({"said": []}, CONFIG)
-    for question in ("x", "y", "z"):
-        assert list(open_questions(saver)) == [question]
-        answer(saver, question)
-        result = graph.invoke(None, CONFIG)
-    assert said(result) == [("x", "X"), ("y", "Y"), ("z", "Z")]
-
-
 def test_after_a_resume_that_names_no_interrupt(saver: Any) -> None:
     """LangGraph keeps its value at the checkpoint, for any later question."""
     graph = built(saver, a=asks("x", "y", "z"))

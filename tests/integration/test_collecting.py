@@ -148,36 +148,16 @@ def test_closing_does_not_wait_for_all_threads() -> None:
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("schema", ["plain", "delta"])
 def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path: Path) -> None:
-    policy = Retention(keep_last=3)
-    with open_backend(name, tmp_path, retention=policy, gc_on_put=5) as saver:
+    options: dict[str, Any] = {"conflicts": "raise"} if schema == "delta" else {}
+    with open_backend(
+        name, tmp_path, retention=Retention(keep_last=3), gc_on_put=5, **options
+    ) as saver:
         graph = story(saver, Delta) if schema == "delta" else story(saver)
         for turn in range(8):
             graph.invoke({"log": [f"{turn}"]}, at())
             assert len(list(saver.list(at()))) < 3 + 5
         assert graph.get_state(at()).values["log"] == told(*map(str, range(8)))
         assert saver.check().ok
-
-
-FRONTS = {"raise": {"conflicts": "raise"}}
-
-
-@pytest.mark.parametrize("front", FRONTS)
-@pytest.mark.parametrize("name", BACKENDS)
-def test_it_goes_with_whatever_stands_in_front(name: str, front: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"retention": Retention(keep_last=2), "gc_on_put": 5}
-    with open_backend(name, tmp_path, **options, **FRONTS[front]) as saver:
-        graph = story(saver, Delta)
-        for turn in range(6):
-            graph.invoke({"log": [f"{turn}"]}, at())
-            if turn % 2:
-                saver.threads.gc(Retention(keep="turn_ends", keep_last=1))
-        assert graph.get_state(at()).values["log"] == told(*map(str, range(6)))
-        assert saver.check().ok
-        found = saver.threads.gc(Retention(ttl=timedelta(microseconds=1)))
-        assert found.deleted == ("thread",)
-        assert saver.get_tuple(at()) is None
-        graph.invoke({"log": ["new"]}, at())
-        assert graph.get_state(at()).values["log"] == told("new")
 
 
 @pytest.mark.parametrize("name", BACKENDS)

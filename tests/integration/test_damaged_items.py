@@ -137,23 +137,3 @@ def test_a_damaged_cell_of_items(table: str, column: str, kind: str, tmp_path: P
         attempt(lambda: store.put(("bad", "1"), "k", {"text": "new"}))
         attempt(lambda: store.erase(("bad",)))
         assert store.get(("good", "1"), "k").value == {"text": "text 1"}
-
-
-@pytest.mark.parametrize("kind", VALUES)
-@pytest.mark.parametrize("column", ["used", "expires", "size", "owner", "value"])
-def test_a_damaged_cached_value_is_a_miss(column: str, kind: str, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    good, bad = (("n",), "good"), (("n",), "bad")
-    with open_cache(url) as cache:
-        cache.set({bad: (1, 60)})
-        with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
-            try:
-                db.execute(f"UPDATE tk_cache SET {column} = {VALUES[kind]}")
-            except sqlite3.IntegrityError:
-                return
-        cache.set({good: (2, 60)})
-        found = cache.get([good, bad])
-        assert found[good] == 2
-        assert found.get(bad) in ((None,) if column == "value" else (None, 1))
-        cache.set({bad: (3, 60)})
-        assert cache.get([good, bad]) == {good: 2, bad: 3}

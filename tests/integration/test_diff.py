@@ -8,14 +8,13 @@ import pytest
 from kit.engine import counted_saver
 from kit.graphs import linear
 from kit.places import THREAD, at
-from kit.rows import aput, checkpoint, metadata, place
+from kit.rows import aput, place
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from threadkeep._core.langgraph_internals import DELTA_COUNTERS
 from threadkeep.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -214,18 +213,6 @@ async def test_deltas_of_a_pruned_thread(look: Any) -> None:
     log = (await look("diff", THREAD, before)).channels["log"]
     assert log.is_delta
     assert [c.after for c in log.changes] == [["again"], ["a10"], ["b11"]]
-
-
-async def test_what_the_metadata_counts_is_a_delta_without_a_write(look: Any) -> None:
-    first = await aput(look.saver, place(), {"log": _DeltaSnapshot(["s"])}, log=1)
-    counted = metadata(**{DELTA_COUNTERS: {"log": (0, 1)}})
-    made = checkpoint(log=2)
-    second = await look.saver.aput(first, made, counted, made["channel_versions"])
-    diff = await look("diff", THREAD, id_of(first), id_of(second))
-    log = diff.channels["log"]
-    assert (log.kind, log.is_delta) == ("version", True)
-    odd = await look.saver.aput(second, checkpoint(log=3), metadata(**{DELTA_COUNTERS: 5}), {})
-    assert (await look("diff", THREAD, id_of(second), id_of(odd))).channels["log"].is_delta
 
 
 async def test_a_channel_that_became_empty_is_no_delta(look: Any) -> None:

@@ -5,20 +5,18 @@ Two savers on one file stand for two processes.
 
 import operator
 import random
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from kit.backends import SHARED, open_backend
 from kit.graphs import linear
-from kit.places import THREAD, at
+from kit.places import at
 from kit.rows import place, put
 from kit.runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from threadkeep.errors import ConflictError, ThreadDeletedError
+from threadkeep.errors import ConflictError
 
 DURABILITIES = ("sync", "async", "exit")
 STEPS = ("put", "first", "second")
@@ -341,45 +339,4 @@ def test_subgraphs_with_a_memory_may_run_in_parallel(pair: Any) -> None:
 # -- deletion while a run is under way -----------------------------------------------
 
 
-def test_late_writes_and_checkpoints_of_a_deleted_thread_are_refused(pair: Any) -> None:
-    one, two = pair()
-    first = put(one, place(), {"log": ["x"]})
-    loaded = two.get_tuple(place())
-    one.delete_thread(THREAD)
-    for config in (first, loaded.config):
-        with pytest.raises(ThreadDeletedError, match=THREAD):
-            two.put_writes(config, [("log", "late")], "task")
-        with pytest.raises(ThreadDeletedError, match=THREAD):
-            put(one, config, {"log": ["late"]}, log=2)
-    assert list(one.list(None)) == []
-
-
-def test_a_copy_onto_a_deleted_thread_lives(pair: Any) -> None:
-    one, two = pair()
-    invoke(story(one), "base")
-    one.copy_thread(THREAD, "copy")
-    two.delete_thread("copy")
-    two.copy_thread(THREAD, "copy")
-    graph = story(one)
-    assert graph.get_state(at("copy")).values["log"] == told("base")
-    assert invoke(graph, "more", config=at("copy")) == told("base", "more")
-
-
 # -- on each store ---------------------------------------------------------------------
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("store", SHARED)
-def test_of_two_processes_the_second_is_refused(store: str, tmp_path: Path) -> None:
-    with (
-        open_backend(store, tmp_path, conflicts="raise") as slow,
-        open_backend(store, tmp_path, conflicts="raise") as fast,
-    ):
-        invoke(story(slow), "base")
-        graph, gate, run = held_at(slow, Plain, "first", "sync")
-        won = invoke(story(fast), "fast")
-        gate.open()
-        assert isinstance(run.finish(), ConflictError)
-        assert won[-3:] == told("fast")
-        assert log_of(graph) == won
-        assert slow.check().ok

@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pytest
-from kit.conversations import Chat, State, call, originals, result, talk, texts
+from kit.conversations import Chat, State, call, result, talk, texts
 from kit.graphs import linear
 from kit.places import at
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage
@@ -131,17 +130,6 @@ def test_suggestions_are_events_log_lines_and_tags(
     assert tags <= set(saver.threads.get("t").tags)
 
 
-def test_every_turn_sees_the_end_of_the_conversation(memory: Any) -> None:
-    chat, said = Chat(memory), talk(40)
-    chat.talk("t", said)
-    for turn, shown in enumerate(chat.shown):
-        own = originals(shown)
-        assert texts(own) == texts(said[2 * turn + 1 - len(own) : 2 * turn + 1])
-        assert len(own) == min(2 * turn + 1, 5)  # (the input comes after the cut messages)
-        assert len(shown) - len(own) == (turn > 2)
-    assert memory.full_messages("t") == said
-
-
 def test_over_savers_of_langgraph(foreign: Any) -> None:
     chat, said = Chat(foreign), talk(30)
     chat.talk("t", said)
@@ -177,25 +165,6 @@ def test_system_and_pinned_messages_stay_in_view(plain: Any) -> None:
     assert "m3" in ids(plain.load(at("t")))
     plain.pin("t", "m1", pinned=False)
     assert "m1" not in ids(plain.load(at("t")))
-
-
-def test_of_a_pinned_exchange_all_comes_into_view_and_leaves_it(plain: Any) -> None:
-    said = [*talk(1), call("call", "a", "b"), result("a"), result("b"), *talk(9, 1)]
-    plain.save(at("t"), said)
-    plain.pin("t", "result a")
-    assert ids(plain.load(at("t")))[1:4] == ["call", "result a", "result b"]
-    plain.pin("t", "result b", pinned=False)
-    assert ids(plain.load(at("t"))) == ["threadkeep-memory", *names(6, 10)]
-
-
-def test_what_is_unpinned_stays_archived_where_nothing_was_summarized(plain: Any) -> None:
-    said: list[Any] = talk(5)
-    said[0].additional_kwargs["pinned"] = True
-    plain.save(at("t"), said)
-    assert ids(plain.load(at("t"))) == names(0, 5)
-    plain.pin("t", "m0", pinned=False)
-    plain.save(at("t"), [*plain.load(at("t")), *talk(1, 5)])
-    assert ids(plain.full_messages("t")) == names(0, 6)
 
 
 # -- the archive ---------------------------------------------------------------------------
@@ -296,96 +265,6 @@ def test_usage(plain: Any) -> None:
 
 
 # -- time travel ---------------------------------------------------------------------------
-
-
-@pytest.mark.drawn(1)
-def test_older_checkpoints_keep_what_they_had(memory: Any) -> None:
-    chat, said = Chat(memory), talk(30)
-    seen: dict[str, Any] = {}
-    for start in range(0, 30, 2):
-        chat.say("t", said[start : start + 2])
-        for config, view, full in history(memory):
-            id = config["configurable"]["checkpoint_id"]
-            assert seen.setdefault(id, (view, full)) == (view, full)
-            assert full == texts(said[: len(full)])
-            assert texts(memory.load(config)) == view
-    memory.edit("t", [AIMessage("edited", id="m1")])
-    memory.remove("t", ["m3"])
-    for config, view, full in history(memory)[2:]:
-        assert seen[config["configurable"]["checkpoint_id"]] == (view, full)
-
-
-@pytest.mark.drawn(2)
-def test_a_run_goes_on_at_an_older_checkpoint(memory: Any) -> None:
-    chat, said = Chat(memory), talk(30)
-    chat.talk("t", said)
-    config = next(one for one, _, full in history(memory) if len(full) == 12)
-    other = [HumanMessage("other", id="o1"), AIMessage("answer", id="o2")]
-    chat.say(config, other)
-    assert memory.full_messages("t") == [*said[:12], *other]
-    assert ids(memory.load(at("t"))) == ["threadkeep-memory", "m10", "m11", "o1", "o2"]
-    assert "m20" not in [one.message.id for one in memory.search_messages("t", query="message")]
-    chat.talk("t", talk(10, 100))
-    assert memory.full_messages("t") == [*said[:12], *other, *talk(10, 100)]
-
-
-def test_a_run_at_an_older_checkpoint_keeps_its_window(plain: Any) -> None:
-    chat = Chat(plain)
-    chat.say("t", talk(6))
-    config = next(plain.list(at("t"))).config
-    chat.talk("t", talk(4, 6))
-    plain.load(at("t"))
-    chat.say(config, talk(2, 50))
-    assert plain.layers("t")[-1].messages == 4
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("is_collected", [False, True])
-def test_a_fork_and_a_copy_have_the_archive(memory: Any, saver: Any, is_collected: bool) -> None:
-    chat, said = Chat(memory), talk(30)
-    chat.talk("t", said)
-    if is_collected:
-        saver.threads.gc(Retention(keep_last=1))
-    config, view, full = history(memory)[0 if is_collected else 9]
-    saver.threads.fork("t", config["configurable"]["checkpoint_id"], "fork")
-    memory.copy_thread("t", "copy")
-    assert texts(memory.full_messages("fork")) == full
-    assert texts(memory.load(next(memory.list(at("fork"))).config)) == view
-    assert memory.full_messages("copy") == said
-    chat.say("fork", talk(2, 50))
-    chat.say("copy", talk(2, 60))
-    assert texts(memory.full_messages("fork")) == [*full, *texts(talk(2, 50))]
-    assert memory.full_messages("copy") == [*said, *talk(2, 60)]
-    assert memory.full_messages("t") == said
-    assert [one.message.id for one in memory.search_messages("fork", query="message 3")] == ["m3"]
-    assert saver.check().ok
-
-
-def test_a_fork_of_a_thread_with_branches(plain: Any) -> None:
-    chat = Chat(plain)
-    chat.say("t", talk(6))
-    config = next(plain.list(at("t"))).config
-    chat.talk("t", talk(4, 6))
-    plain.load(at("t"))
-    chat.say(config, talk(6, 50))
-    plain.load(at("t"))
-    chat.say("t", talk(2, 60))
-    said = plain.full_messages("t")
-    assert said == [*talk(6), *talk(6, 50), *talk(2, 60)]
-    plain.threads.fork("t", next(plain.list(at("t"))).config["configurable"]["checkpoint_id"], "f")
-    assert plain.full_messages("f") == said
-
-
-@pytest.mark.drawn(2)
-def test_retention_loses_nothing(memory: Any, saver: Any) -> None:
-    chat, said = Chat(memory), talk(30)
-    for start in range(0, 30, 2):
-        chat.say("t", said[start : start + 2])
-        saver.threads.gc(Retention(keep_last=1))
-    memory.prune(["t"])
-    assert len(history(memory)) == 1
-    assert memory.full_messages("t") == said
-    assert memory.search_messages("t", query="message 3")[0].message.id == "m3"
 
 
 def test_what_is_deleted_or_erased_is_gone(memory: Any, saver: Any) -> None:
@@ -563,34 +442,6 @@ def test_an_archived_message_is_edited(memory: Any, how: str) -> None:
     assert memory.search_messages("t", query="message 3") == []
 
 
-@pytest.mark.parametrize("by_graph", [False, True])
-@pytest.mark.parametrize("name", ["m3", "m10"])
-def test_a_message_is_removed(plain: Any, name: str, by_graph: bool) -> None:
-    chat = Chat(plain)
-    chat.talk("t", talk(12))
-    if by_graph:
-        update = {"messages": [RemoveMessage(id=name)]}
-        chat.graph.update_state(at("t"), update, as_node="model")
-    else:
-        plain.remove("t", [name])
-    left = [one for one in names(0, 12) if one != name]
-    assert ids(plain.full_messages("t")) == left
-    assert plain.usage("t").messages == 11
-    assert plain.search_messages("t", ids=[name]) == []
-    assert plain.search_messages("t", query=f"message {name[1:]}") == []
-    assert sum(one.messages for one in plain.layers("t")) == 11
-    chat.talk("t", talk(8, 12))
-    assert ids(plain.full_messages("t")) == [*left, *names(12, 20)]
-
-
-def test_a_message_in_the_window_is_edited(plain: Any) -> None:
-    chat = Chat(plain)
-    chat.talk("t", talk(12))
-    chat.graph.update_state(at("t"), {"messages": [AIMessage("edited", id="m9")]}, as_node="model")
-    assert plain.full_messages("t")[9].content == "edited"
-    assert ids(plain.full_messages("t")) == names(0, 12)
-
-
 def test_what_is_not_there_is_refused(plain: Any) -> None:
     plain.save(at("t"), talk(12))
     with pytest.raises(InvalidArgumentError):
@@ -663,40 +514,6 @@ def test_an_archived_group_is_shown_again(plain: Any) -> None:
     assert plain.full_messages("t") == talk(36)
 
 
-@pytest.mark.parametrize("update", [EDITED, RemoveMessage(id="m3")])
-def test_a_message_in_a_collapsed_group_is_changed(plain: Any, update: Any) -> None:
-    chat = Chat(plain)
-    chat.talk("t", talk(4))
-    plain.groups.collapse("t", 0, 4)
-    chat.graph.update_state(at("t"), {"messages": [update]}, as_node="model")
-    full = plain.full_messages("t")
-    if update is EDITED:
-        assert texts(full) == texts([*talk(3), EDITED])
-    else:
-        assert full == talk(3)
-
-
-def test_a_window_that_is_all_collapsed(plain: Any) -> None:
-    chat = Chat(plain)
-    chat.talk("t", talk(2))
-    plain.groups.collapse("t", 0, 2)
-    chat.say("t", talk(2, 2))
-    assert plain.full_messages("t") == talk(4)
-
-
-def test_a_group_moves_with_its_messages(plain: Any) -> None:
-    plain.save(at("t"), talk(4))
-    plain.groups.collapse("t", 2, 4)
-    plain.remove("t", ["m0"])
-    assert ids(plain.load(at("t"))) == ["m1", "threadkeep-group"]
-
-
-def test_layers_have_each_message_once(plain: Any) -> None:
-    plain.save(at("t"), talk(2))
-    plain.groups.collapse("t", 1, 2)
-    assert sum(one.messages for one in plain.layers("t")) == 2
-
-
 def test_topics_by_hand(plain: Any) -> None:
     Chat(plain).talk("t", talk(12))
     groups = plain.groups.regroup("t", [(0, 3, "greeting"), (3, 8, "business")])
@@ -721,16 +538,6 @@ def test_no_group_cuts_a_tool_call(plain: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         plain.groups.collapse("t", 2, 4)
     assert plain.groups.collapse("t", 1, 3).messages == 2
-
-
-def test_groups_of_a_branch_are_not_those_of_another(plain: Any) -> None:
-    plain.save(at("t"), talk(4))
-    start = plain.get_tuple(at("t")).config
-    plain.groups.collapse("t", 2, 4)
-    plain.save(at("t"), [*plain.load(at("t")), *talk(3, 4)])
-    assert ids(plain.load(at("t"))) == ["threadkeep-memory", "threadkeep-group", *names(4, 7)]
-    Chat(plain).say(start, talk(2, 7))
-    assert ids(plain.load(at("t"))) == ["threadkeep-memory", *names(2, 4), *names(7, 9)]
 
 
 def test_layers_and_groups_together(plain: Any) -> None:
@@ -829,13 +636,6 @@ def test_arguments_that_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="saver: None"):
         LayeredCheckpointSaver()
     assert LayeredCheckpointSaver(base_saver=inner).threads.count() == 0
-
-
-def test_what_is_saved_is_in_the_store_of_the_saver_inside(tmp_path: Any) -> None:
-    for start in range(0, 20, 4):
-        with closing(layered(OurSqliteSaver(str(tmp_path / "a.db")))) as memory:
-            Chat(memory).talk("t", talk(4, start))
-            assert memory.full_messages("t") == talk(start + 4)
 
 
 # -- what programs do ------------------------------------------------------------------

@@ -73,16 +73,6 @@ def test_a_thread_that_was_deleted_once_and_began_again() -> None:
     both.check(both.said["f"])
 
 
-@pytest.mark.parametrize("strategy", ["theirs", "ours"])
-def test_both_went_on_and_one_is_taken(strategy: str) -> None:
-    both = Forked(10)
-    both.talk("f", 20)
-    both.talk("t", 6)
-    done = both.memory.threads.merge_fork("f", "t", strategy)
-    assert [tuple(one) for one in done.conflicts] == [("messages", strategy)]
-    both.check(both.said["f" if strategy == "theirs" else "t"])
-
-
 @pytest.mark.parametrize("strategy", [None, "graph", lambda *_: []])
 def test_two_archives_are_not_mixed(strategy: Any) -> None:
     both = Forked(10)
@@ -110,16 +100,6 @@ def test_a_change_of_the_archive_alone_is_merged() -> None:
     both.memory.edit("f", [HumanMessage("better", id="m0")])
     assert both.memory.threads.merge_fork("f", "t").channels == ("messages",)
     both.check([HumanMessage("better", id="m0"), *both.said["t"][1:]])
-
-
-def test_a_fork_is_merged_again_after_both_went_on() -> None:
-    both = Forked(10)
-    for _ in range(2):
-        both.talk("f", 10)
-        both.memory.threads.merge_fork("f", "t", "theirs")
-        both.said["t"] = both.said["f"]
-        both.talk("t", 4)
-    both.check(both.said["t"])
 
 
 def test_a_head_that_was_saved_without_layers_is_refused() -> None:

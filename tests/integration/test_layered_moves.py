@@ -1,6 +1,6 @@
-"""Layered conversations whose threads are moved: they stay what a plain list of messages is."""
+"""Layered conversations whose index lacks their records, or fails."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ from kit.conversations import Chat, talk, texts
 from kit.places import at
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 
-from threadkeep import MemorySaver, Retention, Tiering, WarmTier, open_saver
-from threadkeep.errors import ThreadNotFoundError
+from threadkeep import MemorySaver, open_saver
 from threadkeep.memory import LayeredCheckpointSaver, Layers
 from threadkeep.memory.records import NS
 
@@ -25,11 +24,8 @@ class Place:
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder = folder
-        self.url = {
-            "memory": "memory://",
-            "sqlite": f"sqlite:///{folder / 'a.db'}",
-            "postgres": kind == "postgres" and postgres.url_for(folder),
-        }[kind]
+        is_file = kind == "sqlite"
+        self.url = f"sqlite:///{folder / 'a.db'}" if is_file else postgres.url_for(folder)
         self.cold = f"file://{folder / 'cold'}"
         self.memory = self.opened()
 
@@ -40,86 +36,15 @@ class Place:
         return closing(open_saver(self.url, cold=self.cold))
 
 
-def archive(place: Place) -> str:
-    place.memory.threads.archive("t")
-    return "t"
-
-
 def archive_by_another(place: Place) -> str:
     with place.other() as other:
         other.threads.archive("t")
     return "t"
 
 
-def archive_and_restore(place: Place) -> str:
-    place.memory.threads.archive("t")
-    place.memory.threads.restore("t")
-    return "t"
-
-
-def archive_and_load(place: Place) -> str:
-    archive(place)
-    place.memory.load(at("t"))
-    return "t"
-
-
-def archive_and_restart(place: Place) -> str:
-    archive(place)
-    place.memory.close()
-    place.memory = place.opened()
-    return "t"
-
-
-def tier(place: Place) -> str:
-    report = place.memory.threads.tier(Tiering(warm=WarmTier(max_age=1e-6)))
-    assert [one.thread for one in report.archived] == ["t"]
-    return "t"
-
-
-def offload(place: Place) -> str:
-    place.memory.threads.offload("t", over=1024)
-    return "t"
-
-
-def fork(place: Place) -> str:
-    place.memory.threads.fork("t", None, "f")
-    return "f"
-
-
-def copy(place: Place) -> str:
-    place.memory.copy_thread("t", "c")
-    return "c"
-
-
-def export_erase_and_import(place: Place) -> str:
-    place.memory.threads.export_bundle("t", place.folder / "t.tkb")
-    place.memory.erase("t")
-    with pytest.raises(ThreadNotFoundError):
-        place.memory.full_messages("t")
-    place.memory.threads.import_bundle(place.folder / "t.tkb")
-    return "t"
-
-
-def collect(place: Place) -> str:
-    place.memory.threads.gc(Retention(keep_last=1))
-    return "t"
-
-
 def forget_the_index(place: Place) -> str:
     place.memory.index.remove("t")
     return "t"
-
-
-MOVES: list[Callable[[Place], str]] = [
-    *(archive, archive_by_another, archive_and_restore, archive_and_load, archive_and_restart),
-    *(tier, offload, fork, copy, export_erase_and_import, collect, forget_the_index),
-]
-CASES = [
-    *[("sqlite", move) for move in MOVES],
-    *[("postgres", move) for move in (archive_by_another, archive_and_restore)],
-    *[("memory", move) for move in (archive, fork, export_erase_and_import)],
-]
-NAMES = [f"{kind}-{move.__name__}" for kind, move in CASES]
 
 
 def numbered(messages: list[Any], start: int = 0) -> list[Any]:
@@ -129,7 +54,7 @@ def numbered(messages: list[Any], start: int = 0) -> list[Any]:
     ]
 
 
-@pytest.fixture(params=CASES, ids=NAMES)
+@pytest.fixture(params=[("postgres", archive_by_another), ("sqlite", forget_the_index)])
 def moved(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, str, list[Any]]]:
     """A saver that has moved a thread, the thread's name now, and its whole conversation."""
     kind, move = request.param

@@ -60,17 +60,6 @@ def test_only_what_newly_leaves_is_summarized() -> None:
     assert summarizer.asked == [names(0, 2), names(2, 4), names(4, 6), names(6, 8)]
 
 
-def test_nothing_is_asked_while_nothing_leaves() -> None:
-    summarizer = Summarizer()
-    memory = layered(MemorySaver(), summarizer)
-    chat = Chat(memory)
-    chat.talk("t", talk(4))
-    chat.graph.update_state(at("t"), {"notes": 1}, as_node="model")
-    [*memory.list(at("t"))]
-    memory.layers("t")
-    assert summarizer.asked == []
-
-
 def test_a_summary_is_never_one_of_the_messages() -> None:
     found: list[Any] = []
 
@@ -104,21 +93,6 @@ def test_a_turn_goes_on_where_no_summary_can_be_made(
     assert len(memory.load(at("t"))) == 5
 
 
-def test_a_turn_on_a_checkpoint_from_before_its_summary_removes_nothing() -> None:
-    summarizer = Summarizer()
-    memory = layered(MemorySaver(), summarizer)
-    chat = Chat(memory)
-    chat.talk("t", talk(4))
-    memory.pin("t", "m0")
-    memory.groups.collapse("t", 0, 1)
-    summarizer.is_down = True
-    chat.say("t", talk(2, 4))
-    summarizer.is_down = False
-    memory.load(at("t"))  # (with the summary)
-    chat.say(memory.get_tuple(at("t")).config, talk(2, 6))  # (without: a checkpoint keeps its view)
-    assert [one.id for one in memory.full_messages("t")] == names(0, 8)
-
-
 async def test_an_async_turn_goes_on_too() -> None:
     summarizer = Summarizer()
     summarizer.is_down = True
@@ -131,14 +105,6 @@ async def test_an_async_turn_goes_on_too() -> None:
     summarizer.is_down = False
     assert len(await memory.aload(at("t"))) == 5
     assert await memory.afull_messages("t") == talk(10)
-
-
-def test_each_batch_that_leaves_is_one_call() -> None:
-    summarizer = Summarizer()
-    memory = LayeredCheckpointSaver(MemorySaver(), Layers(), summarizer)
-    Chat(memory).talk("t", talk(120))
-    memory.load(at("t"))
-    assert summarizer.asked == [names(start, start + 10) for start in range(0, 100, 10)]
 
 
 # -- a long conversation -------------------------------------------------------------------
@@ -181,25 +147,6 @@ def test_a_turn_on_a_long_conversation_waits_for_one_call(another: Any) -> None:
     assert originals(again.load(at("t"))) == talk(4, 132)
     assert other.asked == [names(100, 132)]
     assert again.full_messages("t") == talk(136)
-
-
-def test_a_long_conversation_is_caught_up_beside_its_turns(another: Any) -> None:
-    done = threading.Event()
-    summarizer = Summarizer()
-
-    def told(messages: Any, previous: Any) -> str:
-        if len(summarizer.asked) == 2:
-            done.set()
-        return summarizer(messages, previous)
-
-    memory = layered(another(), told)
-    memory.save(at("t"), talk(134))
-    assert done.wait(WAIT)
-    memory.close()
-    assert summarizer.asked == PARTS
-    again = layered(another(), summarizer)
-    assert originals(again.load(at("t"))) == talk(4, 130)
-    assert again.full_messages("t") == talk(134)
 
 
 ROUNDS = [*talk(1), call("c1", "a", "b"), result("a"), result("b"), call("c2", "c"), result("c")]

@@ -17,8 +17,6 @@ from threadkeep import (
     LayeredCheckpointSaver,
     Layers,
     Migrations,
-    Retention,
-    StreamingCheckpointSaver,
     open_all,
     open_saver,
     open_store,
@@ -262,14 +260,6 @@ def test_results_of_nodes_are_migrated(tmp_path, monkeypatch):
         assert opened.cache.get([key]) == {}
 
 
-def test_decorators_read_raw_too(opened, monkeypatch):
-    with opened() as saver:
-        run_old(monkeypatch, saver)
-        for outer in (StreamingCheckpointSaver(saver), LayeredCheckpointSaver(saver)):
-            raw = outer.raw(CONFIG).checkpoint["channel_values"]
-            assert raw["last"]["cents"] == 250
-
-
 def test_migrations_need_our_codec(opened):
     serde = JsonPlusSerializer()
     with pytest.raises(InvalidArgumentError, match="cannot be combined with serde="):
@@ -475,30 +465,6 @@ def test_a_channel_s_migration_that_fails_is_named(opened):
 # -- beside other options ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"conflicts": "raise"},
-        {"working_set_bytes": 0},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_runs_go_on_with_other_options(opened, options):
-    with opened() as saver:
-        before_graph(saver).invoke({"msgs": ["hi"]}, CONFIG)
-    with opened(migrations=renames(), **options) as saver:
-        graph = after_graph(saver)
-        for count in range(3):
-            graph.invoke(Command(resume=f"yes {count}"), CONFIG)
-            graph.invoke({"messages": ["again"]}, CONFIG)
-        values = graph.get_state(CONFIG).values
-        assert len(values["messages"]) == 2 + 3 * 3
-        assert values["total"] == "4 times"
-    with opened(migrations=renames()) as saver:
-        assert after_graph(saver).get_state(CONFIG).values == values
-        assert saver.check().ok
-
-
 def test_forks_of_two_shapes_are_merged(opened):
     with opened() as saver:
         before_graph(saver).invoke({"msgs": ["hi"]}, CONFIG)
@@ -535,31 +501,6 @@ def test_the_history_of_a_renamed_delta_channel(opened):
             found = saver.get_delta_channel_history(config=chain.at, channels=["lines"])["lines"]
             assert found["seed"] == expected["seed"]
             assert found["writes"] == [(t, "lines", v) for t, _, v in expected["writes"]]
-            saver.threads.upgrade()
-
-
-def test_retention_keeps_what_a_renamed_delta_channel_needs(opened):
-    with opened() as saver:
-        chain = Chain(saver, "1")
-        chain.put(log=["seed"])
-        saver.put_writes(chain.at, [("log", ["old"])], "task 1")
-        chain.values.pop("log")
-        chain.versions["log"] += 1
-        chain.put(n=1)
-    migrations = Migrations()
-    migrations.channel("log", "lines", version=2)
-    with opened(migrations=migrations) as saver:
-        after = Chain(saver, "1", start=chain.number).follow()
-        saver.put_writes(after.at, [("lines", ["new"])], "task 2")
-        after.versions["lines"] += 1
-        after.put(n=2)
-        before = saver.get_delta_channel_history(config=after.at, channels=["lines"])
-        assert [value for *_, value in before["lines"]["writes"]] == [["old"], ["new"]]
-        saver.threads.gc(Retention(keep_last=1))
-        assert len(list(saver.list(CONFIG))) == 1
-        for _ in range(2):
-            found = saver.get_delta_channel_history(config=after.at, channels=["lines"])
-            assert found == before
             saver.threads.upgrade()
 
 

@@ -2,15 +2,13 @@
 
 import asyncio
 import gc
-import subprocess
 from contextlib import suppress
 from operator import add
 from time import monotonic
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from kit.backends import BACKENDS, SHARED, open_backend, url_of
-from kit.forked import python
+from kit.backends import BACKENDS, open_backend
 from langchain_core.messages import AIMessage
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
@@ -165,51 +163,3 @@ def test_a_task_that_is_called_while_others_run_waits_for_none_of_them(saver):
         assert flow.invoke([1, 2, 3]) == [2, 4, 6]
         assert sorted(runs) == [1, 2, 3]
         assert monotonic() - begin < 10
-
-
-PROGRAM = """
-import sys, time
-from pathlib import Path
-from typing import TypedDict
-from langgraph.graph import START, StateGraph
-from langgraph.types import CachePolicy
-from threadkeep.cache import open_cache
-
-class State(TypedDict, total=False):
-    x: int
-    y: str
-
-def node(state: State) -> State:
-    print("computes", flush=True)
-    sys.stdin.readline()
-    return {"y": "computed"}
-
-builder = StateGraph(State)
-builder.add_node("node", node, cache_policy=CachePolicy(key_func=lambda s: str(s["x"])))
-builder.add_edge(START, "node")
-with open_cache(sys.argv[1], lease=30) as cache:
-    graph = builder.compile(cache=cache)
-    print("is ready", flush=True)
-    sys.stdin.readline()
-    print(graph.invoke({"x": 1})["y"], flush=True)
-"""
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("name", SHARED)
-def test_of_two_processes_one_computes_a_key(name, tmp_path):
-    url = url_of(name, tmp_path)
-    command = [*python(), "-c", PROGRAM, url]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as other:
-        for process in (one, other):
-            assert process.stdout.readline() == "is ready\n"
-        one.stdin.write("begin\n")
-        one.stdin.flush()
-        assert one.stdout.readline() == "computes\n"
-        other.stdin.write("begin\n")
-        other.stdin.flush()
-        rest, _ = one.communicate("go on\n", timeout=20)
-        assert rest == "computed\n"
-        rest, _ = other.communicate("", timeout=20)
-        assert rest == "computed\n"

@@ -1,7 +1,6 @@
 """Damaged rows on every backend: findings by kind, removal, and graphs that continue."""
 
 import operator
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -276,24 +275,10 @@ def torn_members(harm: Any, thread: str, _: list[str]) -> None:
     client.hset(keys[5], b"x" * 16, b"data of nobody")
 
 
-def wrong_types(harm: Any, thread: str, _: list[str]) -> None:
-    db = sqlite3.connect(harm._path)
-    (seq,) = db.execute("SELECT min(seq) FROM tk_writes WHERE thread = 1").fetchone()
-    places = db.execute(
-        "SELECT log, start FROM tk_heap_segments WHERE thread = 1 LIMIT 3"
-    ).fetchall()
-    db.close()
-    harm.execute(f"UPDATE {{w}} SET body = 'x' WHERE {{t}} AND seq = {seq}", thread)
-    for change, (log, start) in zip(("data", "log", "count"), places, strict=True):
-        where = f"{{h}} AND log = {log} AND start = {start}"
-        harm.execute(f"UPDATE {{s}} SET {change} = 'x' WHERE {where}", thread)
-
-
 UNREADABLE = [  # the store, the damage, the fewest unreadable rows, and the checkpoints lost
     ("redis", torn, 1, 1),
     ("sqlite", wrong_columns, 1, 2),
     ("redis", torn_members, 5, None),  # (in all tables: more than one sound result is possible)
-    ("sqlite", wrong_types, 3, None),
 ]
 
 

@@ -13,9 +13,6 @@ from kit.places import at
 from kit.rows import checkpoint, metadata
 from kit.runs import Delta, Gate, Run, extend, story, told
 from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import copy_checkpoint
-from langgraph.checkpoint.base.id import uuid6
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -176,18 +173,6 @@ def test_deltas_are_rebuilt(saver: Any, limits: Any) -> None:
     assert graph.get_state(at()).values["log"] == told(*map(str, range(6)), "more")
 
 
-def test_branches_are_measured_together(saver: Any) -> None:
-    graph = _chat(saver)
-    states = list(graph.get_state_history(at()))
-    fork = graph.update_state(states[6].config, {"said": ["apart"]})
-    _gc(saver, Retention(keep_last=2))
-    left = _ids(graph)
-    assert left[0] == fork["configurable"]["checkpoint_id"]
-    assert left[1] == states[0].config["configurable"]["checkpoint_id"]
-    assert graph.get_state(at()).values["said"][-1] == "apart"
-    assert graph.get_state(states[0].config).values == states[0].values
-
-
 # -- protection of threads, and policies of single threads -----------------------------
 
 
@@ -273,21 +258,6 @@ def test_a_question_is_kept_in_forks_and_archives(tmp_path: Path, limit: Any) ->
             answered = graph.invoke(Command(resume="fine"), at(thread))
             assert answered["said"][-1] == "fine"
             assert not saver.threads.get(thread).has_interrupt
-
-
-def test_a_question_that_came_before_its_checkpoint_is_kept(saver: Any) -> None:
-    graph = _chat(saver, turns=1)
-    head = graph.get_state(at()).config
-    new = copy_checkpoint(saver.get_tuple(head).checkpoint)
-    new["id"] = str(uuid6())
-    to = {"configurable": {**head["configurable"], "checkpoint_id": new["id"]}}
-    saver.put_writes(to, [(INTERRUPT, ["well?"])], "task")
-    for _ in range(2):
-        _gc(saver, Retention(keep="turn_ends"))
-        assert saver.threads.get("thread").has_interrupt
-        assert _gc(saver, Retention(ttl=MOMENT)).deleted == ()
-        saver.put(head, new, {"source": "loop", "step": 9}, {})
-    assert [one.id for one in saver.threads.search(has_interrupt=True)] == ["thread"]
 
 
 def test_a_ttl_of_its_own_counts_first(saver: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from kit.canon import Canon
 from kit.places import THREAD, at
 from kit.rows import aput, checkpoint, metadata, place, put, value_at
-from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata
+from langgraph.checkpoint.base import get_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -19,7 +19,6 @@ from threadkeep.errors import (
     InvalidConfigError,
     ThreadExistsError,
     ThreadkeepError,
-    UnserializableError,
 )
 
 # -- versions ------------------------------------------------------------------------
@@ -42,11 +41,6 @@ def test_versions_of_any_kind_come_back_as_they_were(saver: Any) -> None:
 # -- small things of the contract ----------------------------------------------------
 
 
-def test_it_is_a_saver_with_nothing_to_configure(saver: Any) -> None:
-    assert isinstance(saver, BaseCheckpointSaver)
-    assert saver.config_specs == []
-
-
 async def test_get_gives_the_checkpoint_alone(saver: Any) -> None:
     assert saver.get(at()) is None
     assert await saver.aget(at()) is None
@@ -64,12 +58,6 @@ async def test_setup_may_be_called_or_awaited_and_closing_is_final(saver: Any) -
             call(at())
     with pytest.raises(ClosedError):
         await saver.aput_writes(place(checkpoint="c"), [("value", 1)], "task")
-
-
-def test_put_returns_the_config_of_what_it_stored(saver: Any) -> None:
-    made = checkpoint({"value": 1})
-    config = saver.put(at(checkpoint_ns="ns", other="kept out"), made, metadata(), {})
-    assert config == place(checkpoint=made["id"], ns="ns")
 
 
 def test_one_saver_serves_both_apis_at_once(saver: Any) -> None:
@@ -398,23 +386,6 @@ def test_copying_onto_a_thread_that_exists_is_refused(saver: Any) -> None:
     with pytest.raises(ThreadkeepError):
         saver.copy_thread(THREAD, THREAD)
     assert saver.get_tuple(at("other")).checkpoint["channel_values"] == {"value": "theirs"}
-
-
-def test_a_value_that_cannot_be_stored_is_named_and_nothing_changes(saver: Any) -> None:
-    first = put(saver, place(), {"value": [1]})
-    before = list(saver.list(None))
-    with pytest.raises(UnserializableError) as raised:
-        put(saver, first, {"value": [1, 2], "other": [iter([])]}, value=2)
-    error = raised.value
-    assert (error.thread, error.channel) == (THREAD, "other")
-    assert error.checkpoint
-    assert "register" in str(error)
-    with pytest.raises(UnserializableError) as raised:
-        saver.put_writes(first, [("value", 3), ("other", iter([]))], "task")
-    assert (raised.value.thread, raised.value.channel) == (THREAD, "other")
-    assert list(saver.list(None)) == before
-    put(saver, first, {"value": [1, 2]}, value=2)
-    assert saver.get_tuple(at()).checkpoint["channel_values"] == {"value": [1, 2]}
 
 
 @pytest.mark.parametrize("thread", [7, 2.5, "", "a/b", "it's", "\u00e9\u4e2d\U0001f600", "x" * 500])

@@ -171,33 +171,6 @@ def test_a_subgraph_goes_on_where_it_was(saver: Any, persistent: bool) -> None:
     assert len(calls) == before + (begin.tasks[0].interrupts == ())
 
 
-@pytest.mark.parametrize("story", ["turns", "deltas", "subgraph"])
-def test_either_may_be_pruned_and_deleted(saver: Any, story: str) -> None:
-    make, before, after = STORIES[story]
-    graph = make(saver)
-    for given in before:
-        _try(graph, given, "one")
-    names = [saver.threads.fork("one").id for _ in range(3)]
-    for given in after:
-        _try(graph, given, names[0])
-    states = {name: _shown(graph.get_state(at(name))) for name in names}
-    saver.prune(["one", names[0]])
-    assert saver.check().ok
-    assert {name: _shown(graph.get_state(at(name))) for name in names} == states
-    saver.delete_thread("one")
-    saver.prune(names)
-    assert saver.check().ok
-    assert {name: _shown(graph.get_state(at(name))) for name in names} == states
-    saver.delete_thread(names[1])
-    for name in (names[0], names[2]):
-        graph.invoke(HELLO, at(name))
-        saver.prune([name])
-    assert saver.check().ok
-    for name in (names[0], names[2]):
-        saver.delete_thread(name)
-    assert saver.stats().threads == 0
-
-
 def test_values_are_shared_where_the_store_can(saver: Any) -> None:
     graph = _chat(saver)
     graph.invoke({"said": ["x" * 200_000]}, at("one"))

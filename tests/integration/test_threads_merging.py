@@ -98,16 +98,6 @@ def test_what_both_changed_is_refused_or_resolved(saver: Any, graph: Any) -> Non
     assert merged["messages"] == _values(graph, "fork")["messages"]
 
 
-def test_ours_stays(saver: Any, graph: Any) -> None:
-    saver.threads.fork("one", new_thread_id="fork")
-    _say(graph, "fork", "note theirs")
-    _say(graph, "one", "note ours")
-    before = _values(graph, "one")
-    merge = saver.threads.merge_fork("fork", "one", "ours")
-    assert merge.checkpoint is None
-    assert _values(graph, "one") == before
-
-
 def test_the_graphs_reducers_take_what_the_fork_wrote(saver: Any, graph: Any) -> None:
     saver.threads.fork("one", new_thread_id="fork")
     _say(graph, "fork", "note theirs", "third")

@@ -166,29 +166,6 @@ def test_a_deleted_thread_says_so_until_it_is_used_again(saver: Any) -> None:
     assert saver.threads.create("one").state == "created"
 
 
-def test_a_copy_is_a_thread_of_its_own(saver: Any) -> None:
-    _chat(saver).invoke({"said": ["well?"]}, at("one", user_id="u1"))
-    saver.threads.pin("one")
-    saver.copy_thread("one", "two")
-    copy = _known(saver, "two")
-    assert (copy.state, copy.metadata, copy.pinned) == ("suspended", {"user_id": "u1"}, False)
-    assert copy.bytes == _known(saver, "one").bytes
-    assert copy.waits_at == _known(saver, "one").waits_at
-
-
-def test_what_a_removed_run_left_decides(saver: Any) -> None:
-    """An interrupt waits again if the checkpoints after it are removed, and the reverse."""
-    graph = _chat(saver)
-    config = {**at("one"), "metadata": {"run_id": "first"}}
-    graph.invoke({"said": ["hello"]}, config)
-    config = {**at("one"), "metadata": {"run_id": "second"}}
-    graph.invoke({"said": ["well?"]}, config)
-    assert _known(saver, "one").state == "suspended"
-    saver.delete_for_runs(["second"])
-    assert _known(saver, "one").state == "active"
-    assert saver.get_tuple(at("one")).metadata["run_id"] == "first"
-
-
 def test_runs_say_who_they_are_for(saver: Any) -> None:
     """The last run's config counts, without LangGraph's keys and values that are not scalars."""
     graph = _chat(saver)

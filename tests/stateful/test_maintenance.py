@@ -1,7 +1,8 @@
 """Two processes: one maintains a thread while the other runs it, each stopped at any request.
 
 After every request of either, the registry agrees with the rows, and everything protected is
-stored: the head, a waiting interrupt, pins. The run ends as it would have ended alone.
+stored: the head, a waiting interrupt, pins. The run ends as it would have ended alone, and no
+operation but those that promise it removes a checkpoint.
 """
 
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from kit.engine import Passing, checkpoint, config, exactly
+from kit.postgres import empty_schema, url
 from kit.selection import FULL, drawn
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
@@ -26,6 +28,7 @@ from threadkeep._core.engine.rows import unpack_writes
 from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
 from threadkeep._stores.base import Backend
 from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep._stores.postgres.backend import PostgresBackend
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import ThreadDeletedError
 from threadkeep.memory import LayeredCheckpointSaver, Layers
@@ -303,8 +306,8 @@ def label(saver: Saver, _folder: Path) -> None:
     saver.threads.retain("t", Retention(keep_last=50))
 
 
-MAINTENANCE = [collect, collect_turns, expire, make_room, prune, repair, archive]
-MAINTENANCE += [archive_and_restore, tier, offload, fork, label]
+REMOVES = [collect, collect_turns, expire, make_room, prune]
+KEEPS = [repair, archive, archive_and_restore, tier, offload, fork, label]
 DELETES = {expire, make_room}
 
 
@@ -315,12 +318,12 @@ class Scene:
     """A store, a run in this process and maintenance in another."""
 
     def __init__(self, store: Callable[[], Any], folder: Path) -> None:
-        raw = store()
-        self.witness, self.folder = Witness(raw), folder
+        self.raw = [store() for _ in range(3)]
+        self.witness, self.folder = Witness(self.raw[0]), folder
         self.other, self.asked, self.plan = Process(), 0, dict[int, int]()
         cold = (folder / "cold").as_uri()
-        self.saver = Saver(Watched(store(), self.before, self.witness), cold=cold)
-        self.keeper = Saver(Watched(store(), self.other.leave, self.witness), cold=cold)
+        self.saver = Saver(Watched(self.raw[1], self.before, self.witness), cold=cold)
+        self.keeper = Saver(Watched(self.raw[2], self.other.leave, self.witness), cold=cold)
         first = checkpoint("00000000", {"m": [0]}, {"m": 0})
         pinned = self.saver.put(config(), first, {"source": "input", "step": -1}, {"m": 0})
         self.saver.threads.pin("t", checkpoint_id=first["id"])
@@ -348,19 +351,28 @@ class Scene:
         assert self.saver.check().ok
         return graph
 
-    def shown(self, graph: Any) -> Any:
+    def shown(self, graph: Any, *, history: bool) -> Any:
         """Return the final contents of the thread."""
         if graph is None:
             found = self.saver.get_tuple(config())
             return found and (found.checkpoint["channel_values"], found.pending_writes)
         state = graph.get_state(config())
         texts = [(m.type, m.content) for m in state.values["messages"]]
-        return exactly(texts), state.next, [i.value for i in state.interrupts]
+        every = [*graph.get_state_history(config())] if history else []
+        steps = [(len(s.values.get("messages", ())), s.metadata["step"]) for s in every]
+        return exactly(texts), state.next, [i.value for i in state.interrupts], steps
+
+    def close(self) -> None:
+        for one in self.raw:
+            one.close()
 
 
 def stores(name: str, folder: Path) -> Callable[[], Any]:
     if name == "sqlite":
         return lambda: SqliteBackend(folder / "t.db", synchronous="normal")
+    if name == "postgres":
+        schema = empty_schema()
+        return lambda: PostgresBackend(url(), schema=schema, max_size=2)
     one = MemoryBackend()
     return lambda: one
 
@@ -374,9 +386,9 @@ def plans(requests: int) -> Iterator[dict[int, int]]:
                 yield {at: some, at + later: 1000}
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
 @pytest.mark.parametrize("run", [*RUNS, late], ids=lambda run: run.__name__)
-@pytest.mark.parametrize("maintenance", MAINTENANCE, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("maintenance", [*REMOVES, *KEEPS], ids=lambda one: one.__name__)
 def test_the_registry_says_what_the_rows_say(
     maintenance: Any, run: Any, store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -385,10 +397,12 @@ def test_the_registry_says_what_the_rows_say(
         folder.mkdir()
         return Scene(stores(store, folder), folder)
 
-    alone = scene("alone")
-    expected = alone.shown(alone.play(run, lambda *_: None, {}))
+    alone, keeps = scene("alone"), maintenance in KEEPS
+    expected = alone.shown(alone.play(run, lambda *_: None, {}), history=keeps)
+    alone.close()
     for plan in drawn(plans(alone.asked), SCHEDULES, request.node.name):
         beside = scene(f"{plan}")
         graph = beside.play(run, maintenance, plan)
         if maintenance not in DELETES:
-            assert beside.shown(graph) == expected, plan
+            assert beside.shown(graph, history=keeps) == expected, plan
+        beside.close()

@@ -15,15 +15,13 @@ import pytest
 from kit.backends import BACKENDS, open_backend
 from kit.put_back import copy_rows
 from kit.stepwise import Requests
-from langchain_core.messages import HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep.errors import ConflictError
-from threadkeep.memory import LayeredCheckpointSaver, Layers
 
 AT: Any = {"configurable": {"thread_id": "t"}}
 LONG = "x" * 90
@@ -214,58 +212,3 @@ async def test_a_question_waits_or_is_refused(stores: Any, awaited: bool) -> Non
     put_back = copy()
     with pytest.raises(ConflictError):
         await run(builder.compile(checkpointer=saver), {"items": ["?"]}, "sync", awaited=awaited)
-
-
-def layered_on(saver: Any) -> tuple[Any, LayeredCheckpointSaver]:
-    policy = Layers(full_window=2, summary_window=10, archive_threshold=20, batch=1)
-    memory = LayeredCheckpointSaver(saver, policy)
-    builder = StateGraph(MessagesState).add_node("step", lambda _: {})
-    return builder.add_edge(START, "step").compile(checkpointer=memory), memory
-
-
-def message(number: int) -> Any:
-    return {"messages": [HumanMessage(str(number), id=str(number))]}
-
-
-@AWAITED
-async def test_a_run_never_refers_to_archived_messages_that_were_lost(
-    stores: Any, awaited: bool
-) -> None:
-    refused, is_over = 0, False
-    for lost in range(30):
-        saver, opened, copy = stores()
-        (graph, memory), requests = layered_on(saver), Requests(saver)
-        for number in range(3):
-            await run(graph, message(number), "sync", awaited=awaited)
-        put_back = copy()
-        requests.arm()
-        requests.before(lost, put_back)
-        try:
-            await run(graph, message(3), "sync", awaited=awaited)  # it archives
-        except ConflictError:
-            refused += 1
-        is_over = requests.count <= lost
-        if is_over:
-            requests.arm()
-            put_back()
-        await run(graph, message(3), "sync", awaited=awaited)
-        with opened() as fresh:
-            for runs, own in ((graph, memory), layered_on(fresh)):
-                await run(runs, message(4), "sync", awaited=awaited)
-                assert [one.content for one in own.full_messages("t")] == list("01234")
-            assert fresh.check().ok
-        if is_over:
-            break
-    assert refused
-    assert is_over
-
-
-def test_messages_are_archived_again_once_that_was_lost(stores: Any) -> None:
-    saver, _, copy = stores()
-    graph, memory = layered_on(saver)
-    for number in range(3):
-        graph.invoke(message(number), AT)
-    put_back = copy()
-    for _ in range(2):
-        assert memory.summary("t") is not None
-        put_back()

@@ -9,20 +9,14 @@ from urllib.parse import urlencode
 import pytest
 from integration.foreign import tables
 from integration.test_adopt import official, url_of
-from kit.backends import BACKENDS, SHARED, open_backend
 from kit.browser import served
-from kit.graphs_to_look_at import asks, desk, fill, named, refund
-from kit.selection import FULL
+from kit.graphs_to_look_at import asks, desk, fill, named
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from playwright.sync_api import expect
 
-from threadkeep import Store
 from threadkeep.threads.transfer.reading import LangGraphReader
 from threadkeep.ui.page import StorePage
-
-SERVERS = ("postgres", "redis")
-"""Stores of a quick run: the other tests of the page use SQLite and memory."""
 
 
 def names(tab):
@@ -33,41 +27,6 @@ def ids(saver, thread):
     """The ids of a thread's own checkpoints, newest first."""
     listed = saver.list({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}, values="lazy")
     return [one.config["configurable"]["checkpoint_id"] for one in listed]
-
-
-# -- threadkeep's own ------------------------------------------------------------------
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("backend", BACKENDS if FULL else SERVERS)
-def test_every_view(backend, serve, tmp_path):
-    with open_backend(backend, tmp_path, cold=f"file://{tmp_path}/cold") as saver:
-        fill(saver)
-        saver.threads.archive("pictures")
-        if backend in SHARED:  # (items in memory belong to the store that put them)
-            with Store(saver.backend) as items:
-                items.put(("users", "u-1"), "likes", {"text": "tea"})
-        site = serve(saver, write=True)
-        tab = site.open()
-        for look in (_list, _thread, _then, _checkpoint, _compare, _timeline, _inbox, _acts):
-            look(site, tab, saver)
-        _store(site, tab, saver)
-        if backend in SHARED:
-            _items(site, tab)
-            with open_backend(backend, tmp_path) as other:
-                _update(site, tab, other)
-        else:
-            _update(site, tab, saver)
-
-
-def _list(site, tab, _):
-    assert len(names(tab)) == 11
-    site.go(tab, "/?" + urlencode({"q": "user_id=u-1 is:waiting", "order": "-bytes"}))
-    assert names(tab) == ["refund"]
-    site.go(tab, "/?q=order&order=thread")
-    assert names(tab) == ["order-17", "order-17-fork", "order-18", "order/17 & more?"]
-    site.go(tab, "/?q=%23vip&order=-bytes")
-    assert names(tab) == ["order-17"]
 
 
 def _thread(site, tab, saver):
@@ -93,67 +52,11 @@ def _checkpoint(site, tab, saver):
     values.get_by_text("in transit", exact=True).wait_for()
 
 
-def _compare(site, tab, _):
-    site.go(tab, "/compare?a_thread=order-17&b_thread=order-17-fork")
-    tab.locator(".edit.added").first.wait_for()
-
-
 def _timeline(site, tab, _):
     site.go(tab, "/timeline?id=nested")
     assert tab.locator(".bar-row").count() > 4
     site.go(tab, "/timeline?id=failed&only=failed")
     tab.get_by_text("The carrier's service is down").first.wait_for()
-
-
-def _inbox(site, tab, saver):
-    """Two questions are answered, and the graph's next run takes the answers."""
-    site.go(tab, "/inbox")
-    assert tab.get_by_role("heading", level=2).all_inner_texts() == ["refund", "mail"]
-    for text, answer in (("Which account pays?", "travel"), ("Refund 240 euros?", "yes")):
-        asked = tab.locator(".question").filter(has_text=text)
-        asked.get_by_label("Answer").fill(answer)
-        asked.get_by_role("button", name="Answer").click()
-        expect(asked).to_contain_text("answered")
-    refund(saver).invoke(None, named("refund"))
-    approved = refund(saver).get_state(named("refund")).values["approved"]
-    assert sorted(approved) == ["finance: travel", "manager: yes"]
-    site.go(tab, "/inbox")
-    assert tab.get_by_role("heading", level=2).all_inner_texts() == ["mail"]
-
-
-def _acts(site, tab, saver):
-    site.go(tab, "/thread?id=order-18")
-    acts = tab.locator("section#acts")
-    acts.get_by_label("Tag", exact=True).fill("late")
-    acts.get_by_role("button", name="Add").click()
-    acts.get_by_role("button", name="Remove the tag late").wait_for()
-    acts.get_by_role("button", name="Fork").click()
-    dialog = acts.get_by_role("dialog")
-    dialog.get_by_label("Name of the fork").fill("order-18-fork")
-    dialog.get_by_role("button", name="Fork").click()
-    acts.get_by_role("link", name="order-18-fork").click()
-    expect(tab.locator("#chat .said")).to_have_count(3)
-    assert saver.threads.get("order-18").tags == ("late",)
-
-
-def _store(site, tab, saver):
-    site.go(tab, "/growth?id=order-17")
-    expect(tab.locator(".plot canvas").first).to_be_visible()
-    site.go(tab, "/store")
-    expect(tab.locator(".fact", has_text="Threads")).to_contain_text(str(saver.stats().threads))
-    tab.get_by_role("link", name="Archives").click()
-    expect(tab.locator("tbody tr")).to_have_count(1)
-    expect(tab.locator("tbody tr")).to_contain_text("pictures")
-    site.go(tab, "/store/check")
-    tab.get_by_role("link", name="Check now").click()
-    tab.get_by_text("threads checked").wait_for()
-    assert tab.locator("tr[data-row]").count() == 0, "nothing is damaged"
-
-
-def _items(site, tab):
-    site.go(tab, "/store/items?ns=users")
-    tab.get_by_role("link", name="likes").click()
-    tab.locator("pre", has_text='"tea"').wait_for()
 
 
 def _update(site, tab, other):
@@ -162,9 +65,6 @@ def _update(site, tab, other):
     desk(other).invoke(asks("A second question", 1), named("order-18"))
     tab.get_by_text("A second question").first.wait_for()
     expect(tab.locator("#chat .said")).to_have_count(6)
-
-
-# -- LangGraph's own -------------------------------------------------------------------
 
 
 @contextmanager

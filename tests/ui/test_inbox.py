@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from kit.browser import PHONE, check_accessible, check_fits
-from kit.graphs_to_look_at import HOSTILE, approval, asks, named, refund, typed
+from kit.graphs_to_look_at import HOSTILE, approval, asks, named, refund
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from playwright.sync_api import expect
@@ -66,46 +66,6 @@ def test_questions_are_answered_one_by_one(saver, serve, caplog):
     tab.reload()
     assert tab.get_by_text("No thread waits").is_visible()
     site.problems.clear()  # (the browser reports the refusal)
-
-
-def test_an_empty_answer_is_not_sent(saver, serve):
-    refund(saver).invoke(asks("Please"), named("refund"))
-    tab = serve(saver, write=True).open("/inbox")
-    asked = question(tab, "Which account pays?")
-    asked.get_by_role("button", name="Answer").click()
-    assert asked.get_by_label("Answer").evaluate("one => one.validity.valueMissing")
-    assert [one.answered for one in saver.threads.interrupts("refund")] == [False, False]
-    asked.get_by_label("Answer").fill("travel")
-    asked.get_by_role("button", name="Answer").click()
-    expect(question(tab, "Which account pays?").locator(".given")).to_contain_text("travel")
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (PHONE, "light")])
-def test_answers_have_the_form_that_their_schema_asks_for(saver, serve, width, scheme):
-    typed(saver).invoke({}, named("typed"))
-    tab = serve(saver, write=True).open("/inbox", width=width, scheme=scheme)
-    check_accessible(tab)
-    check_fits(tab)
-    fields = {
-        "Send it?": lambda one: one.get_by_label("Yes").check(),
-        "How many?": lambda one: one.get_by_label("Answer").fill("3"),
-        "Which one?": lambda one: one.get_by_label("second").check(),
-    }
-    for text, give in fields.items():
-        give(question(tab, text))
-        question(tab, text).get_by_role("button", name="Answer").click()
-        expect(question(tab, text).locator(".given")).to_be_visible()
-    assert {one.value: one.answer for one in saver.threads.interrupts("typed") if one.answered} == {
-        "Send it?": True,
-        "How many?": 3,
-        "Which one?": "second",
-    }
-    check_accessible(tab)
-    check_fits(tab)
-    tab.goto(tab.url.replace("/inbox", "/thread?id=typed"))
-    expect(tab.locator(".asks").first).to_be_visible()
-    check_accessible(tab)
-    check_fits(tab)
 
 
 def test_decisions_on_actions(saver, serve):

@@ -346,25 +346,6 @@ def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
     assert store.groups[-1] == ["t2"]
 
 
-def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
-    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 0)
-    store = opened()
-    writer = Writer(store)
-    writer.commit(writes(1))  # in vain
-    monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
-    for number in range(3):
-        writer.commit(writes(number))
-    assert len(store.groups) == 4
-
-
-def test_two_waits_in_vain_at_once_count_as_one():
-    store = opened()
-    writer = Writer(store)
-    for _ in range(2):
-        writer._note_linger(in_vain=True)
-    assert [writer._should_linger() for _ in range(4)] == [False] * 3 + [True]
-
-
 def test_waits_in_vain_become_ever_rarer(monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 0)
     store = opened()
@@ -434,20 +415,6 @@ def test_results_of_the_wrong_number_are_errors(make, found):
     for error in awaited_together(store, [batch(n) for n in range(3)], make, wait=False):
         assert isinstance(error, BackendError)
         assert "commit_many" in str(error)
-
-
-def test_a_thread_that_dies_leaves_no_caller_waiting():
-    store = opened()
-    store.fails = failing("t1", SystemExit)
-    writer = Writer(store)
-
-    async def run():
-        with pytest.raises(BackendError, match="SystemExit"):
-            await awaited(writer, batch(1))
-        await awaited(writer, batch(2))
-
-    asyncio.run(run())
-    assert store.threads() == ["t2"]
 
 
 def test_a_change_that_was_interrupted_while_it_waited_is_left_out(monkeypatch):

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import types
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
 from datetime import datetime
 from typing import Any
@@ -503,25 +502,6 @@ def test_a_pickled_class_that_is_gone_is_unknown(monkeypatch) -> None:
 
 
 # -- damage ----------------------------------------------------------------------------
-
-
-def test_damaged_values_end_in_a_typed_error_or_a_value() -> None:
-    values = [
-        HumanMessage("hi", id="1"),
-        m.Person(name="a", friends=[m.Person(name="b")]),
-        [m.Task("t"), {1: (2,)}, m.Point(1), m.Colour.RED, m.Access.READ | m.Access.RUN],
-        {"a": {1, 2}, "b": m.Wheel(3), "c": m.Tagged("x"), "d": m.OldPerson(name="n")},
-    ]
-    for value in values:
-        data = CODEC.encode(value)
-        for at in range(len(data)):
-            for damaged in (data[:at], *_flips(data, at)):
-                with suppress(CodecError):
-                    CODEC.decode(damaged)
-
-
-def _flips(data: bytes, at: int) -> list[bytes]:
-    return [data[:at] + bytes((data[at] ^ flip,)) + data[at + 1 :] for flip in (1, 16, 128, 255)]
 
 
 def test_hostile_nesting_ends_in_a_typed_error() -> None:

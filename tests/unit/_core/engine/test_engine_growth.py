@@ -168,52 +168,6 @@ def test_nested_values(grown):
     grown.check()
 
 
-def test_kinds_that_follow_each_other(grown):
-    lists = [item(i) for i in range(50)]
-    kinds = [
-        lists,
-        "a text " * 50,
-        lists,
-        [],
-        None,
-        lists[:3],
-        tuple(lists),
-        {},
-        {"k": lists},
-        {1: "a" * 90, "1": 2},
-        (),
-        "",
-        b"",
-        set(),
-        frozenset({1}),
-        0,
-        0.0,
-        False,
-        [[]],
-        [None],
-        HumanMessage("hello", id="1"),
-        lists,
-    ]
-    for value in kinds * 3:
-        grown.put(value)
-        assert exactly(values_of(fresh(grown.saver), grown.chain.at)["x"]) == exactly(value)
-    grown.check()
-
-
-def test_a_value_that_goes_and_comes_back(grown):
-    saver, chain = grown.saver, grown.chain
-    value = [item(i) for i in range(100)]
-    first = chain.put(x=value)
-    del chain.values["x"]
-    chain.versions["x"] += 1
-    gone = chain.put(n=1)
-    back = chain.put(x=value)
-    assert exactly(values_of(fresh(saver), first)["x"]) == exactly(value)
-    assert "x" not in values_of(fresh(saver), gone)
-    assert exactly(values_of(fresh(saver), back)["x"]) == exactly(value)
-    assert fresh(saver).check().ok
-
-
 def test_many_channels_of_which_one_changes(grown):
     chain = grown.chain
     chain.put(**{f"channel_{i}": f"{i} {LONG}" for i in range(300)})

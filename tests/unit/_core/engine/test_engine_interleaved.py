@@ -23,8 +23,6 @@ from langchain_core.messages import HumanMessage
 from threadkeep._core import arguments
 from threadkeep._core.engine import logs
 from threadkeep._core.engine import put as write
-from threadkeep._core.engine.model import DropThread
-from threadkeep.errors import ThreadDeletedError
 from threadkeep.threads.retention import apply as housekeeping
 
 LONG = "x" * 90
@@ -115,50 +113,6 @@ def test_writes_commit_after_the_put_that_carried_them(saver):
 # -- two processes on one store --------------------------------------------------------
 
 
-def test_two_processes_append_to_one_thread_in_turns(saver):
-    other = fresh(saver)
-    at, value = config(), []
-    for i in range(60):
-        mine = (saver, other)[i % 2]
-        mine.get_tuple(run_config())
-        value = [*value, f"{i} {LONG}"]
-        at = mine.put(at, checkpoint(i + 1, {"m": value}, {"m": i + 1}), {}, {})
-    assert values_of(fresh(saver), at)["m"] == value
-    assert sound(saver)
-
-
-@pytest.mark.parametrize("last", ["one", "two"])
-@pytest.mark.parametrize("is_other_process", [False, True])
-def test_two_puts_that_extend_the_same_list(saver, is_other_process, last):
-    old = texts(30)
-    at = saver.put(config(), checkpoint(1, {"m": old}, {"m": 1}), {}, {})
-    other = fresh(saver) if is_other_process else saver
-    if is_other_process:
-        other.get_tuple(run_config())
-    one = until_commit(putting(saver, at, 2, {"m": [*old, "one" + LONG]}))
-    two = until_commit(putting(other, at, 3, {"m": [*old, "two" + LONG]}))
-    if last == "one":
-        after_two, after_one = two.finish(), one.finish()
-    else:
-        after_one, after_two = one.finish(), two.finish()
-    assert values_of(fresh(saver), after_one)["m"][-1].startswith("one")
-    assert values_of(fresh(saver), after_two)["m"][-1].startswith("two")
-    assert sound(saver)
-
-
-def test_writes_of_two_processes_take_the_same_positions(saver):
-    at = saver.put(config(), checkpoint(1, {"m": texts(3)}, {"m": 1}), {}, {})
-    other = fresh(saver)
-    other.get_tuple(run_config())
-    one = writing(saver, at, [("m", texts(3, 10))], "one")
-    two = writing(other, at, [("m", texts(3, 20))], "two")
-    one.finish()
-    two.finish()
-    found = {task: value for task, _, value in fresh(saver).get_tuple(at).pending_writes}
-    assert found == {"one": texts(3, 10), "two": texts(3, 20)}
-    assert sound(saver)
-
-
 def test_a_put_that_seals_what_others_stored_keeps_its_own_writes(saver):
     """Both processes have used one position of a log that is worth sealing."""
     at, theirs = config(), fresh(saver)
@@ -173,16 +127,6 @@ def test_a_put_that_seals_what_others_stored_keeps_its_own_writes(saver):
     after = put.finish()
     assert values_of(fresh(saver), after) == {"m": value}
     assert fresh(saver).get_tuple(at).pending_writes == [("task", "m", [LONG])]
-    assert sound(saver)
-
-
-def test_a_fork_of_an_old_checkpoint_whose_log_went_on(saver):
-    chain = Chain(saver)
-    old = chain.put(m=texts(30))
-    for i in range(5):
-        chain.put(m=[*chain.values["m"], f"{i} {LONG}"])
-    fork = fresh(saver).put(old, checkpoint(99, {"m": [*texts(30), LONG]}, {"m": 99}), {}, {})
-    assert values_of(fresh(saver), fork)["m"] == [*texts(30), LONG]
     assert sound(saver)
 
 
@@ -291,16 +235,6 @@ def test_prune_gives_way_to_writers(saver):
     assert sound(saver)
 
 
-def test_delete_while_a_put_waits(saver):
-    _, last = pruned_chain(saver)
-    put = until_commit(putting(saver, last, 3, {"m": texts(4)}))
-    saver._store.backend.commit(DropThread("t", 1))
-    with pytest.raises(ThreadDeletedError):
-        put.finish()
-    assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is None
-    assert sound(saver)
-
-
 # -- rows that go back while a save reads -----------------------------------------------
 
 
@@ -348,16 +282,4 @@ def test_writes_that_read_build_on_nothing_that_was_lost_meanwhile(saver):
     lose(saver, put_back, at)
     waiting.finish()
     assert fresh(saver).get_tuple(at).pending_writes == [("task", "m", value)]
-    assert sound(saver)
-
-
-def test_forgetting_threads_costs_no_correctness():
-    saver = memory_saver(working_set_bytes=1)
-    chains = [Chain(saver, f"thread {i}") for i in range(3)]
-    for i in range(40):
-        for chain in chains:
-            chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
-    for chain in chains:
-        assert values_of(fresh(saver), chain.at)["m"] == [f"{i} {LONG}" for i in range(40)]
-    assert len(saver._engine.working_set) == 1
     assert sound(saver)

@@ -294,16 +294,6 @@ def test_one_runs_writes_count_as_with_langgraphs_savers(batches, committed):
     assert found == expected
 
 
-@given(st.binary(max_size=20))
-def test_damaged_writes_are_named(noise):
-    bare = WriteRow("", "1", 0, 0, "task", "", b"", 1)
-    for body in (noise, rows.seal(noise, rows.write_fields(bare))):
-        try:
-            rows.unpack_writes(bare._replace(body=body))
-        except CorruptionError:
-            continue
-
-
 TEXT = "1ef4f797-8335-6428-8001-8a1503f9b875"
 
 

@@ -74,15 +74,6 @@ def test_pruning_keeps_what_pending_writes_hold(chain):
     assert fresh(chain.saver).check().ok
 
 
-def test_a_thread_goes_on_after_it_was_pruned(chain):
-    for number in range(200):
-        chain.put(m=[*chain.values.get("m", []), f"{number} {LONG}"], n=number)
-        if number % 7 == 0:
-            chain.saver.prune(["t"])
-    assert exactly(values_of(fresh(chain.saver), chain.at)) == exactly(chain.values)
-    assert fresh(chain.saver).check().ok
-
-
 def test_pruning_leaves_a_patched_value_whole(chain):
     text = "".join(f"line {i}\n" for i in range(500))
     for number in range(40):
@@ -106,27 +97,6 @@ def test_writes_of_checkpoints_that_never_came_go_in_time():
     saver.prune(["t"])
     (rows,) = saver._store.backend.fetch([ReadThread("t")])
     assert sorted(row.checkpoint_id for row in rows.orphans) == sorted([new, "no time"])
-    assert fresh(saver).check().ok
-
-
-def test_a_copy_and_its_source_go_apart():
-    saver = memory_saver()
-    chain = Chain(saver)
-    for number in range(10):
-        chain.put(m=[*chain.values.get("m", []), f"{number} {LONG}"])
-    saver.copy_thread("t", "copy")
-    other = Chain(saver, "copy", start=chain.number)
-    other.at = config("copy", checkpoint_id=chain.at["configurable"]["checkpoint_id"])
-    other.versions, other.values = dict(chain.versions), dict(chain.values)
-    for number in range(10):
-        chain.put(m=[*chain.values["m"], f"source {number} {LONG}"])
-        other.put(m=[*other.values["m"], f"copy {number} {LONG}"])
-    saver.prune(["t"])
-    assert exactly(values_of(fresh(saver), chain.at)) == exactly(chain.values)
-    assert exactly(values_of(fresh(saver), other.at)) == exactly(other.values)
-    assert len(ids(saver, "copy")) == 20
-    saver.delete_thread("t")
-    assert exactly(values_of(fresh(saver), other.at)) == exactly(other.values)
     assert fresh(saver).check().ok
 
 
