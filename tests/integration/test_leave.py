@@ -125,7 +125,7 @@ def test_a_graph_goes_on_where_it_was(schema: str, target: Any) -> None:
         states = list(here(saver).get_state_history(there))
         assert states[0].values["log"] == told("a", "b", "c")
         ours.threads.adopt(name)
-        assert ours.threads.adopt(name).conflicts == {}
+        assert ours.threads.adopt(name, verify=True).conflicts == {}
         back = list(here(ours).get_state_history(there))
         assert [one.values for one in back] == [one.values for one in states]
         here(ours).invoke({"log": ["d"]}, there)
