@@ -415,6 +415,32 @@ def test_a_checkpoint_that_is_refused_skips_the_thread(tmp_path: Path) -> None:
         assert story(saver).get_state(at("b")).values["log"] == told("a")
 
 
+@pytest.mark.parametrize("continued", [False, True])
+def test_a_refused_thread_stays_if_a_program_has_continued_it(
+    target: tuple[Any, Any], continued: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program has answered its first checkpoint, and not yet added another one."""
+    saver, _ = target
+    put, count = type(saver).put, []
+
+    def refusing(self: Any, *args: Any) -> Any:
+        count.append(args)
+        if len(count) == 2:
+            if continued:
+                (first,) = saver.list(at("t"))
+                saver.put_writes(first.config, [("log", ["answer"])], "another")
+            raise ValueError
+        return put(self, *args)
+
+    monkeypatch.setattr(type(saver), "put", refusing)
+    with MemorySaver() as ours:
+        story(ours).invoke({"log": ["a"]}, at("t"))
+        assert "refuses checkpoint" in ours.threads.leave(saver).skipped["t"]
+    there = [one.pending_writes for one in saver.list(at("t"))]
+    assert len(there) == continued
+    assert all(("another", "log", ["answer"]) in writes for writes in there)
+
+
 @pytest.mark.parametrize("kind", ["saver", "file"])
 def test_a_store_of_ours_is_refused(kind: str, tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "ours.db") as other, MemorySaver() as ours:

@@ -251,7 +251,11 @@ class _Leaving:
 
     def _undone(self, copy: _Copy) -> bool:
         """Delete a new thread there, and return True, unless another program has continued it."""
-        is_ours = self.source.present(copy.name).parents.keys() <= copy.ours.keys()
+        there = self.source.present(copy.name)
+        is_ours = there.parents.keys() <= copy.ours.keys() and all(
+            key in copy.ours and writes <= self._numbers(copy.ours[key])
+            for key, writes in there.writes.items()
+        )
         if is_ours:
             self.saver.delete_thread(copy.name)
         return is_ours
@@ -291,10 +295,14 @@ class _Leaving:
         found = {}
         for key in ours.keys() & theirs.parents.keys():
             with named(ours[key]):
-                own = {(one.task_id, one.idx) for one in numbered(self._writes_of(ours[key]))}
+                own = self._numbers(ours[key])
             if lacking := own - theirs.writes.get(key, set()):
                 found[key] = lacking
         return found
+
+    def _numbers(self, stored: StoredCheckpoint) -> set[tuple[str, int]]:
+        """Return the task and index of the checkpoint's writes, as LangGraph numbers them."""
+        return {(one.task_id, one.idx) for one in numbered(self._writes_of(stored))}
 
     def _writes_of(
         self, stored: StoredCheckpoint, values: Sequence[tuple[str, str, Any]] = ()
