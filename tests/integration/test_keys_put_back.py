@@ -16,9 +16,10 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 import threadkeep
 from threadkeep import KeyRing
+from threadkeep._core import tenants
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._stores import sealed_items
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import ThreadkeepError, WrongKeyError
 
 RING = KeyRing([b"k" * 32])
 KEYS = ("keys", "thread keys")
@@ -259,3 +260,72 @@ async def test_both_faces_know_a_fork(store: Store) -> None:
     store.saver.threads.fork("t", None, "f")
     await put_either(store.saver, "f", "of f", awaited=True)
     store.check(f="of f", t="of t")
+
+
+def just_before(backend: Any, monkeypatch: pytest.MonkeyPatch, name: str, do: Any) -> list[str]:
+    """Call a function before the first commit to a thread of this name, and note it."""
+    commit, done = backend.commit, list[str]()
+
+    def committing(change: Any) -> Any:
+        if change.thread.endswith(name) and not done:
+            done.append(change.thread)
+            do()
+        return commit(change)
+
+    monkeypatch.setattr(backend, "commit", committing)
+    return done
+
+
+def test_another_record_is_made_while_a_key_is_added(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store loses its record meanwhile. The new one stays."""
+    put(store.saver, "t", "lost")
+    adding = store.opened(keys=KeyRing([b"n" * 32, b"k" * 32]))
+
+    def lose() -> None:
+        store.empty()
+        put(store.opened(), "u", "new")
+
+    done = just_before(adding.backend.below, monkeypatch, tenants.STORE, lose)
+    with pytest.raises(WrongKeyError, match="Another store"):
+        put(adding, "t", "new")
+    assert done
+    assert text_of(store.opened(), "u") == "new"
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_another_key_is_made_while_keys_are_sealed_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key store loses a thread's key meanwhile. The new one stays."""
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    with ExitStack() as stack:
+
+        def opened(*keys: bytes) -> Any:
+            key_store = open_backend(name, folder).backend
+            options = {"key_store": key_store, "thread_keys": True}
+            saver = open_backend("sqlite", tmp_path, keys=KeyRing(keys), **options)
+            return stack.enter_context(saver)
+
+        with open_backend(name, folder) as plain:
+            plain.setup()
+            old, new = opened(b"k" * 32, b"n" * 32), opened(b"n" * 32, b"k" * 32)
+            put(old, "u", "of u")
+            put(new, "v", "of v")
+            put_back = copy_rows(name, folder, plain)
+        put(old, "t", "lost")
+
+        def lose() -> None:
+            put_back()
+            other = opened(b"k" * 32, b"n" * 32)
+            other.delete_thread("t")
+            put(other, "t", "new")
+
+        key_store = new.backend.keys.random._backend
+        done = just_before(key_store, monkeypatch, " thread t", lose)
+        new.rotate_keys()
+        assert done
+        fresh = opened(b"n" * 32, b"k" * 32)
+        assert [text_of(fresh, one) for one in "tuv"] == ["new", "of u", "of v"]

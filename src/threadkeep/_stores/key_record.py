@@ -24,10 +24,12 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.sealing import Sealer, place
 from threadkeep._stores.process_forks import ResetInChild
+from threadkeep._stores.records import tie
 from threadkeep._stores.sync_bridge import result
-from threadkeep.errors import ConflictError, WrongKeyError
+from threadkeep.errors import ConflictError, StaleThreadError, WrongKeyError
 
 KNOWN_FOR = 60.0
 """Seconds for which a program uses the record, or a random key, without reading it again."""
@@ -127,8 +129,10 @@ class KnownRecord(ResetInChild):
             fences=(RowsFence(0, len(rows.orphans)),),
             writes=(WriteRow("", tenants.STORE, 0, 0, tenants.STORE, "", body),),
             drop_writes=tuple([(one.ns, one.checkpoint_id, one.seq) for one in rows.orphans]),
+            link=Link(Proof.of(rows)),  # (after a loss, another one may be there)
         )
-        with suppress(ConflictError):
+        tie([batch])
+        with suppress(ConflictError, StaleThreadError):
             await result(store.commit(batch))
 
 

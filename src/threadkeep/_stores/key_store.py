@@ -27,15 +27,18 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.sealing import Sealer, key_id, place
 from threadkeep._core.tenants import KEY
 from threadkeep._stores.base import AsyncBackend, Backend, ScrubReport
+from threadkeep._stores.records import tie
 from threadkeep._stores.sync_bridge import result
 from threadkeep.errors import (
     BackendError,
     ConflictError,
     DestroyedKeyError,
     InvalidArgumentError,
+    StaleThreadError,
     ThreadDeletedError,
     WrongKeyError,
 )
@@ -174,11 +177,20 @@ class KeyStore:
     async def rewrap(self, store: bytes) -> None:
         """Seal all keys of a store with the current key of the ring."""
         for thread in await self._threads(_thread(store, "")):
-            for row in (await self._rows(thread)).orphans:
-                new = self._row(thread, self._opened(thread, row))._replace(seq=row.seq)
-                if new.body != row.body:
-                    now = time.time_ns() // 1000
-                    await self._call("commit", Batch(thread, now, replace_writes=(new,)))
+            while True:
+                with suppress(StaleThreadError):  # (after a loss, another key may be there)
+                    await self._rewrap(thread)
+                    break
+
+    async def _rewrap(self, thread: str) -> None:
+        rows = await self._rows(thread)
+        for row in rows.orphans:
+            new = self._row(thread, self._opened(thread, row))._replace(seq=row.seq)
+            if new.body != row.body:
+                now, link = time.time_ns() // 1000, Link(Proof.of(rows))
+                change = Batch(thread, now, replace_writes=(new,), link=link)
+                tie([change])
+                await self._call("commit", change)
 
     async def _threads(self, prefix: str) -> list[str]:
         """Return the names of the threads that hold keys."""
