@@ -91,6 +91,32 @@ def check(saver: Saver, mark: str) -> None:
     assert saver.check().ok
 
 
+@pytest.mark.parametrize("searchable", [[], ["user"]], ids=["opened", "by digest"])
+@pytest.mark.parametrize(("old", "new"), ["ab", "ba"])
+def test_metadata_that_changes_meanwhile_has_its_new_value(
+    searchable: list[str], old: str, new: str, tmp_path: Path
+) -> None:
+    graph = StateGraph(State).add_node("node", lambda _: {}).add_edge(START, "node")
+
+    def run(saver: Saver, user: str) -> None:
+        config: Any = {**at("t"), "metadata": {"user": user}}
+        graph.compile(checkpointer=saver).invoke({"messages": []}, config)
+
+    def shown(saver: Saver) -> tuple[Any, int, int]:
+        counts = [saver.threads.count(metadata={"user": user}) for user in (old, new)]
+        return saver.threads.get("t").metadata, *counts
+
+    with open_backend("sqlite", tmp_path) as saver:
+        run(saver, old)
+    options: dict[str, Any] = {"keys": RING, "searchable": searchable}
+    with open_backend("sqlite", tmp_path, allow_plaintext="migrate", **options) as saver:
+        run(saver, new)
+        assert shown(saver)[0] == {"user": new}
+        saver.rotate_keys()
+    with open_backend("sqlite", tmp_path, **options) as saver:
+        assert shown(saver) == ({"user": new}, 0, 1)
+
+
 @pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("compression", [PLAIN, None], ids=["plain", "compressed"])
 def test_in_a_sqlite_file(index: str, compression: Any, mark: str, tmp_path: Path) -> None:

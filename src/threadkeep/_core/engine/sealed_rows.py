@@ -231,12 +231,17 @@ class RowSealer:
 
     def opened_entry(self, entry: ThreadEntry) -> ThreadEntry:
         """Open the labels of an entry. Raises TamperedDataError, WrongKeyError."""
-        opened = [self._opened_label(label) for label in entry.labels if label.startswith("{")]
+        pairs = [(one, self._opened_label(one)) for one in entry.labels if one.startswith("{")]
+        opened = [own for one, own in pairs if own is not one]
         indexed = {self._clues.indexed(label) for label in opened}
-        others = [one for one in entry.labels if one not in indexed and not one.startswith("{")]
-        if others and not self._takes_plain:
+        plain = [one for one, own in pairs if own is one]
+        plain += [one for one in entry.labels if one not in indexed and not one.startswith("{")]
+        if plain and not self._takes_plain:
             raise TamperedDataError(thread=self._thread)
-        return entry._replace(labels=tuple(sorted([*opened, *others])))
+        # (while a plain store gets keys, a sealed label is newer than the plain one of its key)
+        if plain:
+            opened = [*{label_prefix(label): label for label in [*plain, *opened]}.values()]
+        return entry._replace(labels=tuple(sorted(opened)))
 
     def _opened_label(self, label: str) -> str:
         try:
