@@ -49,6 +49,25 @@ def fill(saver: Any) -> None:
 NAMES = ["delta", "long", "plain"]
 
 
+def test_a_fork_that_went_on_elsewhere_comes_back(saver: Any) -> None:
+    """It shares a log with its original, which has continued here."""
+    grow(saver, "t", "a", "b")
+    saver.threads.fork("t", None, "fork")
+    with MemorySaver() as other:
+        saver.threads.mirror(other)
+        grow(saver, "t", "c")
+        grow(other, "fork", "d")
+        saver.threads.tag("fork", "here")
+        assert other.threads.mirror(saver, "fork").extended == ["fork"]
+        assert other.threads.mirror(saver, "fork").unchanged == 1
+    assert story(saver, Plain).get_state(at("t")).values["log"] == told("a", "b", "c")
+    found = saver.threads.get("fork")
+    assert (found.tags, found.forked_from[0]) == (("here",), "t")
+    grow(saver, "fork", "e")
+    assert story(saver, Plain).get_state(at("fork")).values["log"] == told("a", "b", "d", "e")
+    assert saver.check().ok
+
+
 def test_a_thread_that_was_only_created_comes_along(saver: Any) -> None:
     saver.threads.create("new")
     with MemorySaver() as other:

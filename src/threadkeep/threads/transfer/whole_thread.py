@@ -334,15 +334,16 @@ def _is_complete(whole: WholeThread, known: WholeThread, there: ThreadSnapshot) 
 def put_rows(
     whole: WholeThread, there: ThreadSnapshot, now: int, meter: Meter, *, replace: bool
 ) -> Operation[None]:
-    """Put a thread part by part, or in one change if rows or segments have to be removed.
+    """Put a thread part by part, or in one change if it cannot be extended (see `_fits`).
 
     It also gets the thread's labels, pin and time to live. Raises an error of `OVERTAKEN` if it is
     not as in the snapshot `there`.
     """
     known = whole_of(there)
     if replace or not _fits(whole, known, there.rows):
+        rows = registered(whole, now)
         drop = DropThread(whole.thread, whole.deleted_at, there.rows.generation, there.fences)
-        yield from commit(drop._replace(rows=registered(whole, now)))
+        yield from commit(drop._replace(rows=rows if replace else _merged(rows, known.entry)))
         return
     batches = [*_batches(whole, rows_of(known), there, now)] or [Batch(whole.thread, now)]
     sizes = [(len(one.checkpoints), bytes_of(one.segments)) for one in batches]
@@ -352,10 +353,24 @@ def put_rows(
         meter.add(*sizes[number - 1])
 
 
+def _merged(batch: Batch, there: ThreadEntry | None) -> Batch:
+    """Return a batch of a whole thread that keeps the labels, pin and time to live there."""
+    if batch.entry is None or not is_there(there):
+        return batch
+    own = batch.entry
+    both = (*there.labels, *own.labels)
+    labels = {thread_entry.label_prefix(label): label for label in both}
+    pinned, ttl = own.pinned or there.pinned, own.ttl or there.ttl
+    entry = there._replace(labels=tuple(sorted(labels.values())), pinned=pinned, ttl=ttl)
+    return batch._replace(entry=entry)
+
+
 def _fits(whole: WholeThread, known: WholeThread, rows: ThreadRows) -> bool:
     """True if the stored thread can be extended: positions stay, and missing writes come last."""
     if not rows_of(known):
         return not rows.segments and rows.deleted_at == whole.deleted_at
+    if rows.family and rows_of(known) != rows_of(whole):
+        return False  # (another thread may have stored other elements at missing positions)
     last = {(row.ns, row.checkpoint_id): row.seq for row in known.writes}
     missing = {*whole.writes}.difference(known.writes)
     follow = all(row.seq > last.get((row.ns, row.checkpoint_id), 0) for row in missing)
