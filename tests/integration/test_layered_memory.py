@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from kit.backends import open_backend
 from kit.conversations import Chat, State, call, result, talk, texts
 from kit.graphs import linear
 from kit.places import at
@@ -22,7 +24,12 @@ from threadkeep import MemorySaver, Retention, Saver
 from threadkeep import SqliteSaver as OurSqliteSaver
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep._stores.sqlite.backend import SqliteBackend
-from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    StateError,
+    ThreadDeletedError,
+    ThreadNotFoundError,
+)
 from threadkeep.memory import (
     ArchiveSuggestion,
     IntegratedCheckpointManager,
@@ -789,3 +796,29 @@ def test_the_tags_of_suggestions_protect_no_thread(plain: Any) -> None:
     plain.threads.tag("u", "threadkeep.mine")
     plain.threads.gc(Retention(ttl=0.000_001))
     assert [one.id for one in plain.threads.scan()] == ["u"]
+
+
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["before", "answer lost"])
+@pytest.mark.parametrize("name", ["sqlite", "postgres"])
+def test_a_deleted_thread_leaves_no_words_in_the_index(
+    name: str, is_repeated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program deletes it while its first record is added to the index."""
+    with open_backend(name, tmp_path) as inner, open_backend(name, tmp_path) as other:
+        inner.setup()
+        memory = layered(inner)
+        add, added = memory.index._add, list[Any]()
+
+        def adding(*args: Any) -> Any:
+            if is_repeated:
+                add(*args)
+            if not added:
+                layered(other).delete_thread("t")
+            added.append(args)
+            return add(*args)
+
+        monkeypatch.setattr(memory.index, "_add", adding)
+        with pytest.raises(ThreadDeletedError):
+            Chat(memory).talk("t", talk(40))
+        assert added
+        assert memory.index.threads() == set()

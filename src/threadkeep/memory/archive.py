@@ -201,7 +201,13 @@ class Archive(Delegate):
         def add() -> bool:
             return self.index.add(thread, record.key, at, messages, edits=edits, after=after)
 
-        return bool((yield from self._ask_index(thread, add)))
+        is_added = bool((yield from self._ask_index(thread, add)))
+        # (if the thread was removed before, nothing of it may stay)
+        place = records.place(thread, record.key)
+        if after is None and (yield from self._call("get_tuple", place)) is None:
+            yield from self._ask_index(thread, lambda: self.index.remove(thread))
+            return False
+        return is_added
 
     def _indexed(self, thread: str, record: Record) -> Operation[bool]:
         """Add the missing records of a conversation to the index, and return True if it has all."""
