@@ -17,13 +17,13 @@ from threadkeep._stores.items.records import SearchOptions
 from threadkeep._stores.sealed_items import SealedEntries, SealedItems, no_index
 from threadkeep._stores.sealed_reads import SealedReads
 from threadkeep._stores.store_keys import StoreKeys
-from threadkeep._stores.sync_bridge import BlockingFace, InFront, finish, result
+from threadkeep._stores.sync_bridge import BlockingFace, Face, finish, result
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
 T = TypeVar("T")
 
 
-class SealedFace(InFront):
+class SealedFace(Face):
     """The async face. Over a blocking backend it never suspends."""
 
     keys: StoreKeys

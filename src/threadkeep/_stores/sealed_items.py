@@ -32,7 +32,7 @@ from threadkeep._stores.items.records import (
     VersionRow,
 )
 from threadkeep._stores.store_keys import StoreKeys
-from threadkeep._stores.sync_bridge import InFront, result
+from threadkeep._stores.sync_bridge import Face, result
 from threadkeep.errors import (
     CodecError,
     DestroyedKeyError,
@@ -129,7 +129,7 @@ def _unpacked(value: bytes) -> Packed:
     return data.decode() if value[:1] == _JSON else data
 
 
-class _Sealed(InFront):
+class _Sealed(Face):
     """Rows in front of a store that holds them sealed."""
 
     keys: StoreKeys

@@ -64,7 +64,7 @@ def entered(context: Any) -> AbstractAsyncContextManager[Any]:
     return found
 
 
-class InFront(AsyncBackend):
+class Face(AsyncBackend):
     """An async backend in front of another one, blocking or awaited."""
 
     def __init__(self, below: Backend | AsyncBackend) -> None:
@@ -133,7 +133,7 @@ class BlockingFace(Backend, Generic[A]):
         return of(self.face).blocking(native)
 
     def open(self) -> None:
-        if isinstance(self.face, InFront):
+        if isinstance(self.face, Face):
             self.face.below.open()
 
     def migrate(self) -> None:

@@ -20,7 +20,7 @@ from threadkeep._core.engine.thread_entry import (
     ThreadQuery,
 )
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
-from threadkeep._stores.sync_bridge import BlockingFace, InFront, result
+from threadkeep._stores.sync_bridge import BlockingFace, Face, result
 from threadkeep.errors import StateError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Names:
         return error
 
 
-class TenantFace(InFront):
+class TenantFace(Face):
     """The async face. Over a blocking backend it never suspends.
 
     It counts neither usage nor items: a store counts those of all tenants together.
