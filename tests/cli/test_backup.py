@@ -8,11 +8,9 @@ import re
 import shlex
 import stat
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
-from kit.cli import SECONDS, threadkeep
 from kit.engine import Chain, everything
 from kit.forked import python
 
@@ -91,36 +89,6 @@ def test_the_copy_is_a_database_that_needs_no_other_file(tmp_path, path, here):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert here("check", file) == (0, ["Checked 3 threads. No problems found."], [])
     assert names(file.parent) == ["backup.db"]
-
-
-@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
-def test_while_another_process_writes(tmp_path, name):
-    path, file = tmp_path / "threads.db", tmp_path / name
-    ended = threading.Event()
-    with SqliteSaver(path, synchronous="normal") as saver:
-        chain = Chain(saver)
-        chain.put(m=["0"], n=1)
-
-        def write():
-            while not ended.is_set() and chain.number < 300:
-                chain.put(m=[*chain.values["m"], str(chain.values["n"])], n=chain.values["n"] + 1)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            code, _, wrong = threadkeep("backup", path, file)
-        finally:
-            ended.set()
-            writer.join(SECONDS)
-    assert (code, wrong) == (0, [])
-    assert main(["restore", str(tmp_path / "new.db"), str(file)]) == 0
-    with SqliteSaver(tmp_path / "new.db") as saver:
-        assert saver.check().ok
-        states = [found.checkpoint["channel_values"] for found in saver.list(None)]
-    count = len(states)
-    assert [s["n"] for s in states] == list(range(count, 0, -1))
-    assert all(s["m"] == [str(i) for i in range(s["n"])] for s in states)
-    assert 1 < count <= chain.values["n"]
 
 
 def test_a_backup_is_replaced_and_nothing_else_is(tmp_path, path, here):

@@ -190,7 +190,7 @@ def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, fille
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
-    with official("memory", tmp_path) as (inner, _), MemorySaver() as ours:
+    with official("memory", tmp_path) as (inner, _), MemorySaver(conflicts="raise") as ours:
         play(SCENARIOS[name], inner, durability=SCENARIOS[name].durabilities[0], api="sync")
         ours.threads.adopt(inner, verify=True)
         assert_same(everything(ours), theirs(inner))
@@ -208,16 +208,6 @@ def test_a_graph_goes_on_where_it_was(source: str, filled: Any) -> None:
             story(ours, schema).invoke({"log": ["d"]}, at(thread))
             state = story(ours, schema).get_state(at(thread))
             assert state.values["log"] == told("a", "b", "c", "d")
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("source", SOURCES)
-async def test_awaited(source: str, saver: Any, filled: Any) -> None:
-    given = filled(source).given
-    done = await saver.threads.aadopt(filled(source).name, "delta", verify=True)
-    assert done.threads == 1
-    assert_same(everything(saver), {place: given[place] for place in given if place[0] == "delta"})
-    await saver.aclose()
 
 
 def talk(saver: Any, turns: int) -> None:
@@ -291,18 +281,6 @@ async def test_of_each_async_saver_object(tmp_path: Path) -> None:
             await ours.threads.aadopt(unsaved)
 
 
-def test_the_source_is_not_changed(tmp_path: Path) -> None:
-    file = tmp_path / "a.db"
-    with SqliteSaver.from_conn_string(str(file)) as saver:
-        story(saver).invoke({"log": ["a"]}, at("t"))
-    before = file.read_bytes()
-    with MemorySaver() as ours:
-        ours.threads.adopt(file, verify=True)
-    assert file.read_bytes() == before
-    with SqliteSaver.from_conn_string(str(file)) as saver:
-        story(saver).invoke({"log": ["b"]}, at("t"))
-
-
 # -- again, and in the middle ------------------------------------------------------------
 
 
@@ -343,27 +321,6 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
         assert story(ours).get_state(at("t")).values["log"] == told("a", "b")
         assert ours.threads.adopt(name, verify=True).checkpoints == 8
         assert_same(everything(ours), theirs(inner))
-
-
-@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-@pytest.mark.parametrize("options", [{"working_set_bytes": 1}], ids=["forgetful"])
-def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_path: Path) -> None:
-    with official("memory", tmp_path) as (inner, _):
-        fill(inner, ["subgraph_with_a_memory_that_asks"])
-        with open_backend(backend, tmp_path, **options) as ours:
-            ours.threads.adopt(inner, verify=True)
-            ours.threads.export_bundle("delta", tmp_path / "delta.tkb")
-            ours.threads.import_bundle(tmp_path / "delta.tkb", "copy")
-            story(ours, Delta).invoke({"log": ["d"]}, at("copy"))
-            with MemorySaver() as other:
-                ours.threads.mirror(other)
-                assert story(other, Delta).get_state(at("copy")).values["log"][-1] == "d-second"
-                story(other, Delta).invoke({"log": ["e"]}, at("copy"))
-                assert other.threads.mirror(ours).extended == ["copy"]
-        with open_backend(backend, tmp_path) as again:
-            assert again.check().ok
-            log = story(again, Delta).get_state(at("copy")).values["log"]
-            assert log == told("a", "b", "c", "d", "e")
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -676,13 +633,6 @@ def test_metadata_that_sqlite_has_as_text(metadata: str, tmp_path: Path) -> None
         else:
             assert ours.get_tuple(at("t")).metadata == json.loads(metadata)
             assert report.verified == report.checkpoints
-
-
-def test_it_is_stored_whatever_the_conflicts_option(tmp_path: Path) -> None:
-    with official("memory", tmp_path) as (inner, name), MemorySaver(conflicts="raise") as ours:
-        play(SCENARIOS["delta_forked_3"], inner, durability="sync", api="sync")
-        ours.threads.adopt(name, verify=True)
-        assert_same(everything(ours), theirs(inner))
 
 
 # -- values ------------------------------------------------------------------------------

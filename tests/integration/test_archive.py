@@ -196,25 +196,6 @@ def test_each_call_finds_what_it_would_have_found(
     ]
 
 
-async def test_awaited(saver: Any, cold: Path) -> None:
-    say(saver, "one")
-    before = shown(saver)
-    assert (await saver.threads.aarchive("t")).state == "archived"
-    assert [one.checkpoint async for one in saver.alist(T)] == [one[1] for one in before]
-    await saver.threads.aarchive("t")
-    await chat(saver).ainvoke({"said": ["two"]}, T)
-    found = await saver.aget_tuple(T)
-    assert found.checkpoint["channel_values"]["said"][0] == "one"
-    await saver.threads.aarchive("t")
-    assert (await saver.threads.arestore("t")).state == "active"
-    await saver.threads.aarchive("t")
-    await saver.adelete_thread("t")
-    assert archives(cold) == []
-    assert await saver.aget_tuple(T) is None
-    assert state_of(saver) == "deleted"
-    await saver.aclose()
-
-
 def test_a_run_under_way_goes_on(saver: Any) -> None:
     """Archive a thread between a run's load and its first save."""
     say(saver, "one")
@@ -258,24 +239,6 @@ def test_what_is_saved_meanwhile_goes_with_it(
     saver.threads.archive("t")
     assert len(archives(cold)) == 1  # the first attempt has removed its archive
     assert "two" in saver.get_tuple(T).checkpoint["channel_values"]["said"]
-
-
-def test_grouped_commits_stand_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    url = f"sqlite:///{tmp_path / 't.db'}"
-    with open_saver(url, cold=cold.as_uri()) as saver:
-        say(saver, "one")
-        saver.threads.archive("t")
-        assert state_of(saver) == "archived"
-        say(saver, "two")
-        assert len(saver.get_tuple(T).checkpoint["channel_values"]["said"]) == 6
-        saver.threads.archive("t")
-        saver.put_writes(
-            {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "x"}},
-            [("said", ["stray"])],
-            "task",
-        )
-        assert state_of(saver) == "active"
-        assert saver.check().ok
 
 
 # -- forks -----------------------------------------------------------------------------
@@ -608,15 +571,6 @@ def test_two_who_archive_it(rivals: Any, cold: Path) -> None:
         one.threads.archive("t")
     assert len(archives(cold)) == 1
     assert shown(one) == before
-
-
-def test_it_goes_while_it_is_copied(rivals: Any) -> None:
-    one, other, between = rivals
-    before = [found[1] for found in shown(other)]
-    between.when = lambda asked: isinstance(asked, CopyThread)
-    between.what = lambda: other.threads.archive("t")
-    one.copy_thread("t", "copy")
-    assert [found[1] for found in shown(one, "copy")] == before
 
 
 def test_it_goes_whenever_it_is_copied(rivals: Any) -> None:

@@ -18,7 +18,7 @@ from kit.runs import Delta, Plain, story, told
 
 from threadkeep import open_saver
 from threadkeep._stores.sqlite import maintenance
-from threadkeep.errors import CorruptionError, ThreadDeletedError, ThreadExistsError
+from threadkeep.errors import ThreadDeletedError, ThreadExistsError
 from threadkeep.savers import backup
 
 from .driver import play
@@ -297,17 +297,6 @@ def test_an_interrupted_restore_is_done_again(target: str, tmp_path: Path) -> No
     assert done.unchanged + (done.threads or 0) == taken.threads
     with open_backend(target, tmp_path / "other") as saver:
         assert seen(saver) == want
-
-
-def test_a_damaged_bundle_touches_no_store(tmp_path: Path) -> None:
-    file, target = tmp_path / "backup.tkb", tmp_path / "new.db"
-    with open_backend("sqlite", tmp_path) as saver:
-        fill(saver)
-    back_up(url_of("sqlite", tmp_path), file)
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CorruptionError):
-        restore(file, str(target))
-    assert not target.exists()
 
 
 # -- while others write ------------------------------------------------------------------

@@ -208,20 +208,6 @@ def test_a_rotation_reaches_the_cold_store(
         assert saver.check().ok
 
 
-def test_plain_values_are_encrypted_by_a_rotation(tmp_path: Path) -> None:
-    with open_backend("sqlite", tmp_path) as plain:
-        put(plain, "t", "a MARK")
-        plain.threads.update("t", metadata={"plan": "MARK"})
-        want = plain.get_tuple(at("t"))
-    options: Any = {"keys": RING, "allow_plaintext": "migrate", "searchable": ["plan"]}
-    with open_backend("sqlite", tmp_path, **options) as saver:
-        assert saver.rotate_keys().key_bytes[""] > 0
-        assert saver.rotate_keys(dry_run=True).changed == 0
-    with open_backend("sqlite", tmp_path, keys=RING) as saver:
-        assert saver.get_tuple(at("t")) == want
-        assert ids(saver.threads.search(metadata={"plan": "MARK"})) == ["t"]
-
-
 def test_only_a_saver_with_keys_rotates() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidArgumentError, match="has no keys"):
         saver.rotate_keys()
@@ -267,18 +253,6 @@ def test_the_command_line_takes_keys_from_the_environment_or_a_file(
         assert (code, "hello" in "".join(out)) == (0, True)
     code, _, errors = threadkeep("show", url, "t")
     assert (code, RING.current in "".join(errors)) == (2, True)
-
-
-MODULE = """
-from dataclasses import dataclass
-
-@dataclass
-class Order:
-    number: int
-
-class Other:
-    pass
-"""
 
 
 def test_a_key_that_a_late_program_writes_with_is_named_again(

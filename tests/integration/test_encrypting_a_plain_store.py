@@ -136,15 +136,6 @@ def test_in_a_sqlite_file(index: str, compression: Any, mark: str, tmp_path: Pat
     assert remnants(tmp_path, mark) == {}
 
 
-async def test_awaited_with_other_layers(mark: str, tmp_path: Path) -> None:
-    with open_backend("sqlite", tmp_path) as saver:
-        fill(saver, mark)
-    options: Any = {"keys": RING, "allow_plaintext": "migrate"}
-    async with open_backend("sqlite", tmp_path, **options) as saver:
-        assert (await saver.arotate_keys()).cleared
-    assert remnants(tmp_path, mark) == {}
-
-
 def test_a_reader_in_the_way_is_reported(mark: str, tmp_path: Path) -> None:
     with open_backend("sqlite", tmp_path) as saver:
         fill(saver, mark)

@@ -97,22 +97,6 @@ def test_it_goes_on_where_it_was(source: Any, saver: Any, tmp_path: Path) -> Non
     assert saver.check().ok
 
 
-async def test_awaited(saver: Any, tmp_path: Path) -> None:
-    fill(saver)
-    want, heard = of(saver, "plain"), []
-    await saver.threads.aexport_bundle(
-        "plain", tmp_path / "one.tkb", progress=lambda *a: heard.append(a)
-    )
-    assert ("threads read", 1, 1) in heard
-    filled = await saver.threads.aimport_bundle(
-        tmp_path / "one.tkb", "new", progress=lambda *a: heard.append(a)
-    )
-    assert filled.added == ("new",)
-    assert heard[-1] == ("threads written", 1, 1)
-    assert of(saver, "new") == moved(want, "new")
-    await saver.aclose()
-
-
 @pytest.mark.parametrize("way", ["export", "import", "mirror", "adopt", "leave", "backup"])
 async def test_a_long_thread_tells_how_far_it_is(way: str, tmp_path: Path) -> None:
     """Its checkpoints are counted while they are moved, and its bytes."""

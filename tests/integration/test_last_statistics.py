@@ -1,6 +1,5 @@
 """`saver.stats(max_age=...)` on every store: the last statistics, which the store holds."""
 
-import asyncio
 import json
 import stat
 from dataclasses import fields
@@ -148,17 +147,6 @@ def test_unreadable_ones_are_counted_again(saver: Any) -> None:
 
 
 # -- on one store ------------------------------------------------------------------------
-
-
-def test_awaited_ones_are_the_same() -> None:
-    async def ask(saver: Any) -> Any:
-        return await saver.astats(max_age=HOUR)
-
-    with MemorySaver() as saver:
-        save(saver, "a")
-        counted = asyncio.run(ask(saver))
-        save(saver, "b")
-        assert saver.stats(max_age=HOUR).at == counted.at == asyncio.run(ask(saver)).at
 
 
 def test_ones_of_the_future_are_counted_again() -> None:

@@ -401,22 +401,6 @@ def test_subgraphs_keep_their_own_messages(plain: Any, is_kept: bool | None) -> 
     assert not [one for one in full if is_marker(one)]
 
 
-async def test_the_async_api(memory: Any) -> None:
-    chat, said = Chat(memory), talk(20)
-    for start in range(0, 20, 2):
-        chat.tape.append([said[start + 1]])
-        await chat.graph.ainvoke({"messages": [said[start]]}, at("t"))
-    assert await memory.afull_messages("t") == said
-    assert await memory.alayers("t") == memory.layers("t")
-    assert await memory.groups.alist("t") == memory.groups("t")
-    assert await memory.ausage("t") == memory.usage("t")
-    assert await memory.asummary("t") == memory.summary("t")
-    assert len([one async for one in memory.alist(at("t"))]) == len([*memory.list(at("t"))])
-    await memory.aedit("t", [AIMessage("edited", id="m1")])
-    await memory.aremove("t", ["m2"])
-    assert ids(memory.full_messages("t")) == ["m0", "m1", *names(3, 20)]
-
-
 def test_a_strict_list_of_types(monkeypatch: pytest.MonkeyPatch, ours: Any) -> None:
     monkeypatch.setenv("LANGGRAPH_STRICT_MSGPACK", "true")
     chat, said = Chat(layered(ours)), talk(16)

@@ -181,16 +181,6 @@ def test_values_that_cannot_be_loaded_are_named_and_read_raw(opened, monkeypatch
         assert raw.metadata["step"] == 1
 
 
-async def test_raw_has_an_async_variant(opened, monkeypatch):
-    async with opened() as saver:
-        shop = release(monkeypatch, ORDERS)
-        graph = orders_graph(saver, lambda name: shop.Order(name, 250))
-        await graph.ainvoke({"orders": []}, CONFIG)
-        found = await saver.araw(CONFIG)
-        assert found.checkpoint["channel_values"]["last"]["cents"] == 250
-        assert await saver.araw({"configurable": {"thread_id": "none"}}) is None
-
-
 def test_sends_and_messages_are_migrated(opened, monkeypatch):
     shop = release(monkeypatch, ORDERS)
     message = AIMessage("yes", additional_kwargs={"order": shop.Order("in a message", 300)})

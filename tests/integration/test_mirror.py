@@ -116,19 +116,6 @@ def test_from_any_store_into_any_other(saver: Any, target: str, tmp_path: Path) 
         assert state.values["log"] == told("a", "b", "c", "d")
 
 
-async def test_awaited(saver: Any) -> None:
-    fill(saver)
-    with MemorySaver() as other:
-        heard: list[Any] = []
-        done = await saver.threads.amirror(other, ["plain"], progress=lambda *a: heard.append(a))
-        assert (done.added, heard[-1]) == (["plain"], ("threads compared", 1, 1))
-        stages = ("bytes read", "checkpoints read", "checkpoints written", "checkpoints compared")
-        assert {stage for stage, _, _ in heard} >= set(stages)
-        back = await other.threads.amirror(saver)
-        assert back.unchanged == 1
-    await saver.aclose()
-
-
 def test_a_thread_that_is_used_there_while_it_is_deleted_stays() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         grow(saver, "plain", "a")
@@ -253,14 +240,6 @@ def test_deleted_here_and_used_there() -> None:
         done = saver.threads.mirror(other, delete=True)
         assert list(done.conflicts) == ["t"]
         assert story(other).get_state(at("t")).values["log"] == told("a", "b")
-
-
-def test_a_dry_run_says_what_would_be_done() -> None:
-    with MemorySaver() as saver, MemorySaver() as other:
-        fill(saver)
-        done = saver.threads.mirror(other, dry_run=True)
-        assert sorted(done.added) == NAMES
-        assert not everything(other)
 
 
 def test_the_same_thread_stored_in_another_way() -> None:

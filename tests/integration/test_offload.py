@@ -3,9 +3,7 @@
 import logging
 import operator
 import random
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -122,16 +120,6 @@ def test_a_part_needs_only_its_own_values(ours: Any, cold: Path) -> None:
         ours.get_tuple(old.config, channels=["page"])
 
 
-async def test_awaited(saver: Any) -> None:
-    say(saver, "one", "two", "three")
-    before = shown(saver)
-    assert (await saver.threads.aoffload("t", over=OVER)).bytes > 40_000
-    assert [one.checkpoint async for one in saver.alist(T)] == [one[1] for one in before]
-    assert (await saver.threads.arestore("t")).bytes > 60_000
-    assert [one.checkpoint async for one in saver.alist(T)] == [one[1] for one in before]
-    await saver.aclose()
-
-
 def test_all_of_it_comes_back(saver: Any, cold: Path) -> None:
     say(saver, "one", "two", "three")
     before, size = shown(saver), saver.threads.get("t").bytes
@@ -158,17 +146,6 @@ def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.M
     assert shown(ours) == before
     ours.threads.restore("t")
     assert shown(ours) == before
-
-
-def test_grouped_commits_stand_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    url = f"sqlite:///{tmp_path / 't.db'}"
-    with open_saver(url, cold=cold.as_uri()) as saver:
-        say(saver, "one", "two")
-        before = shown(saver)
-        assert saver.threads.offload("t", over=OVER).segments > 0
-        say(saver, "three")
-        assert shown(saver)[-len(before) :] == before
-        assert saver.check().ok
 
 
 def test_what_would_not_save_room_stays(ours: Any) -> None:
@@ -207,8 +184,6 @@ def test_what_a_delta_channel_is_rebuilt_through_stays(saver: Any, cold: Path) -
 
 
 # -- what else is done with the thread -------------------------------------------------
-
-FORK = {"configurable": {"thread_id": "fork"}}
 
 
 def test_forks_share_what_is_in_the_store(saver: Any, cold: Path) -> None:
@@ -357,24 +332,15 @@ def test_a_backup_in_the_place_of_what_it_was_taken_of(
     assert ours.check().ok
 
 
-def test_a_backup_of_an_archived_thread_in_its_place(ours: Any, tmp_path: Path) -> None:
-    url = url_of("sqlite", tmp_path)
-    say(ours, "one")
-    before = shown(ours)
-    ours.threads.archive("t")
-    backup.back_up(url, tmp_path / "all.tkb", lambda *_: None)
-    say(ours, "two")
-    backup.restore(tmp_path / "all.tkb", url, lambda *_: None, replace=True)
-    assert state_of(ours) == "archived"
-    assert shown(ours) == before
-
-
 def test_a_backup_is_no_bundle_for_elsewhere(ours: Any, tmp_path: Path) -> None:
     say(ours, "one", "two")
     ours.threads.offload("t", over=OVER)
     backup.back_up(url_of("sqlite", tmp_path), tmp_path / "all.tkb", lambda *_: None)
     with open_saver("memory://") as other, pytest.raises(InvalidArgumentError, match="is a backup"):
         other.threads.import_bundle(tmp_path / "all.tkb")
+
+
+# -- what can be wrong -----------------------------------------------------------------
 
 
 def test_the_size_is_set_right(ours: Any) -> None:
@@ -389,9 +355,6 @@ def test_the_size_is_set_right(ours: Any) -> None:
 
 def _wrong_size() -> Any:
     yield Commit(Batch("t", 0, touch=EntryUpdate(size=1_000_000)))
-
-
-# -- what can be wrong -----------------------------------------------------------------
 
 
 def test_without_the_cold_store(tmp_path: Path, cold: Path) -> None:
@@ -509,21 +472,6 @@ def test_what_cannot_be_offloaded(tmp_path: Path, ours: Any) -> None:
         pytest.raises(InvalidArgumentError, match="cold="),
     ):
         saver.threads.offload("t")
-
-
-def test_damage_beside_what_is_away(tmp_path: Path, cold: Path) -> None:
-    """An unreadable row doesn't stop the check of the rest, with or without the cold store."""
-    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
-        say(saver, "one", "two", "three")
-        saver.threads.offload("t", over=OVER)
-    with closing(sqlite3.connect(tmp_path / "threads.db", isolation_level=None)) as db:
-        place = "(SELECT max(log), max(start) FROM tk_heap_segments WHERE length(data) > 10000)"
-        db.execute(f"UPDATE tk_heap_segments SET data = 'text' WHERE (log, start) = {place}")
-    for options in ({}, {"cold": cold.as_uri()}):
-        with open_backend("sqlite", tmp_path, **options) as saver:
-            report = saver.check()
-            assert report.findings
-            assert len(report.notes) == (0 if options else 1)
 
 
 # -- others who are faster -------------------------------------------------------------

@@ -7,7 +7,6 @@ archives, bundles, quarantine files, backups.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -218,11 +217,6 @@ def sessions(saver: Any, folder: Path) -> None:
     made = manager.create_checkpoint("s", "w", {"text": TEXT})
     assert manager.get_latest_checkpoint("s").state_data == {"text": TEXT}
     assert [one.id for one in manager.list_checkpoints("s")] == [made]
-
-
-@dataclass
-class Order:
-    text: str
 
 
 def shapes(saver: Any, folder: Path) -> None:

@@ -62,14 +62,6 @@ def test_as_if_put_one_after_the_other(saver: Any) -> None:
     assert saver.check().ok
 
 
-async def test_awaited(saver: Any) -> None:
-    puts = chain("a", 30)
-    configs = await saver.aput_many(puts)
-    assert len(configs) == 30
-    assert shown(saver, "a") == shown(one_by_one(puts), "a")
-    await saver.aclose()
-
-
 def test_the_new_versions_may_be_left_out(saver: Any) -> None:
     puts = chain("a", 3)
     configs = saver.put_many([put[:3] for put in puts])

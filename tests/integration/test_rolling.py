@@ -110,17 +110,6 @@ def test_each_answers_the_others_questions(source: str, backend: str, pods: Any)
     assert story(old, "other") == story(new, "other")
 
 
-@pytest.mark.parametrize("source", SOURCES)
-async def test_awaited(source: str, pods: Any) -> None:
-    old, new = map(graph_on, pods(source, mirror_back=True))
-    old.invoke(said("one"), at("t"))
-    await new.ainvoke(Command(resume="yes"), at("t"))
-    old.invoke(Command(resume="no"), at("t"))
-    history = [one.values async for one in new.aget_state_history(at("t"))]
-    assert history == [one.values for one in old.get_state_history(at("t"))]
-    assert (await new.aget_state(at("t"))).values["notes"][-2:] == ["yes", "no"]
-
-
 @pytest.mark.parametrize("kind", ["sqlite", "unsaved", "connection", "pool"])
 def test_a_saver_in_place_of_its_url(kind: str, tmp_path: Any) -> None:
     with ExitStack() as stack:

@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 from kit.marked import marked_files
 from kit.rows import checkpoint, metadata
-from langchain_core.messages import HumanMessage
 
 from threadkeep import (
     KeyRing,
-    LayeredCheckpointSaver,
-    Layers,
     MemorySaver,
     SqliteSaver,
     SqliteStore,
@@ -160,22 +157,6 @@ def test_a_bundle_is_restored_into_a_store_with_keys(tmp_path: Path) -> None:
         assert shown(saver) == before
 
 
-def test_a_changed_bundle_changes_nothing(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.tkb", tmp_path / "two.tkb"
-    with opened(tmp_path / "threads.db") as saver:
-        fill(saver)
-        bundled(saver, one)
-        bundled(saver, two)
-    data, other = one.read_bytes(), two.read_bytes()
-    wrong = (data[:-1], data + b"\0", data[:60] + b"\0" + data[61:], data[:26] + other[26:])
-    with MemorySaver(keys=RING) as target:
-        for bad in wrong:
-            one.write_bytes(bad)
-            with pytest.raises(TamperedDataError):
-                target.threads.import_bundle(one)
-        assert not shown(target)
-
-
 def test_archives_and_offloaded_values_in_a_backup(tmp_path: Path) -> None:
     """A restored store reads the objects of the first one, with the same keys."""
     cold = (tmp_path / "cold").as_uri()
@@ -191,17 +172,6 @@ def test_archives_and_offloaded_values_in_a_backup(tmp_path: Path) -> None:
     with opened(tmp_path / "again.db", cold=cold) as saver:
         saver.threads.restore("archived")
         assert shown(saver) == before
-
-
-def test_mirrors(tmp_path: Path) -> None:
-    for name, ring in (("sealed", OTHER), ("plain", None)):
-        folder = tmp_path / name
-        folder.mkdir()
-        with MemorySaver(keys=RING) as saver, opened(folder / "copy.db", ring) as other:
-            fill(saver)
-            assert saver.threads.mirror(other).added == ["t"]
-            assert shown(other) == shown(saver)
-        assert bool(marked_files(folder, WANTED)) == (ring is None)
 
 
 # -- quarantine files ------------------------------------------------------------------
@@ -303,20 +273,3 @@ def test_exported_items(tmp_path: Path) -> None:
 
 
 # -- layered memory --------------------------------------------------------------------
-
-
-def test_words_of_archived_messages_reach_no_file(tmp_path: Path) -> None:
-    """The index for searches is in memory, and made again by another process."""
-    words = "kumquat zeppelin"
-    for ring in (RING, None):
-        folder = tmp_path / str(ring is None)
-        folder.mkdir()
-        said = [HumanMessage(f"{words} {number}", id=str(number)) for number in range(40)]
-        for again in (False, True):
-            layers = Layers(full_window=2, summary_window=6, batch=2)
-            with LayeredCheckpointSaver(opened(folder / "threads.db", ring), layers) as saver:
-                if not again:
-                    saver.save("t", said)
-                assert saver.search_messages("t", query="kumquat")
-        parts = [word.encode() for word in words.split()]
-        assert bool(marked_files(folder, parts)) == (ring is None)

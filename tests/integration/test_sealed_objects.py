@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.marked import marked_files
 from kit.rows import checkpoint, metadata
 
 from threadkeep._core.engine import registration
@@ -79,32 +78,6 @@ HOWS = pytest.mark.parametrize("how", ["archive", "offload"])
 
 
 # -- there and back --------------------------------------------------------------------
-
-
-@HOWS
-def test_objects_show_nothing_and_come_back(tmp_path: Path, how: str) -> None:
-    found = {}
-    for name, ring in (("sealed", RING), ("plain", None)):
-        folder = tmp_path / name
-        folder.mkdir()
-        with opened(folder, ring) as saver:
-            fill(saver)
-            before = shown(saver)
-            move(saver, how)
-            found[name] = marked_files(folder / "cold", MARKS[:3])
-            assert shown(saver) == before
-    assert not found["sealed"]
-    assert found["plain"]  # (the search finds them where they are)
-
-
-@HOWS
-def test_after_a_rotation(tmp_path: Path, how: str) -> None:
-    with opened(tmp_path) as saver:
-        fill(saver)
-        before = shown(saver)
-        move(saver, how)
-    with opened(tmp_path, RING.rotated()) as saver:
-        assert shown(saver) == before
 
 
 # -- objects that were changed beside the program --------------------------------------
@@ -267,11 +240,3 @@ def test_erasure_finds_objects_of_older_keys_and_from_before(tmp_path: Path) -> 
     with opened(tmp_path, ring.rotated()) as saver:
         saver.threads.erase("t")
     assert not objects(tmp_path)
-
-
-def test_an_entry_that_was_copied_names_no_archive(saver: Saver) -> None:
-    fill(saver)
-    saver.threads.archive("t")
-    entry = saver._store.run(registration.known("t"))
-    assert archive_of(entry) is not None
-    assert archive_of(entry._replace(thread="other")) is None

@@ -88,20 +88,6 @@ def test_output_is_there_before_the_stream_ends(saver: Any) -> None:
     assert saver.check().ok
 
 
-async def test_likewise_for_awaiting_callers(saver: Any) -> None:
-    async with saver.streaming("thread", max_bytes=1) as stream:
-        watched = Watched(saver)
-        await stream.aupdate("Hello ")
-        await asyncio.to_thread(watched.wait, 1)
-        stream.update("you")
-        await asyncio.to_thread(watched.wait, 2)
-        (found,) = await saver.apartial("thread")
-        assert found.text == "Hello you"
-    (found,) = await saver.apartial("thread")
-    assert found.status == "completed"
-    assert saver.check().ok
-
-
 def test_a_save_stores_the_new_bytes_alone(saver: Any) -> None:
     text = "".join(map(chr, range(33, 127)))
     sizes = []

@@ -325,16 +325,6 @@ def test_a_tenant_and_the_operator_go_on_from_each_other() -> None:
         assert saver.check().ok
 
 
-def test_caches_do_not_mix_tenants(tmp_path: Path) -> None:
-    with open_saver(url_for(tmp_path)) as saver:
-        one, other = saver.for_tenant("one"), saver.for_tenant("other")
-        for each, word in ((one, "mine"), (other, "yours"), (saver, "ours")):
-            say(each, word)
-        for each in (saver, one):  # (the tenant's call evicts its own threads)
-            each.clear_cache()
-            assert [said(one), said(other), said(saver)] == [["mine"], ["yours"], ["ours"]]
-
-
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_archives_of_tenants(kind: str, cold: Path, tmp_path: Path) -> None:
     with open_backend(kind, tmp_path, cold=cold.as_uri()) as saver:

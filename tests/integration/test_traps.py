@@ -22,16 +22,6 @@ from threadkeep.errors import ClosedError
 # -- the order of calls is not promised ----------------------------------------------
 
 
-def test_writes_may_come_before_their_checkpoint(saver: Any) -> None:
-    made = checkpoint({"value": 1})
-    saver.put_writes(place(checkpoint=made["id"]), [("value", 2)], "task")
-    assert saver.get_tuple(place()) is None
-    assert saver.get_tuple(place(checkpoint=made["id"])) is None
-    assert list(saver.list(None)) == list(saver.list(place())) == []
-    saver.put(place(), made, metadata(), made["channel_versions"])
-    assert saver.get_tuple(place()).pending_writes == [("task", "value", 2)]
-
-
 def test_children_may_come_before_their_parents(saver: Any) -> None:
     parent = checkpoint({"value": ["a"], "same": "s" * 2000})
     child = checkpoint({"value": ["a", "b"], "same": "s" * 2000}, value=2)
@@ -43,11 +33,7 @@ def test_children_may_come_before_their_parents(saver: Any) -> None:
     assert found.parent_config["configurable"]["checkpoint_id"] == parent["id"]
 
 
-def test_a_parent_that_never_comes_is_no_hindrance(saver: Any) -> None:
-    config = put(saver, place(checkpoint="elsewhere"), {"value": ["a"]})
-    found = saver.get_tuple(config)
-    assert found.checkpoint["channel_values"] == {"value": ["a"]}
-    assert found.parent_config["configurable"]["checkpoint_id"] == "elsewhere"
+# -- writes --------------------------------------------------------------------------
 
 
 def test_a_channel_counts_as_changed_by_its_version_alone(saver: Any) -> None:
@@ -71,9 +57,6 @@ def test_the_head_is_the_greatest_id_not_the_last_put(saver: Any) -> None:
         saver.put(place(), made, metadata(), made["channel_versions"])
     assert value_at(saver, place()) == "newer"
     assert [t.checkpoint["id"] for t in saver.list(place())] == [newer["id"], older["id"]]
-
-
-# -- writes --------------------------------------------------------------------------
 
 
 def test_writes_may_be_a_deque_that_is_emptied_afterwards(saver: Any) -> None:

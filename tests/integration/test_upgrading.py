@@ -303,15 +303,6 @@ def test_a_run_goes_on_while_its_thread_is_upgraded(opened, monkeypatch):
         assert len(everything(saver)) > 10
 
 
-async def test_an_upgrade_has_an_async_variant(opened, monkeypatch):
-    with opened() as saver:
-        fill(saver, release(monkeypatch, OLD), turns=1)
-    release(monkeypatch, NEW)
-    async with opened(migrations=changes()) as saver:
-        assert len((await saver.threads.aupgrade()).upgraded) == 1
-        assert (await saver.threads.aupgrade()).upgraded == ()
-
-
 def test_an_upgrade_needs_migrations(opened):
     with opened() as saver, pytest.raises(InvalidArgumentError, match="without migrations="):
         saver.threads.upgrade()

@@ -35,16 +35,6 @@ class Numbers(TypedDict):
 
 
 @scenario
-async def list_that_grows(run: Any) -> None:
-    def grow(state: Numbers) -> Any:
-        return {"items": [len(state["items"]), {"n": len(state["items"])}]}
-
-    run.compile(chain(Numbers, grow))
-    for turn in range(4):
-        await run.invoke({"items": [f"turn {turn}"]})
-
-
-@scenario
 async def list_that_is_overwritten(run: Any) -> None:
     def cut(state: Numbers) -> Any:
         return {"items": Overwrite(state["items"][1:-1])}
@@ -58,16 +48,6 @@ async def list_that_is_overwritten(run: Any) -> None:
 class Point(BaseModel):
     x: int
     tags: list[str] = []
-
-
-@scenario
-async def list_of_models_that_grows(run: Any) -> None:
-    def grow(state: Numbers) -> Any:
-        return {"items": [Point(x=len(state["items"]), tags=["new"])]}
-
-    run.compile(chain(Numbers, grow))
-    for turn in range(3):
-        await run.invoke({"items": [Point(x=-turn)]})
 
 
 def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -137,17 +117,6 @@ class Anything(TypedDict, total=False):
     other: Any
 
 
-@scenario
-async def values_that_change_their_type(run: Any) -> None:
-    values = [
-        [1, 2, 3], "123", None, [], {}, "", 0, False, 0.0, [1, 2, 3], {"a": [1]}, {"a": "1"},
-        True, 1, 1.0, [True, 1, 1.0], [1, 1, 1], b"bytes", "text" * 400, "text" * 401,
-    ]  # fmt: skip
-    run.compile(chain(Anything, lambda_node()))
-    for value in values:
-        await run.invoke({"value": value})
-
-
 def lambda_node() -> Any:
     def echo(state: Anything) -> Any:
         return {"other": state.get("value")}
@@ -187,36 +156,6 @@ async def lists_that_are_edited_everywhere(run: Any) -> None:
     run.compile(chain(Anything, lambda_node()))
     for value in edits:
         await run.invoke({"value": value})
-
-
-@scenario
-async def dict_keys_in_another_order_or_renamed(run: Any) -> None:
-    edits = [
-        {"a": 1, "b": 2, "c": 3},
-        {"c": 3, "b": 2, "a": 1},
-        {"c": 3, "B": 2, "a": 1},
-        {"c": 3, "a": 1, "B": 2},
-        {"c": {"x": 1, "y": 2}},
-        {"c": {"y": 2, "x": 1}},
-        {1: "int key", "1": "str key"},
-    ]
-    run.compile(chain(Anything, lambda_node()))
-    for value in edits:
-        await run.invoke({"value": value})
-
-
-@scenario
-async def channels_that_come_and_go(run: Any) -> None:
-    def first(state: Anything) -> Any:
-        return {"value": None} if state.get("value") else {"value": "back"}
-
-    def second(state: Anything) -> Any:
-        return {} if state.get("value") else {"other": "seen"}
-
-    run.compile(chain(Anything, first, second))
-    await run.invoke({"value": "here"})
-    await run.invoke({"value": None})
-    await run.invoke({"other": "only this"})
 
 
 HANDLE = object()  # cannot be stored, and need not: its channel is untracked
