@@ -1,11 +1,8 @@
 """The commands `fork` and `merge`: output and refusals."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-from kit.cli import threadkeep
 from kit.engine import Chain
 
 from threadkeep import SqliteSaver
@@ -108,25 +105,3 @@ def test_without_conflicts_no_strategy_is_needed(told):
     assert rows[1].split() == ["plan", "fork", "theirs"]
     assert line == f"Merged branch into order: {ids()[-1]}"
     assert values("order") == {"plan": "pro", "seats": 2}
-
-
-def test_classes_of_the_program_are_named(tmp_path):
-    Path("appstate.py").write_text(
-        "import dataclasses\n\n@dataclasses.dataclass\nclass Plan:\n    name: str\n"
-    )
-    sys.path.insert(0, str(tmp_path))
-    try:
-        import appstate  # noqa: PLC0415 - made just now
-
-        with SqliteSaver("threads.db") as saver:
-            chain = Chain(saver, "own")
-            chain.put(plan=appstate.Plan("free"), n=1)
-            saver.threads.fork("own", None, "branch")
-        put("branch", n=2)
-    finally:
-        sys.path.remove(str(tmp_path))
-        del sys.modules["appstate"]
-    code, said, wrong = threadkeep("merge", "branch", "own")
-    assert (code, said, len(wrong)) == (2, [], 1)
-    assert wrong[0].endswith("Name the module of the class: --import MODULE.")
-    assert threadkeep("merge", "branch", "own", "--import", "appstate")[0] == 0

@@ -420,22 +420,3 @@ def test_a_key_comes_from_a_file_or_the_environment(told, capsys, monkeypatch):
         assert told(*arguments, thread, "--key-file", "key", "--json")["checkpoints"] == 5
     monkeypatch.setenv("THREADKEEP_ADOPT_KEY", KEY.decode())
     assert told(*arguments, "--json")["checkpoints"] == 5
-
-
-def test_classes_of_the_program_are_named_before_an_adoption():
-    Path("appstate.py").write_text(
-        "import dataclasses\n\n@dataclasses.dataclass\nclass Plan:\n    name: str\n"
-    )
-    program = (
-        "import appstate; from langgraph.checkpoint.sqlite import SqliteSaver;"
-        "from kit.engine import Chain\n"
-        "with SqliteSaver.from_conn_string('langgraph.db') as saver:\n"
-        "    Chain(saver, 'own').put(plan=appstate.Plan('free'))\n"
-    )
-    subprocess.run([*python(), "-c", program], check=True, timeout=SECONDS)
-    code, said, wrong = threadkeep("adopt", "langgraph.db", "threads.db")
-    assert (code, said, len(wrong)) == (2, [], 1)
-    assert "thread 'own', checkpoint '00000001'" in wrong[0]
-    assert wrong[0].endswith("Name the module of the class: --import MODULE.")
-    code, said, wrong = threadkeep("adopt", "langgraph.db", "threads.db", "--import", "appstate")
-    assert (code, said, wrong) == (0, ["Adopted 1 checkpoint from 1 thread"], [])

@@ -8,9 +8,7 @@ import psycopg
 import pytest
 from kit import postgres as postgres_kit
 from kit import redis as redis_kit
-from kit.engine import Chain, everything
-from langgraph.checkpoint.postgres import PostgresSaver
-from psycopg.conninfo import make_conninfo
+from kit.engine import Chain
 
 from threadkeep import open_saver
 from threadkeep.__main__ import main
@@ -55,40 +53,6 @@ def test_a_server_is_looked_into_as_a_file_is(url, told):
     assert told("stats", url)[1]["checkpoints"] == 3
     assert told("delete", url, "t", "--yes")[0] == 0
     assert told("show", url, "t")[0] == 1
-
-
-def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
-    file = f"sqlite:///{tmp_path / 'threads.db'}"
-    with open_saver(file) as saver:
-        for name in ("a", "b"):
-            Chain(saver, name).put(n=name)
-        want = everything(saver)
-    code, done = told("mirror", file, url)
-    assert (code, done["added"], done["to"]) == (0, ["a", "b"], public(url))
-    with open_saver(url) as saver:
-        assert everything(saver) == want
-    assert told("delete", url, "b", "--yes")[0] == 0
-    assert told("mirror", url, file, "--delete", "--dry-run")[1]["deleted"] == ["b"]
-    assert told("mirror", url, file, "--delete")[1]["deleted"] == ["b"]
-    assert told("export", url, "a", f"{tmp_path / 'a.tkb'}")[1]["threads"] == 1
-    imported = told("import", url, f"{tmp_path / 'a.tkb'}", "--as", "twin")
-    assert imported[1]["added"] == ["twin"]
-
-
-def test_langgraphs_tables_in_postgres_are_adopted(told, tmp_path):
-    name = f"tk_adopted_{os.getpid()}"
-    place = make_conninfo(postgres_kit.url(), options=f"-c search_path={name}")
-    with psycopg.connect(postgres_kit.url(), autocommit=True) as server:
-        server.execute(f"CREATE SCHEMA {name}")
-        try:
-            with PostgresSaver.from_conn_string(place) as saver:
-                saver.setup()
-                Chain(saver, "a").put(n=1)
-            url = f"{postgres_kit.url()}?schema={name}"
-            code, done = told("adopt", url, f"sqlite:///{tmp_path / 'threads.db'}")
-            assert (code, done["checkpoints"], done["from"]) == (0, 1, public(url))
-        finally:
-            server.execute(f"DROP SCHEMA {name} CASCADE")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ from typing import Any
 import aiosqlite
 import pytest
 from kit.backends import BACKENDS, open_backend
-from kit.canon import Canon
 from kit.places import at
 from kit.runs import story, told
 from kit.selection import drawn
-from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
 
 from threadkeep import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver, open_saver
 from threadkeep.errors import InvalidArgumentError
@@ -174,27 +171,6 @@ def test_wrong_options_are_refused_before_anything_is_opened(tmp_path: Path, opt
 
 
 # -- whole programs, side by side ----------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_many_threads_at_once_each_as_if_alone(backend: str, tmp_path: Path) -> None:
-    """Conversations of several users at the same time, on one saver."""
-
-    def talk(saver: Any, user: int) -> None:
-        graph = story(saver)
-        for turn in range(3):
-            graph.invoke({"log": [f"{user}.{turn}"]}, at(f"user {user}"))
-
-    theirs = LangGraphsInMemorySaver()
-    for user in range(12):
-        talk(theirs, user)
-    with open_backend(backend, tmp_path) as saver:
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda user: talk(saver, user), range(12)))
-        for user in range(12):
-            thread = at(f"user {user}")
-            assert Canon().entries(saver.list(thread)) == Canon().entries(theirs.list(thread))
-        assert saver.check().ok
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -93,20 +93,6 @@ def test_a_turn_goes_on_where_no_summary_can_be_made(
     assert len(memory.load(at("t"))) == 5
 
 
-async def test_an_async_turn_goes_on_too() -> None:
-    summarizer = Summarizer()
-    summarizer.is_down = True
-    memory = layered(MemorySaver(), summarizer)
-    chat = Chat(memory)
-    for count in range(0, 10, 2):
-        chat.tape.append(talk(1, count + 1))
-        await chat.graph.ainvoke({"messages": talk(1, count)}, at("t"))
-    assert await memory.afull_messages("t") == talk(10)
-    summarizer.is_down = False
-    assert len(await memory.aload(at("t"))) == 5
-    assert await memory.afull_messages("t") == talk(10)
-
-
 # -- a long conversation -------------------------------------------------------------------
 
 

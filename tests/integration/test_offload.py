@@ -201,16 +201,6 @@ def test_forks_share_what_is_in_the_store(saver: Any, cold: Path) -> None:
     assert saver.threads.offload("fork", over=OVER).segments > 0
 
 
-def test_a_copy_lives_by_itself(saver: Any, cold: Path) -> None:
-    say(saver, "one", "two")
-    before = [one[1] for one in shown(saver)]
-    saver.threads.offload("t", over=OVER)
-    saver.copy_thread("t", "copy")
-    saver.delete_thread("t")
-    assert objects(cold) == []
-    assert [one[1] for one in shown(saver, "copy")] == before
-
-
 def test_it_goes_elsewhere_whole(saver: Any, tmp_path: Path) -> None:
     say(saver, "one", "two")
     before = shown(saver)
@@ -235,13 +225,6 @@ def test_it_is_archived_whole(saver: Any, cold: Path, monkeypatch: pytest.Monkey
     saver.threads.offload("t", over=OVER)
     saver.threads.archive("t")
     saver.delete_thread("t")
-    assert [file for file in cold.rglob("*") if file.is_file()] == []
-
-
-def test_erasing_leaves_nothing_there(saver: Any, cold: Path) -> None:
-    say(saver, "one", "two")
-    saver.threads.offload("t", over=OVER)
-    saver.threads.erase("t")
     assert [file for file in cold.rglob("*") if file.is_file()] == []
 
 

@@ -133,21 +133,6 @@ def test_a_saver_in_place_of_its_url(kind: str, tmp_path: Any) -> None:
         assert story(old) == story(new)
 
 
-def test_a_file_that_was_replaced_is_opened_again(tmp_path: Any) -> None:
-    with ExitStack() as stack:
-        (old, file), (other, copy) = [
-            stack.enter_context(official("sqlite", tmp_path)) for _ in range(2)
-        ]
-        graph_on(old).invoke(said("one"), at("t"))
-        new = graph_on(stack.enter_context(open_backend("memory", tmp_path, migrate_from=file)))
-        assert story(new) == story(graph_on(old))
-        old.conn.backup(other.conn)
-        graph_on(other).invoke(Command(resume="yes"), at("t"))
-        other.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        copy.replace(file)
-        assert new.get_state(at("t")).interrupts == graph_on(other).get_state(at("t")).interrupts
-
-
 def test_lost_connections_lose_no_save_there(pods: Any, monkeypatch: Any) -> None:
     savers = pods("postgres", mirror_back=True)
     db, new = savers[0].conn, graph_on(savers[1])
@@ -475,15 +460,6 @@ def test_a_stream_that_was_saved_here_is_no_turn(mirror_back: bool, pods: Any) -
     assert story(new) == story(old)
     spaces = old_saver.conn.execute("SELECT DISTINCT checkpoint_ns FROM checkpoints")
     assert [*spaces] == [("",)]
-
-
-def test_a_thread_that_was_deleted_there_is_written_there_whole(pods: Any) -> None:
-    old_saver, saver = pods("postgres", mirror_back=True)
-    old, new = graph_on(old_saver), graph_on(saver)
-    new.invoke(said("one"), at("t"))
-    old_saver.delete_thread("t")
-    new.update_state(at("t"), {"other": ["two"]})
-    assert old.get_state(at("t")).values == new.get_state(at("t")).values
 
 
 def test_turns_after_a_prune_there_arrive(pods: Any) -> None:

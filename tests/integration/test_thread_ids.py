@@ -96,17 +96,6 @@ def test_a_list_is_needed_where_several_are_meant() -> None:
             saver.prune(given)  # type: ignore[arg-type]
 
 
-async def test_awaited() -> None:
-    saver = MemorySaver()
-    say(saver, "ann")
-    await saver.acopy_thread(ANN, "copy")  # type: ignore[arg-type]
-    await saver.adelete_thread(ANN)  # type: ignore[arg-type]
-    assert await saver.aget_tuple(ANN) is None
-    assert await saver.aget_tuple(at("copy")) is not None
-    with pytest.raises(InvalidArgumentError):
-        await saver.adelete_thread(None)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("thread", [7, uuid.UUID(int=7), "", "é"], ids=repr)
 def test_ids_of_any_kind(thread: Any) -> None:
     saver = MemorySaver()
