@@ -149,6 +149,24 @@ def test_a_rotation_gives_all_values_the_current_key(store: str, tmp_path: Path)
         assert saver.check().ok
 
 
+def test_a_key_that_only_some_programs_search_by(tmp_path: Path) -> None:
+    """One that does not know it leaves the digest of an earlier value."""
+    with (
+        open_backend("sqlite", tmp_path, keys=RING) as older,
+        open_backend("sqlite", tmp_path, keys=RING, searchable=["user_id"]) as newer,
+    ):
+        put(older, "t", user_id="before")
+        put(newer, "t", user_id="first")
+        put(older, "t", user_id="second")
+        for saver in (older, newer):
+            assert saver.threads.get("t").metadata["user_id"] == "second"
+            assert ids(saver.threads.search(metadata={"user_id": "first"})) == []
+        newer.rotate_keys()
+        assert ids(newer.threads.search(metadata={"user_id": "second"})) == ["t"]
+        assert newer.threads.count(metadata={"user_id": "first"}) == 0
+        assert newer.check().ok
+
+
 def test_a_rotation_continues_beside_writers_and_after_an_end(ours: Any, tmp_path: Path) -> None:
     """It is cut off in its middle, writers continue, and it is done when it is run again."""
     for number in range(300):

@@ -141,7 +141,9 @@ class SealedReads:
             found = {label: words.label(label) for label in labels}
             indexed = tuple([one for one in found.values() if one is not None])
             left = tuple([label for label in labels if found[label] is None])
-            return read._replace(query=read.query._replace(labels=indexed)), left
+            # (an index may have digests of earlier values: a search opens its entries anyway)
+            checked = labels if isinstance(read, SearchThreads) else left
+            return read._replace(query=read.query._replace(labels=indexed)), checked
         return read, ()
 
     async def _searchable(self, tenant: str) -> Searchable:

@@ -90,8 +90,12 @@ class Searchable(NamedTuple):
     def indexed(self, label: str) -> str | None:
         """Return the indexed label of a tag, or of metadata that was ever searchable."""
         if label.startswith("["):
-            return _JSON.encode([self.of(label_prefix(label)), self.of(label)])
+            return f'{self.indexed_key(label)}"{self.of(label)}"]'
         return _JSON.encode(self.of(label)) if label.startswith('"') else None
+
+    def indexed_key(self, label: str) -> str:
+        """Return the beginning of all indexed labels of a key of metadata."""
+        return f'["{self.of(label_prefix(label))}",'
 
 
 class RowSealer:
@@ -234,8 +238,11 @@ class RowSealer:
         pairs = [(one, self._opened_label(one)) for one in entry.labels if one.startswith("{")]
         opened = [own for one, own in pairs if own is not one]
         indexed = {self._clues.indexed(label) for label in opened}
+        # (a program for which the key is not searchable leaves the digest of an earlier value)
+        keys = [self._clues.indexed_key(label) for label in opened if label.startswith("[")]
+        known = ("{", *keys)
         plain = [one for one, own in pairs if own is one]
-        plain += [one for one in entry.labels if one not in indexed and not one.startswith("{")]
+        plain += [one for one in entry.labels if one not in indexed and not one.startswith(known)]
         if plain and not self._takes_plain:
             raise TamperedDataError(thread=self._thread)
         # (while a plain store gets keys, a sealed label is newer than the plain one of its key)
