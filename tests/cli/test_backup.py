@@ -125,11 +125,6 @@ def test_a_file_of_a_name_with_an_equals_sign(path, name, here):
         assert here("backup", name, given)[0] == 0
 
 
-def test_a_file_of_the_name_of_a_connection_string(tmp_path, here):
-    fill(tmp_path / "host=a")
-    assert here("backup", "host=a", "backup.db")[0] == 0
-
-
 @pytest.mark.parametrize(
     "store",
     ["host=127.0.0.1 dbname=x password=hunter2", "service=mine", " user = me password=hunter2"],

@@ -15,7 +15,7 @@ from kit.rows import checkpoint, metadata
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import MemorySaver, Retention, open_saver
+from threadkeep import Retention, open_saver
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.model import Batch, CopyThread, DropThread
 from threadkeep._core.engine.operation import commit, fetch
@@ -111,29 +111,6 @@ def test_a_thread_goes_and_comes_back_as_it_was(saver: Any, cold: Path) -> None:
     assert saver.check().ok
     saver.delete_thread("t")
     assert archives(cold) == []
-
-
-def test_an_empty_id_is_one_like_any_other(saver: Any, tmp_path: Path) -> None:
-    """As in LangGraph's savers."""
-    say(saver, "one")
-    saver.copy_thread("t", "")
-    after = shown(saver, "")
-    assert len(after) == len(shown(saver))
-    saver.threads.tag("", "x")
-    assert [one.id for one in saver.threads.scan(tags=["x"])] == [""]
-    saver.threads.archive("")
-    assert shown(saver, "") == after
-    assert saver.threads.fork("", new_thread_id="fork").forked_from[0] == ""
-    assert saver.threads.search(forked_from="").threads[0].id == "fork"
-    with MemorySaver() as other:
-        assert sorted(saver.threads.mirror(other).added) == ["", "fork", "t"]
-        assert shown(other, "") == after
-    assert saver.threads.export_bundle([""], tmp_path / "a.tkb").threads == 1
-    assert [one.thread for one in saver.threads.erase("").threads] == [""]
-    saver.threads.fork("t", new_thread_id="")
-    assert saver.threads.discard_fork("", delete=True).state == "deleted"
-    assert sorted(one.id for one in saver.threads.scan()) == ["fork", "t"]
-    assert saver.check().threads == 2
 
 
 def test_what_stays_is_found(saver: Any) -> None:

@@ -256,12 +256,6 @@ def test_a_monitor_whose_thread_is_gone_is_unhealthy_and_starts_again():
             assert seen.get(timeout=60).healthy
 
 
-def test_an_interval_may_be_longer_than_a_thread_can_wait():
-    with MemorySaver() as saver:
-        cycle = Monitor(saver, interval=1e300)._cycle(threading.Event())
-        assert measured(cycle).call.args == (threading.TIMEOUT_MAX,)
-
-
 # -- in the background -------------------------------------------------------------------
 
 

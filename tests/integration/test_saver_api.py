@@ -76,16 +76,6 @@ def test_one_saver_serves_both_apis_at_once(saver: Any) -> None:
     asyncio.run(by_turns())
 
 
-def test_a_checkpoint_put_twice_is_replaced(saver: Any) -> None:
-    made = checkpoint({"value": "first"})
-    saver.put(place(), made, metadata(0), made["channel_versions"])
-    made["channel_values"] = {"value": "second", "new": 1}
-    saver.put(place(), made, metadata(5), made["channel_versions"])
-    (found,) = saver.list(at())
-    assert found.checkpoint["channel_values"] == {"value": "second", "new": 1}
-    assert found.metadata["step"] == 5
-
-
 def test_a_channel_that_is_named_new_has_the_value_given(saver: Any) -> None:
     def play(tried: Any) -> Any:
         config = place()

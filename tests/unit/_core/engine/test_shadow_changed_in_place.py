@@ -48,14 +48,6 @@ def test_slots_beside_a_dict_are_compared(chain):
     assert exactly(read_back(chain)["x"]) == exactly([Named(2, LONG), LONG])
 
 
-def test_object_shared_by_two_elements(chain):
-    shared = {"a": LONG}
-    chain.put(x=[{"s": shared}, {"s": shared}, LONG])
-    shared["a"] = "changed"
-    chain.put(x=[{"s": shared}, {"s": shared}, LONG])
-    assert read_back(chain)["x"][:2] == [{"s": {"a": "changed"}}] * 2
-
-
 def test_pending_write_changed_before_its_put(chain):
     message = {"a": LONG}
     at = chain.put(n=0)
@@ -100,17 +92,6 @@ def test_an_object_that_changes_while_it_is_encoded(chain, make, first):
     again = make(message)
     chain.put(x=again)
     assert exactly(read_back(chain)["x"]) == exactly(again)
-
-
-def test_same_container_in_every_put(chain):
-    topic = []
-    for i in range(40):
-        topic.append({"i": i, "text": LONG})
-        chain.put(x=topic)
-        assert read_back(chain)["x"] == topic
-    topic[3]["i"] = "three"
-    chain.put(x=topic)
-    assert read_back(chain)["x"] == topic
 
 
 def test_a_key_that_is_equal_but_of_another_type_inside_a_tuple(chain):
