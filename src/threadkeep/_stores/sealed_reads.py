@@ -141,7 +141,7 @@ class SealedReads:
             found = {label: words.label(label) for label in labels}
             indexed = tuple([one for one in found.values() if one is not None])
             left = tuple([label for label in labels if found[label] is None])
-            # (an index may have digests of earlier values: a search opens its entries anyway)
+            # (an index may have digests of earlier values, and a search opens its entries)
             checked = labels if isinstance(read, SearchThreads) else left
             return read._replace(query=read.query._replace(labels=indexed)), checked
         return read, ()
