@@ -178,14 +178,6 @@ def test_an_import_under_another_name_and_over_another_thread(told, refused):
     assert held("new.db") == of("a")
 
 
-def test_an_import_goes_on_after_ctrl_c(told):
-    told("export", "--all", "all.tkb")
-    made = ("import", "sqlite:///new.db", "all.tkb")
-    interrupted("threads verified", 2, *made)
-    assert held("new.db") == {}
-    assert told(*made) == ["Imported 3 threads"]
-
-
 # -- mirror ------------------------------------------------------------------------------
 
 
@@ -249,19 +241,6 @@ def test_long_tables_are_cut(told):
     arguments = ("mirror", "threads.db", "sqlite:///new.db", "--dry-run")
     assert told(*arguments)[-2:] == ["... 14 more threads (--full)", "Dry run: 34 added"]
     assert len(told(*arguments, "--full")) == 1 + 34 + 1
-
-
-def test_a_thread_that_is_not_there_cannot_be_synced(refused):
-    put("new.db", "b", 1, n=1)
-    assert refused("mirror", "threads.db", "new.db", "absent") == (1, "ThreadNotFoundError")
-
-
-def test_a_sync_goes_on_after_ctrl_c(told):
-    interrupted("threads compared", 2, "mirror", "threads.db", "sqlite:///new.db")
-    assert held("new.db") == of("a", "b")
-    done = told("mirror", "threads.db", "new.db", "--json")
-    assert (done["added"], done["unchanged"]) == (["c", "empty"], 2)
-    assert held("new.db") == of(*THREADS)
 
 
 def test_a_terminal_sees_how_far_it_is(told):
@@ -387,15 +366,6 @@ def test_a_damaged_thread_of_langgraph_is_skipped(here):
     assert (code, wrong) == (1, [])
     assert said[1].split()[:2] == ["l", "skipped"]
     assert said[2] == "Adopted 10 checkpoints from 2 threads, 1 skipped"
-
-
-def test_an_absent_thread_cannot_be_adopted(refused):
-    fill_langgraph()
-    assert refused("adopt", "langgraph.db", "threads.db", "l", "absent") == (
-        1,
-        "ThreadNotFoundError",
-    )
-    assert {place[0] for place in held("threads.db")} == set(THREADS)
 
 
 def test_an_adoption_goes_on_after_ctrl_c(told):

@@ -115,19 +115,6 @@ def test_a_bundle_of_any_store_fills_any_store(source: str, target: str, tmp_pat
         goes_on(saver)
 
 
-def test_a_bundle_that_was_restored_is_taken_again_byte_by_byte(tmp_path: Path) -> None:
-    first, second = tmp_path / "first.tkb", tmp_path / "second.tkb"
-    for folder in ("one", "other"):
-        (tmp_path / folder).mkdir()
-    with open_backend("redis", tmp_path / "one") as saver:
-        fill(saver)
-    back_up(url_of("redis", tmp_path / "one"), first)
-    restore(first, url_of("redis", tmp_path / "other"))
-    assert restore(first, url_of("redis", tmp_path / "other")).threads == 0
-    back_up(url_of("redis", tmp_path / "other"), second)
-    assert first.read_bytes() == second.read_bytes()
-
-
 def test_from_one_redis_to_another_and_to_a_cluster(tmp_path: Path) -> None:
     with Server() as one, Server() as other:
         with open_saver(one.url) as saver:

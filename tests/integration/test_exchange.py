@@ -168,13 +168,6 @@ def test_a_thread_that_was_deleted_here_comes_back(source: Any, saver: Any, tmp_
     assert of(saver, "plain") == of(source, "plain")
 
 
-def test_done_again_it_is_known(source: Any, saver: Any, tmp_path: Path) -> None:
-    source.threads.export_bundle(["plain", "delta", "plain"], tmp_path / "two.tkb")
-    assert saver.threads.import_bundle(tmp_path / "two.tkb").added == ("plain", "delta")
-    again = saver.threads.import_bundle(tmp_path / "two.tkb")
-    assert (again.added, again.unchanged) == ((), ("plain", "delta"))
-
-
 def test_what_stands_there_is_kept_unless_replaced(source: Any, saver: Any, tmp_path: Path) -> None:
     source.threads.export_bundle(["delta", "plain"], tmp_path / "two.tkb")
     story(saver, Plain).invoke({"log": ["mine"]}, at("plain"))
