@@ -140,11 +140,11 @@ class RowSealer:
         sealer, group = self._root
         most = 0 if row.data[:2] == STUB else MOST_PADDING  # (stubs are found by their size)
         data = sealer.seal(row.data, place("segment", *row[:3]), group, most)
-        return row._replace(data=data)
+        return Segment(*row[:3], data)
 
     def opened_segment(self, row: Segment) -> Segment:
         """Open a segment. Raises TamperedDataError, WrongKeyError."""
-        return row._replace(data=self._open(row.data, place("segment", *row[:3])))
+        return Segment(*row[:3], self._open(row.data, place("segment", *row[:3])))
 
     # -- rows --------------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class RowSealer:
         metadata = row.metadata if plain is None else [plain[1], int(plain[2])]
         content = ormsgpack.packb([row.manifest, metadata, *_given(row.exact)])
         sealed = self._sealer.seal(content, _place_of_checkpoint(row), self._group)
-        clues = {} if plain else self._clues.metadata(json.loads(row.metadata))
-        return row._replace(manifest=sealed, metadata=_JSON.encode(clues), exact=None)
+        clues = "{}" if plain else _JSON.encode(self._clues.metadata(json.loads(row.metadata)))
+        return CheckpointRow(*row[:7], clues, None, row.key_log, row.key_pos, sealed)
 
     def opened_checkpoint(self, row: CheckpointRow) -> CheckpointRow:
         """Open a checkpoint. Raises TamperedDataError, WrongKeyError."""
@@ -165,13 +165,14 @@ class RowSealer:
         manifest, metadata, *exact = ormsgpack.unpackb(content)
         if isinstance(metadata, list):
             metadata = _PLAIN.format(*metadata)
-        return row._replace(manifest=manifest, metadata=metadata, exact=exact[0] if exact else None)
+        last = (row.key_log, row.key_pos, manifest)
+        return CheckpointRow(*row[:7], metadata, exact[0] if exact else None, *last)
 
     def write(self, row: WriteRow) -> WriteRow:
         """Seal the writes of a task, with its path: it names nodes."""
         content = ormsgpack.packb([row.body, row.task_path])
         sealed = self._sealer.seal(content, _place_of_write(row), self._group)
-        return row._replace(body=sealed, task_path="")
+        return WriteRow(*row[:5], "", sealed, row.seq)
 
     def opened_write(self, row: WriteRow) -> WriteRow:
         """Open the writes of a task. Raises TamperedDataError, WrongKeyError."""
@@ -179,7 +180,7 @@ class RowSealer:
             return row
         content = self._open(row.body, _place_of_write(row), row.checkpoint_id)
         body, path = ormsgpack.unpackb(content)
-        return row._replace(body=body, task_path=path)
+        return WriteRow(*row[:5], path, body, row.seq)
 
     def opened(self, stored: StoredCheckpoint, each: Callable[..., Any] = call) -> StoredCheckpoint:
         """Open a checkpoint as read, with its keyframe and writes.
@@ -203,14 +204,16 @@ class RowSealer:
 
     def batch(self, batch: Batch) -> Batch:
         """Seal the rows of a batch. It has the rows of all checkpoints that it hides."""
-        return batch._replace(
-            segments=tuple([self.segment(row) for row in batch.segments]),
-            checkpoints=tuple([self.checkpoint(row) for row in as_hidden(batch)]),
-            writes=tuple([self.write(row) for row in batch.writes]),
-            replace_writes=tuple([self.write(row) for row in batch.replace_writes]),
-            entry=None if batch.entry is None else self.entry(batch.entry),
-            touch=self._touch(batch.touch),
+        rows: tuple[tuple[str, Sequence[Any], Callable[[Any], Any]], ...] = (
+            ("segments", batch.segments, self.segment),
+            ("checkpoints", as_hidden(batch), self.checkpoint),
+            ("writes", batch.writes, self.write),
+            ("replace_writes", batch.replace_writes, self.write),
         )
+        sealed: dict[str, Any] = {name: tuple(map(seal, some)) for name, some, seal in rows if some}
+        if batch.entry is not None:
+            sealed["entry"] = self.entry(batch.entry)
+        return batch._replace(**sealed, touch=self._touch(batch.touch))
 
     def _touch(self, touch: EntryUpdate | None) -> EntryUpdate | None:
         if touch is None or not touch.labels:
@@ -287,8 +290,10 @@ class RowSealer:
         return self._takes_plain and not is_sealed(data)
 
 
-def as_hidden(batch: Batch) -> list[CheckpointRow]:
+def as_hidden(batch: Batch) -> Sequence[CheckpointRow]:
     """Return the checkpoints of a batch with the flag of those that it hides."""
+    if not batch.hide_checkpoints:
+        return batch.checkpoints
     hidden = {*batch.hide_checkpoints}
     return [
         row._replace(flags=row.flags | HIDDEN) if (row.ns, row.id) in hidden else row
