@@ -241,11 +241,12 @@ class RowSealer:
         pairs = [(one, self._opened_label(one)) for one in entry.labels if one.startswith("{")]
         opened = [own for one, own in pairs if own is not one]
         indexed = {self._clues.indexed(label) for label in opened}
-        # (a program for which the key is not searchable leaves the digest of an earlier value)
-        keys = [self._clues.indexed_key(label) for label in opened if label.startswith("[")]
-        known = ("{", *keys)
         plain = [one for one, own in pairs if own is one]
-        plain += [one for one in entry.labels if one not in indexed and not one.startswith(known)]
+        others = [one for one in entry.labels if one not in indexed and not one.startswith("{")]
+        if others:
+            # (a program for which a key is not searchable leaves the digest of an earlier value)
+            keys = [self._clues.indexed_key(label) for label in opened if label.startswith("[")]
+            plain += [one for one in others if not one.startswith(tuple(keys))]
         if plain and not self._takes_plain:
             raise TamperedDataError(thread=self._thread)
         # (while a plain store gets keys, a sealed label is newer than the plain one of its key)
