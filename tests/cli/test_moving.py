@@ -262,11 +262,11 @@ def test_a_terminal_sees_how_far_it_is(told):
 def test_a_terminal_sees_how_far_a_long_thread_is(told):
     with SqliteSaver("long.db", synchronous="normal") as saver:
         chain = Chain(saver, "long")
-        for number in range(2500):
+        for number in range(8000):
             chain.put(n=number)
     shown = progress_of("leave", "long.db", "sqlite:///there.db")
-    counts = {int(count.replace(",", "")) for count in re.findall(r"([\d,]+)/2,?500", shown)}
-    assert len([count for count in counts if 0 < count < 2500]) > 1
+    counts = {int(count.replace(",", "")) for count in re.findall(r"([\d,]+)/8,?000", shown)}
+    assert len([count for count in counts if 0 < count < 8000]) > 1
 
 
 # -- leave -------------------------------------------------------------------------------
