@@ -23,7 +23,7 @@ from threadkeep._core.engine.thread_entry import (
     Cause,
     EntryUpdate,
     ThreadEntry,
-    ThreadStatus,
+    Lifecycle,
     metadata_label,
     transition,
 )
@@ -70,7 +70,7 @@ def begin(backend):
         rows = {"segments": (segment(0), segment(1, 2)), "checkpoints": (checkpoint(1),)}
         touch = EntryUpdate(10, at=NOW, transitions=(transition(Cause.SAVE, uid(1)),))
         backend.commit(Batch(thread, NOW, **rows, touch=touch))
-    entry = ThreadEntry("fork", ThreadStatus.FORKED, NOW, NOW, origin=("a", uid(1)))
+    entry = ThreadEntry("fork", Lifecycle.FORKED, NOW, NOW, origin=("a", uid(1)))
     backend.commit(ForkThread("a", "fork", NOW, 0, (("", uid(1)),), (), entry))
     backend.commit(DropThread("deleted", NOW, link=link(LIFE)))
 

@@ -38,6 +38,9 @@ ERROR_SOURCE = "__error_source_node__"
 """A write that names the node of a task's error.
 (`langgraph._internal._constants.ERROR_SOURCE_NODE`)"""
 
+PULL = "~__pregel_pull, "
+"""Beginning of the path of a node's task, before the node's name. (`langgraph.pregel._algo`)"""
+
 BRANCH = "branch:to:"
 """Prefix of the channels that start a node, which are empty again one step later.
 (`langgraph.graph.state`)"""

@@ -110,7 +110,7 @@ class Retention:
     the subgraph has its own checkpointer (`checkpointer=True`).
 
     A thread is deleted by `ttl` and `max_count`, unless it is pinned, tagged (with `keep_tagged`)
-    or suspended (an interrupt waits in it). The thread's own ttl (`threads.create(ttl=)`) takes
+    or waiting (an interrupt waits in it). The thread's own ttl (`threads.create(ttl=)`) takes
     precedence, and only a pin protects from it.
 
     Args:

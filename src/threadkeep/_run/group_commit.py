@@ -73,11 +73,11 @@ def _expects_more(change: Change) -> bool:
     """Return True if another change of the thread is likely to follow soon.
 
     A graph saves the writes of its tasks and, without waiting, the checkpoint that follows. No
-    checkpoint follows an interrupt, which moves its thread to another state.
+    checkpoint follows an interrupt or a failure, which changes the status of its thread.
     """
     if type(change) is not Batch or change.checkpoints or not change.writes:
         return False
-    return change.touch is None or not change.touch.transitions
+    return change.touch is None or change.touch.event is None
 
 
 def _resolve(tickets: Sequence[_Ticket]) -> None:

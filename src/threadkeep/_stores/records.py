@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 from itertools import chain, groupby
 from operator import attrgetter, gt, lt
@@ -16,10 +16,12 @@ from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.heads import NO_LOGS, Head, RowsKey
 from threadkeep._core.engine.thread_entry import (
     REPAIR,
+    WITH_STATUS,
+    Lifecycle,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
-    ThreadStatus,
+    status_of,
     wrong_in,
 )
 from threadkeep.errors import CorruptionError, SegmentTakenError
@@ -227,11 +229,12 @@ def between(logs: dict[int, Log], spans: Iterable[model.Span]) -> list[model.Seg
 def matches(entry: ThreadEntry, query: ThreadQuery) -> bool:
     """Return True if the entry matches the query."""
     return (
-        (entry.state in query.states if query.states else entry.state != ThreadStatus.DELETED)
+        (entry.state in query.states if query.states else entry.state != Lifecycle.DELETED)
         and set(query.labels) <= set(entry.labels)
         and _is_in_range(entry.created_at, query.created)
         and _is_in_range(entry.updated_at, query.updated)
-        and query.waits in (None, entry.waits_at is not None)
+        and (not query.statuses or status_of(entry) in query.statuses)
+        and query.failed_node in (None, entry.failed_node)
         and query.pinned in (None, entry.pinned)
         and (query.size is None or entry.size >= query.size)
         and (query.origin is None or (entry.origin or ("",))[0] == query.origin)
@@ -273,8 +276,8 @@ def page_terms(column: str, read: model.FindThreads | model.ReadSizes) -> list[T
     return [*later, *begins_with(column, read.prefix)]
 
 
-def query_terms(query: ThreadQuery) -> list[tuple[str, Any]]:
-    """Return conditions of SQL on the columns of a thread `t`, each with its value.
+def query_terms(query: ThreadQuery) -> list[Term]:
+    """Return conditions of SQL on the columns of a thread `t`, with their values.
 
     All of a query but its states, labels and prefix. `{time}` stands for a parameter that is a
     time, and `{rest}` for the time until which a thread rests.
@@ -283,14 +286,24 @@ def query_terms(query: ThreadQuery) -> list[tuple[str, Any]]:
     terms = (
         *(("t.created_at >= {time}", created_from), ("t.created_at < {time}", created_to)),
         *(("t.updated_at >= {time}", updated_from), ("t.updated_at < {time}", updated_to)),
-        *(
-            ("(t.waits_at IS NOT NULL) = %s", query.waits),
-            ("(t.pinned IS TRUE) = %s", query.pinned),
-        ),
+        ("(t.pinned IS TRUE) = %s", query.pinned),
+        ("t.failed_node = %s", query.failed_node),
         *(("coalesce(t.size, 0) >= %s", query.size), ("t.origin = %s", query.origin)),
         ("t.ttl IS NOT NULL AND {rest} < {time}", query.rested),
     )
-    return [(term, value) for term, value in terms if value is not None]
+    found: list[Term] = [(term, (value,)) for term, value in terms if value is not None]
+    if query.statuses:
+        found.append((_status_term(query.statuses), ()))
+    return found
+
+
+def _status_term(statuses: Collection[str]) -> str:
+    """Return a condition on the status, whose column is NULL for "done"."""
+    others = ", ".join([f"'{one}'" for one in statuses if one != "done"])
+    term = f"t.status IN ({others})" if others else "FALSE"
+    if "done" in statuses:
+        term += f" OR t.status IS NULL AND t.state IN {WITH_STATUS}"
+    return term
 
 
 def first_entries(read: SearchThreads, entries: Iterable[ThreadEntry]) -> list[ThreadEntry]:

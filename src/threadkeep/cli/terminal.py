@@ -33,7 +33,7 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep._core.engine.operation import Progress
-from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._core.engine.thread_entry import Lifecycle, ThreadStatus
 from threadkeep._core.texts import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads import ThreadInfo
@@ -335,11 +335,13 @@ def made_by(source: str | None, step: int | None) -> str:
 
 # -- threads -----------------------------------------------------------------------------
 
-_STYLES = {
-    ThreadStatus.SUSPENDED: "bold yellow",
-    ThreadStatus.ARCHIVED: "blue",
-    ThreadStatus.DELETED: "dim",
-    ThreadStatus.CREATED: "cyan",
+_STYLES: dict[str, str] = {
+    ThreadStatus.WAITING: "bold yellow",
+    ThreadStatus.FAILED: "bold red",
+    ThreadStatus.UNFINISHED: "magenta",
+    Lifecycle.ARCHIVED: "blue",
+    Lifecycle.DELETED: "dim",
+    Lifecycle.CREATED: "cyan",
 }
 _AGES = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
 
@@ -354,7 +356,8 @@ def thread_line(thread: ThreadInfo) -> Text:
     cold = (thread.archived_bytes or 0) + thread.offloaded_bytes
     return line(
         (f"thread {thread.id}", "bold"),
-        (thread.state, _STYLES.get(thread.state, "")),
+        _status(thread),
+        _state(thread),
         "pinned" if thread.pinned else "",
         f"updated {_ago(thread)}",
         f"created {moment(thread.created_at.isoformat())}",
@@ -375,7 +378,8 @@ def thread_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
     rows = [
         (
             one.id,
-            text(one.state, _STYLES.get(one.state, "")) + text(" pinned" if one.pinned else ""),
+            text(*_status(one)),
+            text(*_state(one)) + text(" pinned" if one.pinned else ""),
             _ago(one),
             one.bytes,
             text(", ".join(one.tags), "cyan"),
@@ -383,21 +387,35 @@ def thread_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
         )
         for one in threads
     ]
-    return table(("thread", "state", "updated", "~bytes>", "tags", "metadata"), rows)
+    return table(("thread", "status", "state", "updated", "~bytes>", "tags", "metadata"), rows)
 
 
 def _langgraph_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
     rows = [
         (
             one.id,
-            text(one.state, _STYLES.get(one.state, "")),
+            text(*_status(one)),
             _ago(one),
             one.checkpoints if isinstance(one, LangGraphThread) else "",
             one.bytes,
         )
         for one in threads
     ]
-    return table(("thread", "state", "updated", "checkpoints>", "~bytes>"), rows)
+    return table(("thread", "status", "updated", "checkpoints>", "~bytes>"), rows)
+
+
+def _status(thread: ThreadInfo) -> tuple[str, str]:
+    """Return the status of a thread, with the node that failed, and its style."""
+    if thread.status is None:
+        return "", ""
+    node = f" {thread.failed_node}" if thread.failed_node else ""
+    return f"{thread.status}{node}", _STYLES.get(thread.status, "")
+
+
+def _state(thread: ThreadInfo) -> tuple[str, str]:
+    """Return the state of a thread and its style, or nothing if it is active."""
+    is_usual = thread.state == Lifecycle.ACTIVE
+    return "" if is_usual else thread.state, _STYLES.get(thread.state, "")
 
 
 def _ago(thread: ThreadInfo) -> str:

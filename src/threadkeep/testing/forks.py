@@ -317,9 +317,8 @@ class ForkContract(Contract):
         self.put(thread=FORK, entry=before)
         self.put(entry=before._replace(thread=THREAD, labels=('"mine"', '["user_id","u1"]')))
         of_origin = self.entry()
-        entry = ThreadEntry(
-            FORK, "forked", NOW + 9, NOW + 9, 5, waits_at=uid(2), origin=(THREAD, uid(2))
-        )
+        entry = ThreadEntry(FORK, "forked", NOW + 9, NOW + 9, 5, origin=(THREAD, uid(2)))
+        entry = entry._replace(status="waiting", status_at=uid(2))
         self.commit(self.fork(entry=entry))
         assert self.known(FORK)._replace(revision=0) == entry
         assert self.entry() == of_origin

@@ -20,7 +20,7 @@ from threadkeep._core.engine.model import (
     Segment,
     Span,
 )
-from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, metadata_label, transition
+from threadkeep._core.engine.thread_entry import EntryUpdate, StatusEvent, metadata_label
 from threadkeep._stores.base import ScrubReport
 from threadkeep.errors import (
     ConflictError,
@@ -162,18 +162,14 @@ class GroupContract(Contract):
                 generation=0,
                 checkpoints=(checkpoint(1),),
                 writes=(write(1, body=b"1"), write(1, body=b"2")),
-                touch=EntryUpdate(
-                    5, at=NOW, labels=(user,), transitions=(transition(Cause.SAVE, uid(1)),)
-                ),
+                touch=EntryUpdate(5, at=NOW, labels=(user,), saves=True),
             ),
             batch(
                 segment(1),
                 life=0,
                 generation=0,
                 writes=(write(1),),
-                touch=EntryUpdate(
-                    7, at=NOW + 9, transitions=(transition(Cause.INTERRUPT, uid(1)),)
-                ),
+                touch=EntryUpdate(7, at=NOW + 9, saves=True, event=StatusEvent("waiting", uid(1))),
             ),
             batch(thread="between"),
             batch(generation=0, checkpoints=(checkpoint(1, manifest=b"again"),)),
@@ -185,12 +181,12 @@ class GroupContract(Contract):
         assert len({row.seq for row in found.writes}) == 3
         assert found.row.manifest == b"again"
         entry = self.known()
-        assert entry[1:6] == ("suspended", NOW, NOW + 9, 12, (user,))
-        assert entry.waits_at == uid(1)
-        over = (transition(Cause.SAVE, uid(1)), transition(Cause.SAVE, uid(2)))
-        assert self.group(batch(touch=EntryUpdate(1, whole=True, transitions=over))) == [None]
+        assert entry[1:6] == ("active", NOW, NOW + 9, 12, (user,))
+        assert (entry.status, entry.status_at) == ("waiting", uid(1))
+        over = EntryUpdate(1, whole=True, event=StatusEvent("unfinished", uid(2)))
+        assert self.group(batch(touch=over)) == [None]
         entry = self.known()
-        assert (entry.state, entry.size, entry.waits_at) == ("active", 1, None)
+        assert (entry.size, entry.status, entry.status_at) == (1, "unfinished", None)
 
     def test_segments_of_one_group_may_not_overlap(self) -> None:
         """A group stores equal segments once, and refuses a later batch that overlaps."""

@@ -27,7 +27,7 @@ class PrefixContract(Contract):
     def _fill(self) -> None:
         for number, name in enumerate(_NAMES):
             at = NOW + 7 * number % 5
-            entry = ThreadEntry(name, ("active", "suspended")[number % 2], at, at)
+            entry = ThreadEntry(name, "active", at, at, status=(None, "waiting")[number % 2])
             labels = ('"urgent"',) if number % 3 else ()
             self.put(
                 thread=name,
@@ -81,9 +81,9 @@ class PrefixContract(Contract):
         for prefix in _PREFIXES:
             names = [one.thread for one in entries if one.thread.startswith(prefix)]
             assert self.count(prefix=prefix) == len(names)
-            suspended = Query(states=("suspended",), labels=('"urgent"',))
-            expected = [one.thread for one in self.one(every._replace(query=suspended))]
-            query = suspended._replace(prefix=prefix)
+            waiting = Query(statuses=("waiting",), labels=('"urgent"',))
+            expected = [one.thread for one in self.one(every._replace(query=waiting))]
+            query = waiting._replace(prefix=prefix)
             found = [one.thread for one in self.one(every._replace(query=query))]
             assert found == [name for name in expected if name.startswith(prefix)]
             assert self.count(**query._asdict()) == len(found)

@@ -9,19 +9,16 @@ import pytest
 
 from threadkeep._core.engine.model import Batch, CopyThread
 from threadkeep._core.engine.thread_entry import (
-    Cause,
     EntryFence,
     EntryUpdate,
     SearchThreads,
-    StateTransition,
+    StatusEvent,
     ThreadEntry,
     ThreadQuery,
     mark_label,
     metadata_label,
     record_label,
     tag_label,
-    transition,
-    transitions_to,
 )
 from threadkeep.errors import ConflictError
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
@@ -43,10 +40,10 @@ ORDERS: dict[Order, tuple[str, str]] = {
 }
 
 
-# Transitions by the number of their checkpoint: it is saved, or interrupted.
-SAVED, INTERRUPTED = (
-    [transition(cause, uid(number)) for number in range(10)]
-    for cause in (Cause.SAVE, Cause.INTERRUPT)
+# Events by the number of their checkpoint.
+SAVED, RUN, ASKED, FAILED = (
+    [StatusEvent(status, uid(number)) for number in range(10)]
+    for status in (None, "unfinished", "waiting", "failed")
 )
 
 
@@ -62,10 +59,15 @@ class RegistryContract(Contract):
         return self.known().revision
 
     def touch(
-        self, *transitions: StateTransition, thread: str = THREAD, now: int = NOW, **fields: Any
+        self,
+        event: StatusEvent | None = None,
+        thread: str = THREAD,
+        now: int = NOW,
+        **fields: Any,
     ) -> None:
         """Commit a batch that only touches the entry."""
-        self.put(thread=thread, now=now, touch=EntryUpdate(transitions=transitions, **fields))
+        touch = EntryUpdate(saves=event is not None, event=event)
+        self.put(thread=thread, now=now, touch=touch._replace(**fields))
 
     def register(self, thread: str, at: int = NOW, **fields: Any) -> None:
         """Set the entry of a thread."""
@@ -79,15 +81,15 @@ class RegistryContract(Contract):
         read = SearchThreads(query, order, descending=True, after=None, limit=100)
         return [entry.thread for entry in self.one(read._replace(**fields))]
 
-    # -- transitions -----------------------------------------------------------------
+    # -- states and statuses ---------------------------------------------------------
 
     def test_a_save_makes_an_entry(self) -> None:
-        """The first transition registers its thread, with the touch's time, else the batch's."""
+        """The first save registers its thread, with the touch's time, else the batch's."""
         self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=2))
         assert self.entry() is None
         assert self.found() == []
         assert self.count() == 0
-        self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=5, transitions=(SAVED[1],)))
+        self.put(checkpoints=(checkpoint(1),), touch=EntryUpdate(size=5, saves=True))
         assert self.unrevised() == ThreadEntry(THREAD, "active", NOW, NOW, 7)
         assert self.revision() > 0
         self.touch(SAVED[1], thread="thread-2", at=NOW - 5)
@@ -105,54 +107,81 @@ class RegistryContract(Contract):
         assert self.known().size == 3
         assert self.revision() == before
 
-    def test_an_interrupt_waits_for_an_answer_or_a_later_checkpoint(self) -> None:
-        """An interrupt waits until an answer or a later checkpoint, in any order of transitions."""
-        one = [SAVED[1], INTERRUPTED[1]]
-        for number, (transitions, waits_at) in enumerate(
+    def test_the_newest_and_strongest_event_is_the_status(self) -> None:
+        """An event of a later checkpoint counts, and of one checkpoint the strongest."""
+        for number, (events, status) in enumerate(
             (
-                ([*one], 1),
-                ([*one, SAVED[1]], 1),
-                ([*one, SAVED[1], SAVED[2]], None),
-                ([INTERRUPTED[3], SAVED[3], SAVED[2]], 3),
-                ([*one, INTERRUPTED[2], INTERRUPTED[1]], 2),
+                ([SAVED[1]], SAVED[1]),
+                ([RUN[1]], RUN[1]),
+                ([RUN[1], SAVED[2]], SAVED[2]),
+                ([SAVED[1], ASKED[1]], ASKED[1]),
+                ([ASKED[1], SAVED[1]], ASKED[1]),
+                ([ASKED[1], FAILED[1], ASKED[1]], FAILED[1]),
+                ([ASKED[1], SAVED[1], SAVED[2]], SAVED[2]),
+                ([FAILED[1], RUN[2]], RUN[2]),
+                ([ASKED[3], RUN[3], SAVED[2], FAILED[2]], ASKED[3]),
+                ([ASKED[1], ASKED[2], ASKED[1]], ASKED[2]),
             )
         ):
             thread = f"t{number}"
-            for each in transitions:
+            for each in events:
                 self.touch(each, thread=thread)
-            entry = ThreadEntry(thread, "suspended" if waits_at else "active", NOW, NOW)
-            expected = entry._replace(waits_at=uid(waits_at) if waits_at else None)
-            assert self.unrevised(thread) == expected, transitions
+            expected = self.with_status(ThreadEntry(thread, "active", NOW, NOW), status)
+            assert self.unrevised(thread) == expected, events
+        self.put(thread="rows", checkpoints=(checkpoint(3),), touch=EntryUpdate(saves=True))
+        self.touch(ASKED[2], thread="rows")  # (of a checkpoint that is not the newest)
+        assert self.known("rows").status is None
+        self.touch(ASKED[3], thread="rows")
+        assert self.known("rows").status == "waiting"
 
-    def test_the_rows_settle_where_a_thread_waits(self) -> None:
-        """The rows of a thread say where it waits. Forked and archived states stay."""
-        known = [(state, at) for state in ("active", "forked", "archived") for at in (None, 1, 8)]
-        known += [("suspended", 1), ("suspended", 8), ("created", None)]
-        settled = {"forked": "forked", "archived": "archived"}
-        for number, (state, waited) in enumerate(known):
-            for head, waits_at in ((3, None), (3, 3), (2, 4), (None, 4)):
-                thread, at = f"{number} {head} {waits_at}", uid(waits_at) if waits_at else None
-                self.register(thread, state=state, waits_at=uid(waited) if waited else None)
-                self.touch(*transitions_to(uid(head) if head else None, at), thread=thread)
+    def with_status(self, entry: ThreadEntry, event: StatusEvent) -> ThreadEntry:
+        """Return an entry with the status of an event."""
+        at = event.at if event.status in ("waiting", "failed") else None
+        return entry._replace(status=event.status, status_at=at, failed_node=event.node)
+
+    def test_a_failed_node_stays_known(self) -> None:
+        """Another task of the step, which was cancelled, does not hide the node that failed."""
+        self.touch(FAILED[1]._replace(node="model"))
+        self.touch(FAILED[1])
+        assert self.known().failed_node == "model"
+        assert self.found(ThreadQuery(failed_node="model")) == [THREAD]
+        assert self.found(ThreadQuery(failed_node="other")) == []
+        self.touch(SAVED[2])
+        assert self.known().failed_node is None
+        assert self.found(ThreadQuery(failed_node="model")) == []
+
+    def test_the_rows_settle_the_status(self) -> None:
+        """The status by all rows replaces any other. Forked and archived states stay."""
+        known = [
+            (state, event) for state in ("active", "forked") for event in (FAILED[1], ASKED[8])
+        ]
+        known += [("archived", ASKED[1]), ("created", SAVED[0])]
+        for state, before in known:
+            for event in (SAVED[3], RUN[3], ASKED[3], FAILED[4]):
+                thread = f"{state} {before} {event}"
+                old = self.with_status(ThreadEntry(thread, state, NOW, NOW), before)
+                self.put(thread=thread, entry=old)
+                self.touch(event, thread=thread, whole=True)
                 found = self.known(thread)
-                assert found.state == settled.get(state, "suspended" if at else "active")
-                if state != "archived":
-                    assert found.waits_at == at
+                assert found.state == ("active" if state == "created" else state)
+                expected = old if state == "archived" else self.with_status(found, event)
+                assert found[-4:-1] == expected[-4:-1]
 
     def test_no_rows_settle_nothing(self) -> None:
-        """`transitions_to` of a thread without checkpoints only ends its interrupt."""
+        """Without rows, a thread is not registered, and has no status any more."""
         self.register("created", state="created")
-        self.touch(INTERRUPTED[3], thread="waiting")
+        self.touch(ASKED[3], thread="waiting")
         for thread in ("created", "waiting", "unknown"):
-            self.touch(*transitions_to(None, None), thread=thread)
+            self.touch(StatusEvent(None, ""), thread=thread, whole=True, saves=False)
         assert self.known("created").state == "created"
         assert self.known("waiting")[1] == "active"
+        assert self.known("waiting").status is None
         assert self.entry("unknown") is None
 
     def test_rows_that_go_raise_the_revision(self) -> None:
         """Hiding or dropping rows raises the revision, so that `EntryFence` notices it."""
         checkpoints, writes = (checkpoint(1), checkpoint(2)), (write(1), write(2))
-        self.put(checkpoints=checkpoints, writes=writes, touch=EntryUpdate(transitions=(SAVED[2],)))
+        self.put(checkpoints=checkpoints, writes=writes, touch=EntryUpdate(saves=True))
         drops: list[dict[str, Any]] = [
             {"hide_checkpoints": (("", uid(1)),)},
             {"drop_checkpoints": (("", uid(1)),)},
@@ -171,11 +200,11 @@ class RegistryContract(Contract):
     def test_a_refused_batch_tells_nothing(self) -> None:
         """A refused batch leaves the entry unchanged."""
         with pytest.raises(ConflictError):
-            self.put(fences=(EntryFence(1),), touch=EntryUpdate(size=1, transitions=(SAVED[1],)))
+            self.put(fences=(EntryFence(1),), touch=EntryUpdate(size=1, saves=True))
         assert self.entry() is None
         self.touch(SAVED[1])
         with pytest.raises(ConflictError):
-            self.put(fences=(EntryFence(0),), touch=EntryUpdate(transitions=(INTERRUPTED[1],)))
+            self.put(fences=(EntryFence(0),), touch=EntryUpdate(saves=True, event=ASKED[1]))
         assert self.unrevised() == ThreadEntry(THREAD, "active", NOW, NOW)
 
     # -- labels and settings --------------------------------------------------------
@@ -199,9 +228,9 @@ class RegistryContract(Contract):
         self.touch(SAVED[1], at=NOW + 1, size=9)
         assert self.unrevised() == entry._replace(state="active", updated_at=NOW + 1, size=9)
         before = self.revision()
-        edited = ThreadEntry("another", "suspended", 1, 1, 99, (USER,), waits_at=uid(3))
+        edited = ThreadEntry("another", "archived", 1, 1, 99, (USER,), status="waiting")
         self.put(fences=(EntryFence(before),), entry=edited)
-        assert self.unrevised() == ThreadEntry(THREAD, "suspended", NOW, NOW + 1, 9, (USER,))
+        assert self.unrevised() == ThreadEntry(THREAD, "archived", NOW, NOW + 1, 9, (USER,))
         assert self.revision() > before
 
     def test_records_take_the_place_of_their_kind_and_marks_of_nothing(self) -> None:
@@ -233,7 +262,7 @@ class RegistryContract(Contract):
 
     def test_a_dropped_thread_says_so_and_nothing_else(self) -> None:
         """The entry of a dropped thread has only its state and the time of deletion."""
-        self.touch(SAVED[1], INTERRUPTED[1], labels=(USER, TAG), size=5)
+        self.touch(ASKED[1], labels=(USER, TAG), size=5)
         before = self.revision()
         self.drop(now=NOW + 1)
         assert self.unrevised() == ThreadEntry(
@@ -262,14 +291,13 @@ class RegistryContract(Contract):
     def test_a_copy_is_registered_as_a_thread_of_its_own(self) -> None:
         """A copy has an entry with the labels of both threads, and no pin."""
         segments, rows = (segment(0),), (checkpoint(1),)
-        touch = EntryUpdate(8, labels=(USER, TAG), transitions=(SAVED[1], INTERRUPTED[1]))
+        touch = EntryUpdate(8, labels=(USER, TAG), saves=True, event=FAILED[1])
         self.put(segments=segments, checkpoints=rows, touch=touch)
         self.register("copy", at=NOW - 9, state="created", labels=(OTHER_USER,), pinned=True)
         self.commit(CopyThread(THREAD, "copy", now=NOW + 4))
         labels = tuple(sorted((OTHER_USER, TAG)))
-        assert self.unrevised("copy") == ThreadEntry(
-            "copy", "suspended", NOW + 4, NOW + 4, 8, labels, pinned=True, waits_at=uid(1)
-        )
+        copied = ThreadEntry("copy", "active", NOW + 4, NOW + 4, 8, labels, pinned=True)
+        assert self.unrevised("copy") == self.with_status(copied, FAILED[1])
         self.register(THREAD, pinned=True, ttl=5, labels=(TAG,), origin=("old", uid(2)))
         self.commit(CopyThread(THREAD, "other", now=NOW + 4))
         other = self.known("other")
@@ -284,8 +312,8 @@ class RegistryContract(Contract):
         self.register("c", NOW + 3, size=30, labels=(USER, TAG), ttl=4, origin=("a", uid(1)))
         fork: dict[str, Any] = {"state": "created", "origin": ("a", uid(2))}
         self.register("d", NOW + 3, size=40, labels=(TAG,), ttl=9, **fork)
-        self.touch(INTERRUPTED[1], thread="e", now=NOW + 2, size=20, labels=(OTHER_USER,))
-        self.touch(thread="a", at=NOW + 4)
+        self.touch(ASKED[1], thread="e", now=NOW + 2, size=20, labels=(OTHER_USER,))
+        self.touch(RUN[1], thread="a", at=NOW + 4)
         self.drop("f", NOW + 9)
 
     def test_entries_are_found(self) -> None:
@@ -293,9 +321,9 @@ class RegistryContract(Contract):
         self.six_threads()
         for query, expected in (
             (ALL, "badce"),
-            (ThreadQuery(states=("active",)), "bac"),
+            (ThreadQuery(states=("active",)), "bace"),
             (ThreadQuery(states=("deleted",)), "f"),
-            (ThreadQuery(states=("created", "suspended")), "de"),
+            (ThreadQuery(states=("created", "deleted")), "fd"),
             (ThreadQuery(labels=(USER,)), "bc"),
             (ThreadQuery(labels=(USER, TAG)), "c"),
             (ThreadQuery(labels=(tag_label("none"),)), ""),
@@ -305,8 +333,11 @@ class RegistryContract(Contract):
             (ThreadQuery(updated=(NOW + 3, NOW + 4)), "dc"),
             (ThreadQuery(created=(None, NOW + 3)), "ae"),
             (ThreadQuery(created=(NOW + 3, None)), "bdc"),
-            (ThreadQuery(waits=True), "e"),
-            (ThreadQuery(waits=False), "badc"),
+            (ThreadQuery(statuses=("waiting",)), "e"),
+            (ThreadQuery(statuses=("waiting", "unfinished", "failed")), "ae"),
+            (ThreadQuery(statuses=("done",)), "bc"),
+            (ThreadQuery(statuses=("done", "waiting"), size=20), "ce"),
+            (ThreadQuery(statuses=("unfinished",), states=("created",)), ""),
             (ThreadQuery(pinned=True), "b"),
             (ThreadQuery(pinned=False), "adce"),
             (ThreadQuery(size=30), "adc"),
@@ -322,7 +353,7 @@ class RegistryContract(Contract):
         """Pages in every order return each entry once."""
         self.six_threads()
         for order, expected in ORDERS.items():
-            for query in (ALL, ThreadQuery(states=("active", "created", "suspended"))):
+            for query in (ALL, ThreadQuery(states=("active", "created"))):
                 assert self.page_by_page(query, order, descending=True) == expected[0], order
                 assert self.page_by_page(query, order, descending=False) == expected[1], order
 

@@ -6,7 +6,7 @@ from typing import Any as _Any
 
 if _CHECKING:
     from threadkeep._core.engine.operation import Progress
-    from threadkeep._core.engine.thread_entry import Mark, ThreadStatus
+    from threadkeep._core.engine.thread_entry import Lifecycle, Mark, ThreadStatus
     from threadkeep._run.lazy_values import LazyValues, LazyWrites
     from threadkeep.threads.answering import PendingInterrupt
     from threadkeep.threads.archives.offload import OffloadReport
@@ -56,6 +56,7 @@ __all__ = [
     "LazyValues",
     "LazyWrites",
     "LeaveReport",
+    "Lifecycle",
     "Mark",
     "MergeConflict",
     "MergeReport",
@@ -84,7 +85,7 @@ __all__ = [
 
 _HOMES = {  # modules, which are imported when a name of theirs is used
     "threadkeep._core.engine.operation": ("Progress",),
-    "threadkeep._core.engine.thread_entry": ("Mark", "ThreadStatus"),
+    "threadkeep._core.engine.thread_entry": ("Lifecycle", "Mark", "ThreadStatus"),
     "threadkeep._run.lazy_values": ("LazyValues", "LazyWrites"),
     "threadkeep.threads.answering": ("PendingInterrupt",),
     "threadkeep.threads.archives.offload": ("OffloadReport",),

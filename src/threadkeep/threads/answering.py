@@ -35,13 +35,12 @@ from threadkeep._core.engine.rows import counting, unpack_writes
 from threadkeep._core.engine.shapes import AS_STORED
 from threadkeep._core.engine.snapshots import LOADS
 from threadkeep._core.engine.tips import Look
-from threadkeep._core.langgraph_internals import NO_TASK, TASKS
+from threadkeep._core.langgraph_internals import NO_TASK, PULL, TASKS
 from threadkeep.errors import CorruptionError, StateError, invalid
 
 _PAGE = 64  # rows of one scan
 _CHANNELS = frozenset({INTERRUPT, RESUME})
 _SENDS = frozenset({TASKS})
-_PULL = "~__pregel_pull, "  # the path of a node's task, before the node's name
 _SENT = re.compile(r"~__pregel_push, (\d+), ")  # of a sent task: its index in `TASKS`
 
 
@@ -193,8 +192,8 @@ def _check_reach(engine: Engine, thread: str, chosen: Mapping[str, _Task]) -> Op
 
 def _node_of(task: _Task, sent: Mapping[str, Sequence[Any]]) -> str | None:
     """Return the node of a task, or None if it is unknown, as of a functional task."""
-    if task.path.startswith(_PULL):
-        return task.path.removeprefix(_PULL)
+    if task.path.startswith(PULL):
+        return task.path.removeprefix(PULL)
     index = _SENT.match(task.path)
     sends = sent.get(task.stored.row.ns, ())
     return str(sends[int(index[1])].node) if index and int(index[1]) < len(sends) else None

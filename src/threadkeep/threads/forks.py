@@ -34,7 +34,7 @@ from threadkeep._core.engine.operation import Fetch, Operation, commit, fetch
 from threadkeep._core.engine.refs import Inline, Manifest, Run
 from threadkeep._core.engine.registration import ThreadSnapshot, optimistic, read_snapshot
 from threadkeep._core.engine.rows import counting, of_the_graph, unpack_metadata, unpack_time
-from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
+from threadkeep._core.engine.thread_entry import Lifecycle, ThreadEntry
 from threadkeep._core.engine.thread_summary import following, state_channels, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep.errors import (
@@ -204,16 +204,16 @@ def _entry(engine: Engine, target: str, begin: _Begin, origin: ThreadEntry | Non
     now, root = engine.now(), begin.at.row
     rows: list[CheckpointRow | WriteRow] = [s.row for s in begin.checkpoints]
     rows += begin.writes
-    return ThreadEntry(
+    new = ThreadEntry(
         target,
-        ThreadStatus.FORKED,
+        Lifecycle.FORKED,
         now,
         now,
         sum(map(thread_summary.row_size, rows)),
         labels=thread_entry.metadata_labels(origin.labels if origin is not None else ()),
         origin=(begin.at.thread, root.id),
-        waits_at=thread_summary.waits_at((begin.at,)),
     )
+    return thread_summary.with_status(new, thread_summary.status_of((begin.at,)))
 
 
 _PAGE = 256  # rows of one scan

@@ -1,4 +1,4 @@
-"""Queries such as `is:waiting #vip user_id=u-1`: text to filters, and filters to text."""
+"""Queries such as `status:waiting #vip user_id=u-1`: text to filters, and filters to text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from threadkeep._core.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.threads.registry import Filters
 
 LONGEST = 2000  # characters
-STATES = ("created", "forked", "active", "suspended", "archived", "deleted")
+STATES = ("created", "forked", "active", "archived", "deleted")
+STATUSES = tuple(map(str, ThreadStatus))
 _TERM = re.compile(r'(?:[^\s"]|"(?:[^"\\]|\\.)*"?)+')
 _PAIR = re.compile(r'("(?:[^"\\]|\\.)*"|[^"=]+)=(.*)', re.DOTALL)
 _PLAIN = re.compile(r'[^\s"]+')
@@ -27,7 +29,7 @@ def terms(text: str) -> list[str]:
 
 
 def filters_of(text: str) -> Filters:
-    """Return the filters that a query means: `search(**filters_of("is:waiting #vip user_id=u-1"))`.
+    """Return the filters that a query means: `search(**filters_of("status:waiting #vip"))`.
 
     Args:
         text: terms with spaces between them, as in the search field of the page. A word without a
@@ -59,7 +61,7 @@ def _split(term: str) -> tuple[str, str]:
     if term.startswith("#"):
         return "tag", _unquoted(term[1:])
     name, colon, value = term.partition(":")
-    if colon and name in ("id", "tag", "state", "is", "fork", "size", "updated", "created"):
+    if colon and name in ("id", "tag", *_HINTS):
         return name, _unquoted(value)
     if _PAIR.fullmatch(term):
         return "=", term
@@ -69,8 +71,12 @@ def _split(term: str) -> tuple[str, str]:
 def _add(found: Filters, name: str, value: str, term: str) -> None:
     if name == "state" and value in STATES:
         found["state"] = [*(found.get("state") or ()), value]
-    elif name == "is" and value in ("waiting", "pinned"):
-        found["has_interrupt" if value == "waiting" else "pinned"] = True
+    elif name == "status" and value in STATUSES:
+        found["status"] = [*(found.get("status") or ()), value]
+    elif name == "node" and value:
+        found["failed_node"] = value
+    elif name == "is" and value == "pinned":
+        found["pinned"] = True
     elif name == "fork" and value:
         found["forked_from"] = value
     elif name == "size" and (size := _SIZE.fullmatch(value)) and size[1] != "<":
@@ -84,7 +90,9 @@ def _add(found: Filters, name: str, value: str, term: str) -> None:
 
 _HINTS = {
     "state": f"States are {', '.join(STATES)}.",
-    "is": "Use is:waiting or is:pinned.",
+    "status": f"Statuses are {', '.join(STATUSES)}.",
+    "node": "Use node:NAME, the node that failed.",
+    "is": "Use is:pinned.",
     "fork": "Use fork:ID.",
     "size": "Use size:>10MB; there is no upper limit.",
     "updated": "Use updated:<7d (in the last 7 days), updated:>7d, or a date.",

@@ -11,6 +11,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, Literal, TypeAlias, TypedDict, overload
 
 from threadkeep._core import policies as policy
@@ -22,6 +23,7 @@ from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.engine.thread_entry import (
     REPAIR,
+    Lifecycle,
     Mark,
     Order,
     SearchThreads,
@@ -59,11 +61,13 @@ class Filters(TypedDict, total=False):
     """Filters of threads. All of them must match.
 
     state: a state, or a list of states to accept. Without it, all threads except deleted ones.
+    status: a status, or a list of statuses to accept: done, waiting, failed, unfinished.
+    failed_node: the node that failed last.
     metadata: keys and values to match, compared as JSON (1 is not 1.0).
     tags: tags that the thread must have.
     created_after, updated_after: earliest moment, or how long ago at most.
     created_before, updated_before: latest moment (excluded), or how long ago at least.
-    has_interrupt: True for threads in which an interrupt waits for an answer.
+    older_than: how long the thread was not updated, in seconds or as a timedelta.
     pinned: True for pinned threads.
     min_bytes: smallest size in bytes.
     forked_from: id of the origin of forks.
@@ -71,13 +75,15 @@ class Filters(TypedDict, total=False):
     """
 
     state: str | Iterable[str] | None
+    status: str | Iterable[str] | None
+    failed_node: str | None
     metadata: Mapping[str, Any] | None
     tags: Iterable[str]
     created_after: When | None
     created_before: When | None
     updated_after: When | None
     updated_before: When | None
-    has_interrupt: bool | None
+    older_than: timedelta | float | None
     pinned: bool | None
     min_bytes: int | None
     forked_from: str | None
@@ -150,34 +156,44 @@ def thread_query(now: int, filters: Filters) -> ThreadQuery:
     unknown = sorted(filters.keys() - Filters.__annotations__.keys())
     if unknown:
         raise invalid("filter", unknown[0], f"Filters are {', '.join(Filters.__annotations__)}.")
-    waits, pinned = filters.get("has_interrupt"), filters.get("pinned")
-    for name, flag in (("has_interrupt", waits), ("pinned", pinned)):
-        if flag is not None:
-            validation.flag(name, flag)
+    pinned, node = filters.get("pinned"), filters.get("failed_node")
+    if pinned is not None:
+        validation.flag("pinned", pinned)
     size, origin = filters.get("min_bytes"), filters.get("forked_from")
     if size is not None and (type(size) is not int or not 0 <= size < LONGEST):
         raise invalid("min_bytes", size, "Use a number of bytes, 0 or more.")
-    states = filters.get("state")
-    states = () if states is None else states
-    states = (states,) if isinstance(states, str) else tuple(states)
-    for state in states:
-        if state not in tuple(ThreadStatus):
-            raise invalid("state", state, f"States are {', '.join(ThreadStatus)}.")
 
     def moment(name: str) -> int | None:
         return _moment(name, filters.get(name), now)
 
+    before, age = moment("updated_before"), filters.get("older_than")
+    if age is not None:
+        limit = now - duration("older_than", age) // MICROSECOND
+        before = limit if before is None else min(before, limit)
     return ThreadQuery(
-        states=tuple(dict.fromkeys(map(str, states))),
+        states=_among("state", filters.get("state"), Lifecycle),
+        statuses=_among("status", filters.get("status"), ThreadStatus),
+        failed_node=None if node is None else validation.text("failed_node", node),
         labels=metadata_labels(filters.get("metadata") or {}) + tag_labels(filters.get("tags", ())),
         created=(moment("created_after"), moment("created_before")),
-        updated=(moment("updated_after"), moment("updated_before")),
-        waits=waits,
+        updated=(moment("updated_after"), before),
         pinned=pinned,
         size=size,
         origin=None if origin is None else validation.thread_id(origin),
         prefix=validation.text("id_prefix", filters.get("id_prefix", "")),
     )
+
+
+def _among(name: str, given: object, names: type[StrEnum]) -> tuple[str, ...]:
+    """Return the given names, each once. Raises InvalidArgumentError for one that is unknown."""
+    wanted = () if given is None else (given,) if isinstance(given, str) else given
+    if not isinstance(wanted, Iterable):
+        raise invalid(name, given, f"Use one of {', '.join(names)}, or a list of them.")
+    found = tuple(dict.fromkeys(map(str, wanted)))
+    for one in found:
+        if one not in tuple(names):
+            raise invalid(name, one, f"Use one of {', '.join(names)}.")
+    return found
 
 
 def _moment(name: str, value: object, now: int) -> int | None:
@@ -367,7 +383,7 @@ class ThreadInfo:
 
     Args:
         id: the thread's id.
-        state: the thread's state.
+        state: the thread's state, such as "active" or "archived".
         created_at, updated_at: times in UTC. `updated_at` may be late by a second.
         bytes: approximate size of the rows and segments in the store.
         metadata: metadata of `create` and `update`, and of the configs of runs.
@@ -375,7 +391,9 @@ class ThreadInfo:
         pinned: True if retention must not remove anything.
         ttl: idle time after which retention deletes the thread, or None for no limit.
         forked_from: thread and checkpoint that it was forked from.
-        waits_at: id of the checkpoint at which an interrupt waits for an answer.
+        status: what the thread's newest checkpoint shows, or None if nothing was saved.
+        status_checkpoint: id of the checkpoint at which a task failed or asks, or None.
+        failed_node: node that failed last, or None.
         deleted_at: time of the last deletion.
         retention_json: the thread's own retention, if any (see `retention`).
         marks: checkpoints with tags or a pin.
@@ -385,7 +403,7 @@ class ThreadInfo:
     """
 
     id: str
-    state: ThreadStatus
+    state: Lifecycle
     created_at: datetime
     updated_at: datetime
     bytes: int
@@ -394,17 +412,14 @@ class ThreadInfo:
     pinned: bool = False
     ttl: timedelta | None = None
     forked_from: tuple[str, str] | None = None
-    waits_at: str | None = None
+    status: ThreadStatus | None = None
+    status_checkpoint: str | None = None
+    failed_node: str | None = None
     deleted_at: datetime | None = None
     retention_json: Mapping[str, Any] | None = None
     marks: tuple[Mark, ...] = ()
     archived_bytes: int | None = None
     offloaded_bytes: int = 0
-
-    @property
-    def has_interrupt(self) -> bool:
-        """True if an interrupt waits for an answer."""
-        return self.waits_at is not None
 
     @property
     def retention(self) -> Retention | None:
@@ -420,7 +435,7 @@ class ThreadInfo:
         """Convert to JSON values: times as ISO 8601 text, the ttl in seconds."""
         data = {one.name: getattr(self, one.name) for one in fields(self)}
         data["retention"] = data.pop("retention_json")
-        data["state"] = str(self.state)
+        data["state"], data["status"] = str(self.state), self.status and str(self.status)
         data["ttl"] = None if self.ttl is None else self.ttl.total_seconds()
         for name in ("created_at", "updated_at", "deleted_at"):
             data[name] = None if data[name] is None else data[name].isoformat()
@@ -460,7 +475,7 @@ def info(entry: ThreadEntry) -> ThreadInfo:
     archive = archive_of(entry)
     return ThreadInfo(
         id=entry.thread,
-        state=ThreadStatus(entry.state),
+        state=Lifecycle(entry.state),
         created_at=EPOCH + entry.created_at * MICROSECOND,
         updated_at=EPOCH + entry.updated_at * MICROSECOND,
         bytes=max(entry.size, 0),
@@ -469,7 +484,9 @@ def info(entry: ThreadEntry) -> ThreadInfo:
         pinned=entry.pinned,
         ttl=None if entry.ttl is None else entry.ttl * MICROSECOND,
         forked_from=entry.origin,
-        waits_at=entry.waits_at,
+        status=thread_entry.status_of(entry),
+        status_checkpoint=entry.status_at,
+        failed_node=entry.failed_node,
         deleted_at=EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
         retention_json=thread_entry.find_record(entry.labels, policy.RECORD),
         marks=thread_entry.marks_of(entry.labels),

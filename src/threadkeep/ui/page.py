@@ -20,7 +20,7 @@ from starlette.routing import Route
 from threadkeep._core.texts import lasting, size
 from threadkeep.errors import InvalidArgumentError, ThreadArchivedError, ThreadNotFoundError
 from threadkeep.monitor.probes import Window
-from threadkeep.threads import ThreadStatus, queries
+from threadkeep.threads import Lifecycle, queries
 from threadkeep.threads.diff import plain
 from threadkeep.ui import text
 
@@ -28,7 +28,7 @@ LANGUAGES = {"en": "English", "zh": "中文"}
 MOST = 200
 """Rows in one answer."""
 
-AWAY = (ThreadStatus.ARCHIVED, ThreadStatus.DELETED)
+AWAY = (Lifecycle.ARCHIVED, Lifecycle.DELETED)
 """States of threads that pages do not read: it would restore the thread."""
 
 _FIELDS = 1000  # of a form
@@ -127,7 +127,7 @@ class Asked(Request):
     async def check_is_here(self, thread: str) -> None:
         """Raise `ThreadArchivedError` of an archived thread: to read it would restore it."""
         info = await self.entry(thread) if self.page.is_own else None
-        if info is not None and info.state == ThreadStatus.ARCHIVED:
+        if info is not None and info.state == Lifecycle.ARCHIVED:
             raise ThreadArchivedError("The thread is archived.", hint="Restore it.", thread=thread)
 
     async def fields(self) -> dict[str, str]:

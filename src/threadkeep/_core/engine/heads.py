@@ -67,10 +67,12 @@ class Head(NamedTuple):
     state: str | None = None  # None: the thread is not in the registry
     created_at: int | None = None
     updated_at: int | None = None
-    waits_at: str | None = None
     pinned: bool = False
     ttl: int | None = None
     origin: tuple[str, str] | None = None
+    status: str | None = None  # as in `ThreadEntry`
+    status_at: str | None = None
+    failed_node: str | None = None
 
     @property
     def entry_revision(self) -> int:

@@ -66,10 +66,11 @@ class Segment(NamedTuple):
         return Span(self.log, self.start, self.stop)
 
 
-# The origin of a checkpoint, as bits of `CheckpointRow.flags`.
+# Bits of `CheckpointRow.flags`: the origin of a checkpoint, and what follows it.
 FREE = 1  # by a run that chose its checkpoint, or a fork: never fenced
 NESTED = 2  # by an update from inside a running task: does not move the fence
 HIDDEN = 4  # pruned, and kept only because a DeltaChannel is rebuilt through it
+CONTINUES = 8  # nodes run next
 
 
 @quick
@@ -399,7 +400,7 @@ class Batch(NamedTuple):
     The row then names `tip` first. A change without one gets a random tip from the store.
 
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
-    thread's (if it had no entry, so do its times and `waits_at`, but never its size). Then the
+    thread's (if it had no entry, so do its times and status, but never its size). Then the
     `touch` is applied.
     """
 
@@ -452,7 +453,7 @@ class DropThread(NamedTuple):
     tip is also its new `life`.
 
     `generation`, `fences` and the base are checked first, as in a `Batch`. An `entry`, with its
-    times and its `waits_at`, becomes the thread's entry. Or `rows` take its place: a batch that
+    times and its status, becomes the thread's entry. Or `rows` take its place: a batch that
     expects and drops nothing, with segments of its own.
     """
 

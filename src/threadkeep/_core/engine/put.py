@@ -53,7 +53,7 @@ from threadkeep._core.engine.snapshots import (
 )
 from threadkeep._core.engine.thread_memory import ThreadMemory
 from threadkeep._core.engine.tips import Link, Proof
-from threadkeep._core.langgraph_internals import DELTA_COUNTERS
+from threadkeep._core.langgraph_internals import DELTA_COUNTERS, ERROR_SOURCE
 from threadkeep.errors import (
     BackendError,
     CodecError,
@@ -337,6 +337,8 @@ def _put_batch(
     elif parent is not None:  # a run continues, and keeps the FREE of its first checkpoint
         flags = flags | parent.flags & model.FREE
         owner = parent.owner if by is None or parent.by in (None, by) else None
+    if thread_summary.continues(call.checkpoint["channel_values"]):
+        flags |= model.CONTINUES
     row = _row(call, loaded, flags, metadata, exact, key, data)
     # A run that named no checkpoint expects to continue from the head.
     fence = None if ns or flags & model.FREE else model.HeadFence(ns, row.parent)
@@ -447,14 +449,19 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
     # A write may precede its checkpoint: then it is compared with the one before.
     state = memory.states.get((ns, str(own_id))) or memory.newest(ns)
     held = state.values if state is not None else {}
-    made, asks = [], False
+    made: list[tuple[int, str, Ref]] = []
+    status: str | None = None
+    error: object = None
     try:
         for number, (channel, value) in enumerate(call.writes):
-            asks = asks or channel == INTERRUPT
+            if channel == INTERRUPT:
+                status = "waiting"
             # A failed task's exception is stored as its repr, as by LangGraph's savers, so that a
             # value that cannot be stored does not mask the node's own error.
             failed = channel == ERROR and isinstance(value, BaseException)
             stored = repr(value) if failed else value
+            if channel == ERROR:
+                error = value
             ref, _ = draft.value(channel, stored, held.get(channel))
             own = WRITES_IDX_MAP.get(channel, number) if indexes is None else indexes[number]
             made.append((own, channel, ref))
@@ -470,10 +477,9 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
     shapes = engine.shapes and engine.shapes_in(ns)
     body = pack_writes(made, 1 if shapes is None else shapes.shape)
     row = model.WriteRow(*fields, seal(body, fields))
-    waits = False  # a task of the thread's head
-    if asks and not ns:
-        latest = memory.newest("")
-        waits = latest is None or latest.id <= row.checkpoint_id
+    if error is not None and all(channel != ERROR_SOURCE for channel, _ in call.writes):
+        status = "failed"
+    status = None if ns else status
     # With `conflicts="raise"`, a run fails if it meets the writes of another live run.
     is_fenced = (
         engine.conflicts == "raise"
@@ -482,7 +488,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         and not loaded.flags & (model.FREE | model.NESTED)
     )
     fence = (model.WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else ()
-    touch = thread_summary.of_writes(row, draft.stored, now, waits=waits)
+    touch = thread_summary.of_writes(row, draft.stored, now, status, error)
     batch = model.Batch(
         thread=thread,
         now=now,

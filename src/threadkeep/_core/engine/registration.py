@@ -23,12 +23,12 @@ from threadkeep._core.engine.thread_entry import (
     ARCHIVE_RECORD,
     CountThreads,
     EntryFence,
+    Lifecycle,
     Order,
     ReadEntry,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
-    ThreadStatus,
     find_record,
     is_archived,
     is_there,
@@ -200,7 +200,7 @@ def create(
                 thread=thread,
             )
         now = engine.now()
-        new = ThreadEntry(thread, ThreadStatus.CREATED, now, now, labels=labels, ttl=ttl)
+        new = ThreadEntry(thread, Lifecycle.CREATED, now, now, labels=labels, ttl=ttl)
         tried.append(new)
         return (yield from _commit(engine, entry, new))
 

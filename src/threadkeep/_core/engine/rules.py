@@ -28,7 +28,7 @@ from threadkeep._core.engine.rule_reads import (
     ask,
     family_of,
 )
-from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadStatus
+from threadkeep._core.engine.thread_entry import Lifecycle, ThreadEntry
 from threadkeep._core.engine.tips import MOST, after, names
 from threadkeep.errors import (
     ConflictError,
@@ -183,7 +183,7 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
     """Return the move of a batch that adds rows to `head`, and builds on `old`."""
     segments, drops, logs, gaps, lists_all = placed
     seq, newest, touch = head.seq, head.newest, batch.touch
-    writes, labels, entry = batch.writes, _NO_LABELS, head[12:18]
+    writes, labels, entry, own = batch.writes, _NO_LABELS, head[12:17], head[20:]
     if writes and batch.numbered:
         seq = max(seq, *[row.seq for row in writes])
     elif writes:
@@ -194,38 +194,59 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
             newest = row.id
     if touch is not None:
         entry, labels = _touched(entry, touch, batch.now)
+        if touch.event is not None:
+            own = _status(head, entry[2], touch, touch.event)
     new = Head(
         *(head.thread, after(head.tips, tip), *head[2:7], seq, newest, logs, lists_all, gaps),
-        *(*entry, *head[18:]),
+        *(*entry, *head[17:20], *own),
     )
     return Move(old, new, segments, batch.checkpoints, writes, labels, drops)
 
 
-_EntryFields: TypeAlias = tuple[int, int, str | None, int | None, int | None, str | None]
-"""Fields 12 to 17 of a head: from `size` to `waits_at`."""
+_EntryFields: TypeAlias = tuple[int, int, str | None, int | None, int | None]
+"""Fields 12 to 16 of a head: from `size` to `updated_at`."""
+_Status: TypeAlias = tuple[str | None, str | None, str | None]
+"""Fields 20 to 22 of a head: from `status` to `failed_node`."""
 
 
 def _touched(
     entry: _EntryFields, touch: thread_entry.EntryUpdate, now: int
 ) -> tuple[_EntryFields, tuple[str, ...]]:
     """Return an entry after an update, and its new labels."""
-    size, revision, state, created_at, updated_at, waits_at = entry
+    size, revision, state, created_at, updated_at = entry
     labels = _NO_LABELS
     size = touch.size if touch.whole else size + touch.size
     at = now if touch.at is None else touch.at
-    for transition in touch.transitions:
-        if not allows(transition, state, waits_at):
-            continue
-        if state is None or state == ThreadStatus.DELETED:
+    if touch.saves and state in _BECOME_ACTIVE:
+        if state is None or state == Lifecycle.DELETED:
             created_at = updated_at = at
-        state, revision = transition.target, revision + 1
-        waits_at = transition.checkpoint if transition.waits else None
-    if state is not None and state != ThreadStatus.DELETED:
+        if state != Lifecycle.FORKED or not (touch.whole or touch.event is None):
+            state, revision = "active", revision + 1
+    if state is not None and state != Lifecycle.DELETED:
         if touch.at is not None and (updated_at is None or updated_at < touch.at):
             updated_at = touch.at
         if touch.labels:
             labels, revision = touch.labels, revision + len(touch.labels)
-    return (size, revision, state, created_at, updated_at, waits_at), labels
+    return (size, revision, state, created_at, updated_at), labels
+
+
+def _status(
+    head: Head, state: str | None, touch: thread_entry.EntryUpdate, event: thread_entry.StatusEvent
+) -> _Status:
+    """Return the status of a thread after an event. `head` is the one before."""
+    status, at, node = known = head[20:]
+    if head.state in thread_entry.UNSAVED:
+        status = at = node = None  # (of an earlier life)
+    new, where = event.status, event.at
+    strong = thread_entry.ranks(new)
+    last = at or head.newest or ""
+    is_new = where > last or (where == last and strong >= thread_entry.ranks(status))
+    if state == Lifecycle.ARCHIVED or not (is_new or touch.whole):
+        return known
+    if strong == 0:
+        return new, None, None
+    is_same = (new, where) == (status, at)
+    return new, where, event.node or (node if is_same else None)
 
 
 def _raised(head: Head, tip: int) -> Planning[tuple[Head, tuple[tuple[Head, Head], ...]]]:
@@ -260,7 +281,7 @@ def _drop(change: model.DropThread, head_of: HeadOf, tip: int) -> Planning[Move]
         revision=old.revision + 1,
     )
     if now:
-        new = new._replace(state=ThreadStatus.DELETED.value, created_at=now, updated_at=now)
+        new = new._replace(state=Lifecycle.DELETED.value, created_at=now, updated_at=now)
     labels: tuple[str, ...] = ()
     if change.entry is not None:
         new, labels = with_entry(new, change.entry), change.entry.labels
@@ -291,7 +312,9 @@ def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move 
             state=source.state,
             created_at=change.now,
             updated_at=change.now,
-            waits_at=source.waits_at,
+            status=source.status,
+            status_at=source.status_at,
+            failed_node=source.failed_node,
             pinned=target.pinned,
             ttl=source.ttl if target.ttl is None else target.ttl,
             origin=target.origin,
@@ -433,7 +456,8 @@ def _newer(head: Head, ns: str, expected: str | None, batch: model.Batch) -> Pla
 _NO_LABELS: tuple[str, ...] = ()
 _OWN = {"thread", "size", "deleted_at", "revision"}  # (of a head, whatever its entry)
 _ENTRY = [name for name in ThreadEntry._fields if name in {*Head._fields} - _OWN]
-_OF_A_NEW_ONE = ("created_at", "updated_at", "waits_at")
+_OF_A_NEW_ONE = ("created_at", "updated_at", "status", "status_at", "failed_node")
+_BECOME_ACTIVE = {*thread_entry.UNSAVED, Lifecycle.FORKED}
 _NO_ENTRY = {name: Head._field_defaults[name] for name in (*_ENTRY, "size") if name != "revision"}
 
 
@@ -446,20 +470,7 @@ def with_entry(head: Head, entry: ThreadEntry) -> Head:
 
 
 def _is_there(head: Head) -> bool:
-    return head.state is not None and head.state != ThreadStatus.DELETED
-
-
-def allows(
-    transition: thread_entry.StateTransition, state: str | None, waits_at: str | None
-) -> bool:
-    """Return True if an entry in this state makes the transition: no later interrupt waits."""
-    if (state or "") not in transition.sources:
-        return False
-    return (
-        waits_at is None
-        or waits_at < transition.checkpoint
-        or (transition.same and waits_at == transition.checkpoint)
-    )
+    return head.state is not None and head.state != Lifecycle.DELETED
 
 
 _RULES: Mapping[type[model.Change], Callable[..., Planning[Move | None]]] = {

@@ -31,7 +31,7 @@ class ThreadEntry(NamedTuple):
     """The entry of a thread. Times are microseconds since 1970."""
 
     thread: str
-    state: str  # a `ThreadStatus`
+    state: str  # a `Lifecycle`
     created_at: int
     updated_at: int
     size: int = 0  # estimated bytes of its rows and segments
@@ -39,9 +39,11 @@ class ThreadEntry(NamedTuple):
     pinned: bool = False
     ttl: int | None = None  # microseconds that the thread may be idle
     origin: tuple[str, str] | None = None  # the thread and checkpoint that it was forked from
-    waits_at: str | None = None  # the checkpoint of the root namespace where an interrupt waits
     deleted_at: int = 0  # the tombstone
-    revision: int = 0  # grows with every change except of times and size
+    revision: int = 0  # grows with every change except of times, size and status
+    status: str | None = None  # of its head: a `ThreadStatus`, None for done
+    status_at: str | None = None  # the checkpoint of a failure or a question
+    failed_node: str | None = None
     damage: str = ""  # names the fields whose stored values are damaged (see `checked`)
 
     def hides(self, name: str) -> bool:
@@ -50,36 +52,35 @@ class ThreadEntry(NamedTuple):
 
 
 @quick
-class StateTransition(NamedTuple):
-    """A transition from one of `sources` ("": no entry) to `target`, caused by a checkpoint.
+class StatusEvent(NamedTuple):
+    """The status of a thread as one save shows it, at a checkpoint of the root namespace."""
 
-    It does not apply if an interrupt waits at a checkpoint with a greater id, or, without `same`,
-    at this one. If it `waits`, the checkpoint becomes `waits_at`, else `waits_at` becomes None.
-    """
-
-    sources: tuple[str, ...]
-    target: str
-    checkpoint: str
-    waits: bool
-    same: bool
+    status: str | None  # as in `ThreadEntry`
+    at: str
+    node: str | None = None  # that failed, if known
 
 
 @quick
 class EntryUpdate(NamedTuple):
     """The effect of a batch on the entry of its thread. It cannot be refused.
 
-    `transitions` are applied first, in order. A transition from no entry, or from the entry of a
-    deleted thread, creates a new one as of `at` (None: the batch's `now`). Then `at` raises
-    `updated_at`, and each of `labels` replaces the label with the same `label_prefix`. `size` is
-    added to the thread's size (with `whole`: replaces it), which is stored even before there is an
-    entry.
+    If it `saves` rows, a thread that is only created becomes active, and one without an entry, or a
+    deleted one, gets a new entry as of `at` (None: the batch's `now`). A fork becomes active if the
+    root namespace changes, so with an `event`. An event sets the status, unless that is of a newer
+    checkpoint, or of this one and stronger (see `ranks`): saves may arrive in any order. Then `at`
+    raises `updated_at`, and each of `labels` replaces the label with the same `label_prefix`.
+    `size` is added to the thread's size, which is stored even before there is an entry.
+
+    With `whole`, the update comes from all rows: the size is replaced, and the status by that of an
+    event. Forks stay forks, and archived threads keep their status.
     """
 
     size: int = 0
     whole: bool = False
     at: int | None = None
     labels: tuple[str, ...] = ()
-    transitions: tuple[StateTransition, ...] = ()
+    saves: bool = False
+    event: StatusEvent | None = None
 
 
 class ReadEntry(NamedTuple):
@@ -95,7 +96,8 @@ class ThreadQuery(NamedTuple):
     labels: tuple[str, ...] = ()  # each of these
     created: tuple[int | None, int | None] = (None, None)  # from (inclusive), to (exclusive)
     updated: tuple[int | None, int | None] = (None, None)
-    waits: bool | None = None  # whether an interrupt waits
+    statuses: tuple[str, ...] = ()  # one of these `ThreadStatus`es
+    failed_node: str | None = None
     pinned: bool | None = None
     size: int | None = None  # least bytes
     origin: str | None = None  # forked from this thread
@@ -107,7 +109,7 @@ class ThreadQuery(NamedTuple):
         """The states that match if it filters by nothing else, otherwise None."""
         if self != ThreadQuery(self.states):
             return None
-        return frozenset(self.states or _STATES - {ThreadStatus.DELETED})
+        return frozenset(self.states or _STATES - {Lifecycle.DELETED})
 
 
 Order: TypeAlias = Literal["updated_at", "created_at", "size", "thread"]
@@ -139,79 +141,54 @@ class EntryFence(NamedTuple):
     revision: int
 
 
-class ThreadStatus(StrEnum):
+class Lifecycle(StrEnum):
     """The states of a thread."""
 
     CREATED = "created"  # by name, before anything is saved
     ACTIVE = "active"
-    SUSPENDED = "suspended"  # an interrupt waits for an answer
-    FORKED = "forked"  # before anything is saved in the fork (an interrupt may wait)
+    FORKED = "forked"  # before anything is saved in the fork
     ARCHIVED = "archived"  # its rows are in the cold store
     DELETED = "deleted"  # only its tombstone remains
 
 
-class Cause(StrEnum):
-    """Events of a save that can move a thread from one state to another."""
+class ThreadStatus(StrEnum):
+    """The status of a thread's newest checkpoint."""
 
-    SAVE = "save"  # a checkpoint of the root namespace
-    SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
-    INTERRUPT = "interrupt"  # a task waits for an answer
+    DONE = "done"  # nothing runs next
+    WAITING = "waiting"  # a task has asked, and the question is unanswered
+    FAILED = "failed"  # a task has raised an error
+    UNFINISHED = "unfinished"  # a task runs next: it is running, or its process has died
 
 
-_NEW = ("", "deleted", "created")
-WITH_CHECKPOINTS = ("active", "suspended", "forked")
+UNSAVED = (None, Lifecycle.CREATED, Lifecycle.DELETED)
+"""States of threads without rows. None: not in the registry."""
+WITH_CHECKPOINTS = ("active", "forked")
 """States of threads that may hold checkpoints in the store."""
-
-# The states that a cause leads from ("": an unknown thread), and the target.
-_TRANSITIONS: dict[Cause, tuple[tuple[str, ...], str]] = {
-    Cause.SAVE: ((*_NEW, "forked", "suspended"), "active"),
-    Cause.SAVE_INSIDE: (_NEW, "active"),
-    Cause.INTERRUPT: ((*_NEW, *WITH_CHECKPOINTS), "suspended"),
-}
+WITH_STATUS = (*WITH_CHECKPOINTS, "archived")
+_RANKS = {None: 0, "unfinished": 0, "waiting": 1, "failed": 2}
 AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
 
 
-def transition(cause: Cause, checkpoint: str) -> StateTransition:
-    """Return the transition that a save or an interrupt causes.
-
-    Transitions may arrive in any order. A saved checkpoint ends only waits at earlier checkpoints,
-    as its own interrupt may have been stored before it.
-    """
-    sources, target = _TRANSITIONS[cause]
-    return StateTransition(
-        sources, target, checkpoint, cause is Cause.INTERRUPT, cause is not Cause.SAVE
-    )
+def ranks(status: str | None) -> int:
+    """Return the rank of a status among those of one checkpoint: a failure is the strongest."""
+    return _RANKS.get(status, 0)
 
 
-def transitions_to(head: str | None, waits_at: str | None) -> tuple[StateTransition, ...]:
-    """Return the transitions from any state to the state that a thread's rows show.
-
-    Forks stay forks, and archived threads archived. Without a `head`, and if nothing waits, a
-    thread that is unknown, deleted or only created stays so.
-    """
-    # First clear any wait in the entry, then set the actual one.
-    transitions = [
-        StateTransition(("active", "suspended"), "active", AFTER_ALL, waits=False, same=True),
-        StateTransition(("forked",), "forked", AFTER_ALL, waits=False, same=True),
-    ]
-    if waits_at is not None:
-        transitions.append(
-            StateTransition((*_NEW, "active"), "suspended", waits_at, waits=True, same=True)
-        )
-        transitions.append(StateTransition(("forked",), "forked", waits_at, waits=True, same=True))
-    elif head is not None:
-        transitions.append(StateTransition(_NEW, "active", head, waits=False, same=True))
-    return tuple(transitions)
+def status_of(entry: Any) -> ThreadStatus | None:
+    """Return the status of an entry, or None if nothing was saved."""
+    if entry.state not in WITH_STATUS:
+        return None
+    return ThreadStatus(entry.status or "done")
 
 
 def is_there(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
     """Return True if the registry knows the thread, and not as deleted."""
-    return entry is not None and entry.state != ThreadStatus.DELETED
+    return entry is not None and entry.state != Lifecycle.DELETED
 
 
 def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
     """Return True if the thread's rows are in an archive, and not in the store."""
-    return entry is not None and entry.state == ThreadStatus.ARCHIVED
+    return entry is not None and entry.state == Lifecycle.ARCHIVED
 
 
 # -- damage --------------------------------------------------------------------------
@@ -241,7 +218,7 @@ class RowField(NamedTuple):
 
 
 _NONE = type(None)
-_STATES = frozenset(map(str, ThreadStatus))
+_STATES = frozenset(map(str, Lifecycle))
 _COUNT = RowField((int,), 0, range(LARGEST + 1))
 _TIME = RowField((int, _NONE), 0, range(EARLIEST, LATEST + 1))
 ID = RowField((str, _NONE))
@@ -257,10 +234,12 @@ FIELDS = {
     "logs": RowField((dict,), {}),
     "size": RowField((int,), 0, range(-LARGEST, LARGEST + 1)),
     "revision": _COUNT,
-    "state": RowField((str, ThreadStatus, _NONE), "", _STATES),
+    "state": RowField((str, Lifecycle, _NONE), "", _STATES),
     "created_at": _TIME,
     "updated_at": _TIME,
-    "waits_at": ID,
+    "status": RowField((str, _NONE), None, frozenset(ThreadStatus)),
+    "status_at": ID,
+    "failed_node": RowField((str, _NONE)),
     "pinned": RowField((bool,), safe=True),  # (safer than being deleted)
     "ttl": RowField((int, _NONE), None, range(LARGEST + 1)),
     "origin": RowField((tuple, _NONE)),

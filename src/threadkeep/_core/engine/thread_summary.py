@@ -1,4 +1,4 @@
-"""Summary of a thread for the registry: the updates that saves cause, and the waiting tasks.
+"""Summary of a thread for the registry: the updates that saves cause, and its status.
 
 The update of a save cannot be refused, and saves may arrive in any order. The update from all rows
 replaces the saves' updates, so its change is fenced by these rows and by the entry.
@@ -7,6 +7,7 @@ replaces the saves' updates, so its change is fenced by these rows and by the en
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.model import (
+    CONTINUES,
     CheckpointRow,
     Segment,
     SegmentInfo,
@@ -23,18 +25,20 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.rows import counting, of_the_graph, time_of
 from threadkeep._core.engine.thread_entry import (
-    Cause,
     EntryUpdate,
+    Lifecycle,
+    StatusEvent,
     ThreadEntry,
-    ThreadStatus,
-    transition,
 )
 from threadkeep._core.langgraph_internals import (
     BRANCH,
     DELTA_COUNTERS,
     ERROR_SOURCE,
+    JOIN,
     NO_TASK,
+    PULL,
     START,
+    TASKS,
     is_internal,
 )
 
@@ -69,16 +73,39 @@ def of_checkpoint(
     at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
     said = () if row.ns else _said(metadata, reported.metadata)
-    transitions = (transition(Cause.SAVE_INSIDE if row.ns else Cause.SAVE, row.id),)
-    return EntryUpdate(size, at=at, labels=said, transitions=transitions)
+    event = None if row.ns else StatusEvent(_continued(row), row.id)
+    return EntryUpdate(size, at=at, labels=said, saves=True, event=event)
 
 
-def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> EntryUpdate:
-    """Return the update of pending writes. An interrupt of the head begins a wait."""
+def of_writes(row: WriteRow, size: int, now: int, status: str | None, error: object) -> EntryUpdate:
+    """Return the update of pending writes, which may show a question or an `error` of a task."""
     size += len(row.body)
-    if not waits:
+    if status is None:
         return EntryUpdate(size)
-    return EntryUpdate(size, at=now, transitions=(transition(Cause.INTERRUPT, row.checkpoint_id),))
+    event = StatusEvent(status, row.checkpoint_id, _node_of(row, error) if error else None)
+    return EntryUpdate(size, at=now, saves=True, event=event)
+
+
+def _continued(row: CheckpointRow) -> str | None:
+    return "unfinished" if row.flags & CONTINUES else None
+
+
+def _node_of(row: WriteRow, error: object) -> str | None:
+    """Return the node of a task that failed, or None if that is unknown.
+
+    The path of a task that a `Send` made does not name it, but LangGraph adds a note to the error.
+    A task that was cancelled because another one failed has none.
+    """
+    note = re.compile(f"During task with name '(.*)' and id '{re.escape(row.task_id)}'")
+    found = [match[1] for one in getattr(error, "__notes__", ()) if (match := note.fullmatch(one))]
+    if type(error).__name__ == "CancelledError":
+        return None
+    return found[-1] if found else _named(row.task_path)
+
+
+def _named(path: str) -> str | None:
+    """Return the node that a task's path names."""
+    return path.removeprefix(PULL) if path.startswith(PULL) else None
 
 
 def report_of(reported: Reported, touch: EntryUpdate, metadata: Mapping[str, Any]) -> Reported:
@@ -119,31 +146,26 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def of_rows(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
 ) -> EntryUpdate:
-    """Return the update from all rows of a thread: its size, and where it waits.
+    """Return the update from all rows of a thread: its size, and its status.
 
     The change that carries it must be fenced by the rows.
     """
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
     size = segments + sum(map(row_size, (*rows, *orphans)))
-    own = of_the_graph(checkpoints)
-    return EntryUpdate(
-        size,
-        whole=True,
-        transitions=thread_entry.transitions_to(
-            own[-1].row.id if own else None, waits_at(checkpoints, orphans)
-        ),
-    )
+    event = status_of(checkpoints, orphans)
+    saves = event.status is not None or bool(of_the_graph(checkpoints))
+    return EntryUpdate(size, whole=True, saves=saves, event=event)
 
 
-def waits_at(
+def status_of(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow] = ()
-) -> str | None:
-    """Return the checkpoint of the root namespace where an interrupt waits, or None.
+) -> StatusEvent:
+    """Return the status of a thread by its rows.
 
-    If there are several, the newest counts. LangGraph may store an interrupt before its checkpoint,
-    which is then newer than all stored ones. As in `get_state`, an interrupt waits until a
-    checkpoint follows, even if its task has ended.
+    A failure or a question of the newest checkpoint of the root namespace counts, or of a newer
+    one, as LangGraph may store writes before their checkpoint. As in `get_state`, they count until
+    a checkpoint follows, even if the task has ended.
     """
     own = of_the_graph(checkpoints)
     at: dict[str, Sequence[WriteRow]] = {own[-1].row.id: own[-1].writes} if own else {}
@@ -151,7 +173,21 @@ def waits_at(
     for row in orphans:
         if not row.ns and row.checkpoint_id > newest:
             at[row.checkpoint_id] = (*at.get(row.checkpoint_id, ()), row)
-    return max([id for id, writes in at.items() if _tasks_of(writes).asked], default=None)
+    for id in sorted(at, reverse=True):
+        writes = counting(at[id], None)
+        found = tasks([(write.task_id, write.channel) for write in writes])
+        if raised := set(found.failed) - set(found.handled):
+            paths = [write.task_path for write in writes if write.task_id in raised]
+            return StatusEvent("failed", id, _named(paths[0]))
+        if found.asked:
+            return StatusEvent("waiting", id)
+    return StatusEvent(_continued(own[-1].row) if own else None, max(at, default=""))
+
+
+def with_status(entry: ThreadEntry, event: StatusEvent) -> ThreadEntry:
+    """Return an entry with the status of an event from all rows."""
+    at = event.at if thread_entry.ranks(event.status) else None
+    return entry._replace(status=event.status, status_at=at, failed_node=event.node)
 
 
 def written_at(entry: ThreadEntry, checkpoints: Iterable[StoredCheckpoint], now: int) -> int:
@@ -170,22 +206,15 @@ def entry_of(
 ) -> ThreadEntry:
     """Return the entry of a thread from its rows, at `now` if they have no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
-    own, at = of_the_graph(checkpoints), waits_at(checkpoints, orphans)
-    return ThreadEntry(
+    own = of_the_graph(checkpoints)
+    new = ThreadEntry(
         thread,
-        ThreadStatus.ACTIVE if at is None else ThreadStatus.SUSPENDED,
+        Lifecycle.ACTIVE,
         min(times, default=now),
         max(times, default=now),
         labels=tuple(sorted(_said(shown(own[-1].row), {}))) if own else (),
-        waits_at=at,
     )
-
-
-def fits(entry: ThreadEntry, at: str | None) -> bool:
-    """Return True if the entry suits a thread with checkpoints that waits at `at`, or nowhere."""
-    if entry.waits_at != at or entry.state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
-        return False
-    return entry.state == ThreadStatus.FORKED or (entry.state == ThreadStatus.SUSPENDED) == bool(at)
+    return with_status(new, status_of(checkpoints, orphans))
 
 
 def shown(row: CheckpointRow) -> dict[str, Any]:
@@ -222,6 +251,7 @@ class Tasks(NamedTuple):
     asked: tuple[str, ...] = ()  # called `interrupt()`
     waiting: tuple[str, ...] = ()  # of these, the unfinished ones
     failed: tuple[str, ...] = ()  # left an error
+    handled: tuple[str, ...] = ()  # of these, the ones whose error a node handles
 
 
 def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
@@ -239,6 +269,7 @@ def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
         asked=tuple(asked),
         waiting=tuple([task for task in asked if channels[task] <= _CONTROL]),
         failed=tuple([task for task, wrote in channels.items() if ERROR in wrote]),
+        handled=tuple([task for task, wrote in channels.items() if ERROR_SOURCE in wrote]),
     )
 
 
@@ -256,3 +287,25 @@ def following(channels: Iterable[str]) -> list[str]:
     held = list(channels)
     nodes = [name.removeprefix(BRANCH) for name in held if name.startswith(BRANCH)]
     return [START, *nodes] if START in held else nodes
+
+
+def continues(values: Mapping[str, Any]) -> bool:
+    """Return True if nodes run next, by the values of a checkpoint's channels.
+
+    These are the channels of graphs and of entrypoints. Channels of a hand-made `Pregel` may have
+    any names.
+    """
+    for name, value in values.items():
+        if name.startswith(BRANCH) or name == START or (name == TASKS and value):
+            return True
+        if name.startswith(JOIN) and _is_complete(name, value):
+            return True
+    return False
+
+
+def _is_complete(name: str, value: Any) -> bool:
+    """Return True if all nodes have ended that a channel such as "join:a+b:c" waits for."""
+    seen = value[0] if isinstance(value, tuple) else value  # (of a deferred node)
+    if not isinstance(seen, set):
+        return False
+    return sum([len(str(one)) + 1 for one in seen]) == len(name[len(JOIN) : name.rindex(":") + 1])

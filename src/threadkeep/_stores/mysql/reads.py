@@ -23,7 +23,7 @@ HEAP = "COALESCE(t.heap, t.number)"
 _HEAD = "SELECT t.number, t.record FROM tk_threads t"
 _OWN = f"{_HEAD} WHERE t.thread = %s"
 _OF_THREAD = "SELECT c.number, c.ns, c.id FROM tk_threads t JOIN tk_checkpoints c USING (number)"
-_VISIBLE = f"c.flags < {model.HIDDEN}"
+_VISIBLE = f"c.flags & {model.HIDDEN} = 0"
 
 
 class Lookup(NamedTuple):
@@ -301,7 +301,7 @@ def _listed(row: tuple[Any, ...]) -> Head:
         return _head(row)
     except CorruptionError:
         shown: dict[str, Any] = dict(zip(_SHOWN, row[3:], strict=True))
-        shown |= {"state": shown["state"] and shown["state"].decode(), "waits_at": row[1]}
+        shown |= {"state": shown["state"] and shown["state"].decode(), "status_at": row[1]}
         return Head(row[2].decode(), **shown)
 
 
@@ -318,11 +318,11 @@ def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
     if query.states:
         yield f"t.state IN ({marks(query.states)})", query.states
     else:
-        yield "t.state <> %s", (thread_entry.ThreadStatus.DELETED,)
+        yield "t.state <> %s", (thread_entry.Lifecycle.DELETED,)
     yield from [(_HAS_LABEL, (label,)) for label in query.labels]
-    for term, value in query_terms(query):
+    for term, values in query_terms(query):
         filled = term.replace("{time}", "%s").replace("{rest}", "t.updated_at + t.ttl")
-        yield filled, (value,)
+        yield filled, values
 
 
 _QUERIES: dict[Any, Callable[[Any], Lookup]] = {

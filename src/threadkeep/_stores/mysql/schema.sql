@@ -7,12 +7,14 @@ CREATE TABLE IF NOT EXISTS tk_threads (
     created_at BIGINT,               -- microseconds since 1970, as all times
     updated_at BIGINT,
     size BIGINT NOT NULL,
-    waits_at VARBINARY(1024),
+    status VARBINARY(16),            -- of its head; NULL: done
+    failed_node VARBINARY(1024),
     pinned BOOLEAN NOT NULL,
     ttl BIGINT,
     origin VARBINARY(1024),
     record LONGBLOB NOT NULL,        -- the whole head; the columns are for searches
-    KEY by_heap (heap), KEY by_update (updated_at)
+    KEY by_heap (heap), KEY by_update (updated_at),
+    KEY by_status (status, updated_at)
 ) ENGINE = InnoDB;
 CREATE TABLE IF NOT EXISTS tk_labels (
     number BIGINT NOT NULL,
@@ -25,7 +27,7 @@ CREATE TABLE IF NOT EXISTS tk_checkpoints (
     ns VARBINARY(1024) NOT NULL,
     id VARBINARY(1024) NOT NULL,
     parent VARBINARY(1024),
-    flags BIGINT NOT NULL,           -- 1 free, 2 nested, 4 hidden
+    flags BIGINT NOT NULL,           -- 1 free, 2 nested, 4 hidden, 8 continues
     key_log BIGINT NOT NULL,
     key_pos BIGINT NOT NULL,
     metadata LONGTEXT CHARACTER SET utf8mb4 NOT NULL, -- JSON

@@ -10,7 +10,7 @@ from psycopg.types.numeric import Float4
 
 from threadkeep._core.engine import model, thread_entry
 from threadkeep._core.engine.heads import Head, entry_of, problem_of
-from threadkeep._core.engine.thread_entry import LATEST, WITH_CHECKPOINTS, ThreadQuery, ThreadStatus
+from threadkeep._core.engine.thread_entry import LATEST, WITH_CHECKPOINTS, Lifecycle, ThreadQuery
 from threadkeep._core.engine.usage import (
     DAY,
     HOUR,
@@ -118,12 +118,12 @@ def _conditions(query: ThreadQuery) -> Iterator[Term]:
     if query.states:
         yield "t.state = ANY(%s)", (list(query.states),)
     else:
-        yield f"t.state <> '{ThreadStatus.DELETED}'", ()
+        yield f"t.state <> '{Lifecycle.DELETED}'", ()
     for label in query.labels:
         yield _HAS_LABEL, (label,)
-    for term, value in query_terms(query):
+    for term, values in query_terms(query):
         filled = term.replace("{rest}", _REST).replace("{time}", "{schema}.time_of(%s)")
-        yield filled, (_packed(value),)
+        yield filled, tuple(map(_packed, values))
 
 
 def _packed(value: Any) -> Any:

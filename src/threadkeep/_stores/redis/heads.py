@@ -33,6 +33,7 @@ _UNPACKED: dict[str, Callable[[bytes], Any]] = {
     if name not in _OTHERS
 }
 _UNPACKED |= {"origin": bytes.decode, "origin_checkpoint": bytes.decode}
+_ORIGIN = Head._fields.index("origin")
 _AT_FIRST = 8  # tips of the first field
 _STORED = 1  # `Head.number`: the thread's id finds its rows
 
@@ -65,7 +66,7 @@ def changed_fields(old: Head, new: Head) -> tuple[list[Word], list[Word]]:
                 words += (name, 1 if value is True else value)
     if new.logs is not was[9] or new.lists_all is not was[10] or not old.number:
         words += ("logs", pack_logs(new))
-    if new.origin != was[20]:
+    if new.origin != was[_ORIGIN]:
         if new.origin is None:
             gone += ("origin", "origin_checkpoint")
         else:

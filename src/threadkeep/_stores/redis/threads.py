@@ -17,10 +17,10 @@ from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
+    Lifecycle,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
-    ThreadStatus,
     is_record_label,
 )
 from threadkeep._core.engine.usage import ReadUsage
@@ -85,6 +85,7 @@ def _keeps_terms(move: Move) -> bool:
         not (move.labels or move.clears_labels)
         and bool(old.number)
         and (old.state, old.created_at, old.origin) == (new.state, new.created_at, new.origin)
+        and old.status == new.status
     )
 
 
@@ -115,6 +116,8 @@ async def complete_index(
 def _terms(entry: Head | ThreadEntry) -> set[str]:
     """Return the terms of an entry, without its labels' terms."""
     terms = set() if entry.state is None else {f"state:{entry.state}"}
+    if entry.status is not None:
+        terms.add(f"status:{entry.status}")
     return terms if entry.origin is None else {*terms, f"origin:{entry.origin[0]}"}
 
 
@@ -153,7 +156,7 @@ async def _count(read: CountThreads, server: Server) -> int:
 
 async def _count_states(states: frozenset[str], query: ThreadQuery, server: Server) -> int:
     """Count the matches of a query for states, which are read without the rest of the entries."""
-    known = {state.encode() for state in ThreadStatus}
+    known = {state.encode() for state in Lifecycle}
     total = 0
     async for names, page in usage.counted(server, rows=False):
         counts = Counter(page.states)
@@ -170,6 +173,8 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
     choices = [[f"label:{label}"] for label in query.labels]
     if query.states and not query.prefix:
         choices.append([f"state:{state}" for state in query.states])
+    if query.statuses and "done" not in query.statuses:
+        choices.append([f"status:{status}" for status in query.statuses])
     choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
     terms = [term for choice in choices for term in choice]
     counts = await server.sent(

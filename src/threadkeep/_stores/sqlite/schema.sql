@@ -12,13 +12,15 @@ CREATE TABLE tk_threads (
     created_at INTEGER,
     updated_at INTEGER,
     size INTEGER,
-    waits_at,
     revision INTEGER,
     pinned INTEGER,
     ttl INTEGER,
     origin TEXT,
     origin_checkpoint,
-    heap INTEGER                   -- tk_heap_segments.thread of its segments; NULL: its own number
+    heap INTEGER,                  -- tk_heap_segments.thread of its segments; NULL: its own number
+    status TEXT,                   -- of the newest checkpoint; NULL: done
+    status_at,                     -- the checkpoint of a failure or a question
+    failed_node TEXT
 );
 CREATE TABLE tk_checkpoints (
     thread INTEGER NOT NULL,       -- tk_threads.number, here and below
@@ -27,7 +29,7 @@ CREATE TABLE tk_checkpoints (
     parent,
     run INTEGER,
     seen INTEGER,
-    flags INTEGER,                 -- 1 free, 2 nested, 4 hidden
+    flags INTEGER,                 -- 1 free, 2 nested, 4 hidden, 8 continues
     ts NOT NULL,                   -- microseconds since 1970, or text
     source TEXT,                   -- of plain metadata (see records.py)
     step INTEGER,
@@ -70,6 +72,8 @@ CREATE INDEX tk_threads_by_update ON tk_threads (updated_at, thread)
 CREATE INDEX tk_threads_by_creation ON tk_threads (created_at, thread)
     WHERE state <> 'deleted';
 CREATE INDEX tk_threads_by_state ON tk_threads (state, updated_at, thread);
+CREATE INDEX tk_threads_by_status ON tk_threads (status, updated_at, thread)
+    WHERE status IS NOT NULL;
 CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX tk_threads_by_heap ON tk_threads (heap) WHERE heap IS NOT NULL;
 CREATE INDEX tk_threads_by_ttl ON tk_threads (ttl) WHERE ttl IS NOT NULL;

@@ -14,8 +14,8 @@ from threadkeep._core.engine.model import AFTER_OWN, OWN_NS
 from threadkeep._core.engine.thread_entry import (
     LARGEST,
     WITH_CHECKPOINTS,
+    Lifecycle,
     ThreadEntry,
-    ThreadStatus,
 )
 from threadkeep._core.engine.usage import (
     DAY,
@@ -121,10 +121,10 @@ def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
         places = ", ".join("?" * len(query.states))
         yield f"{'+' * bool(query.prefix)}t.state IN ({places})", query.states
     else:
-        yield f"t.state <> '{ThreadStatus.DELETED}'", ()
-    for text, value in query_terms(query):
+        yield f"t.state <> '{Lifecycle.DELETED}'", ()
+    for text, values in query_terms(query):
         term = text.replace("{rest}", "t.updated_at + t.ttl").replace("{time}", "?")
-        yield term.replace("t.pinned IS TRUE", "t.pinned IS NOT NULL"), (value,)
+        yield term.replace("t.pinned IS TRUE", "t.pinned IS NOT NULL"), values
 
 
 # -- counts of the store -------------------------------------------------------------

@@ -20,7 +20,10 @@ CREATE VIEW IF NOT EXISTS threads AS SELECT
     t.ttl / 1000000 AS ttl_seconds,
     t.origin AS forked_from,
     id_text(t.origin_checkpoint) AS forked_from_checkpoint,
-    id_text(t.waits_at) AS waits_at_checkpoint
+    coalesce(t.status, CASE WHEN t.state IN ('active', 'forked', 'archived') THEN 'done' END)
+        AS status,
+    id_text(t.status_at) AS status_checkpoint,
+    t.failed_node AS failed_node
 FROM tk_threads t
 WHERE t.thread <> 'threadkeep$statistics';  -- (the last statistics, see threads/last_statistics.py)
 CREATE VIEW IF NOT EXISTS checkpoints AS SELECT

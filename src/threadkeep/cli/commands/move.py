@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._core.engine.thread_entry import Lifecycle
 from threadkeep.cli.app import command
 from threadkeep.cli.ids import whole_threads
 from threadkeep.cli.parameters import (
@@ -38,9 +38,7 @@ from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads import AdoptReport, Filters, LeaveReport, MirrorReport
 from threadkeep.threads.transfer.bundles import check_is_bundle
 
-_SAVED = [
-    state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)
-]
+_SAVED = [state for state in Lifecycle if state not in (Lifecycle.CREATED, Lifecycle.DELETED)]
 
 
 @command("threadkeep export threads.db 42 43 refunds.tkb", cold=True)
@@ -77,8 +75,8 @@ def export(
             found = list(saver.threads.scan(**filters))
             if not found:
                 raise ThreadNotFoundError("No threads match.", hint="Nothing was written.")
-            archived = [one.id for one in found if one.state == ThreadStatus.ARCHIVED]
-            threads = [one.id for one in found if one.state != ThreadStatus.ARCHIVED]
+            archived = [one.id for one in found if one.state == Lifecycle.ARCHIVED]
+            threads = [one.id for one in found if one.state != Lifecycle.ARCHIVED]
         ids = None if all_threads else whole_threads(saver, threads)
         done = saver.threads.export_bundle(ids, file, plain=plain, progress=progress)
     archived += done.archived

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
+from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, Lifecycle
 from threadkeep._core.policies import ColdTier, Retention, Tiering, WarmTier
 from threadkeep._core.validation import duration
 from threadkeep.cli.app import command, print_error
@@ -109,7 +109,7 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
     found = []
     for name in whole_threads(saver, threads or ()):
         info = saver.threads.get(name)
-        if info is None or info.state == ThreadStatus.DELETED:
+        if info is None or info.state == Lifecycle.DELETED:
             raise ThreadNotFoundError(thread=name, hint="Nothing was archived.")
         if info.state not in WITH_CHECKPOINTS:
             problem = f"A thread in the state {info.state} cannot be archived."

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._core.engine.thread_entry import Lifecycle, ThreadStatus
 from threadkeep.cli.app import command, in_shell
 from threadkeep.cli.ids import whole_thread, whole_threads
 from threadkeep.cli.parameters import (
@@ -36,27 +36,31 @@ from threadkeep.threads.transfer.reading import MOST as MOST_READ
 from threadkeep.threads.transfer.reading import LangGraphReader
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
-_STATES = ", ".join(ThreadStatus)
+_STATES = ", ".join(Lifecycle)
+_STATUSES = ", ".join(ThreadStatus)
 
 
 def _filters(  # noqa: PLR0913 - they are given by name
     *,
     query: str | None = option(
-        "--query QUERY", "Threads that a query of the page finds: 'is:waiting #vip user_id=u-1'."
+        "--query QUERY",
+        "Threads that a query of the page finds: 'status:waiting #vip user_id=u-1'.",
     ),
     state: list[str] | None = option(
         "--state STATE",
         f"Only threads in this state: {_STATES}. Repeatable. Default: all but deleted.",
     ),
+    status: list[str] | None = option(
+        "--status STATUS", f"Only threads with this status: {_STATUSES}. Repeatable."
+    ),
+    failed: bool = flag("--failed", "Only failed threads, as --status failed."),
+    failed_node: str | None = option("--failed-node NODE", "Only threads in which it failed."),
     tag: list[str] | None = WITH_TAGS,
     metadata: list[str] | None = WITH_METADATA,
     created_after: str | None = option("--created-after WHEN", f"Created after this time. {_WHEN}"),
     created_before: str | None = option("--created-before WHEN", "Created before this time."),
     updated_after: str | None = option("--updated-after WHEN", "Updated after this time."),
     updated_before: str | None = option("--updated-before WHEN", "Not updated since this time."),
-    has_interrupt: bool | None = option(
-        "--has-interrupt/--no-interrupt", "With or without an unanswered interrupt."
-    ),
     pinned: bool | None = option("--pinned/--not-pinned", "Pinned or not."),
     min_bytes: str | None = option("--min-bytes BYTES", "At least this size: 10MB."),
     forked_from: str | None = option("--forked-from THREAD", "Forks of this thread."),
@@ -65,13 +69,14 @@ def _filters(  # noqa: PLR0913 - they are given by name
     """Return the filters of `saver.threads.search`."""
     options = {
         "state": state,
+        "status": [*(status or ()), *(["failed"] if failed else ())],
+        "failed_node": failed_node,
         "tags": tag,
         "metadata": parse_metadata("--metadata", metadata),
         "created_after": parse_time("--created-after", created_after),
         "created_before": parse_time("--created-before", created_before),
         "updated_after": parse_time("--updated-after", updated_after),
         "updated_before": parse_time("--updated-before", updated_before),
-        "has_interrupt": has_interrupt,
         "pinned": pinned,
         "min_bytes": parse_size("--min-bytes", min_bytes),
         "forked_from": forked_from,
@@ -85,7 +90,7 @@ def _filters(  # noqa: PLR0913 - they are given by name
     return {**found, **given}
 
 
-@command("threadkeep threads threads.db --has-interrupt --updated-before 1h", filters=_filters)
+@command("threadkeep threads threads.db --status waiting --updated-before 1h", filters=_filters)
 def threads(
     session: Session,
     thread: str | None = thread_argument("Show only this thread.", None),
@@ -130,7 +135,7 @@ def threads(
             session.print(document, thread_table(found) or "No threads found", more)
 
 
-def _existing(saver: Saver | LangGraphReader, thread: str, *states: ThreadStatus) -> ThreadInfo:
+def _existing(saver: Saver | LangGraphReader, thread: str, *states: Lifecycle) -> ThreadInfo:
     """Return a thread. Raise if it does not exist, or has one of these states."""
     found = saver.threads.get(thread)
     if found is None or found.state in states:
@@ -214,7 +219,7 @@ def copy(
     """Copy a thread with its tags and metadata within the store."""
     with session.open() as saver:
         source = whole_thread(saver, source)
-        _existing(saver, source, ThreadStatus.CREATED, ThreadStatus.DELETED)
+        _existing(saver, source, Lifecycle.CREATED, Lifecycle.DELETED)
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
     session.print(document, f"Copied thread {source} to {target}")
@@ -227,7 +232,7 @@ def delete(
     """Delete threads. If one does not exist, none is deleted."""
     with session.open() as saver:
         names = dict.fromkeys(threads) if yes else whole_threads(saver, threads)
-        found = [_existing(saver, name, ThreadStatus.DELETED) for name in names]
+        found = [_existing(saver, name, Lifecycle.DELETED) for name in names]
         if not dry_run and not yes:
             question = f"Delete {', '.join(one.id for one in found)}? This cannot be undone."
             session.confirm("delete", question, thread_table(found))

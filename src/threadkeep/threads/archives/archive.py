@@ -26,8 +26,8 @@ from threadkeep._core.engine.registration import OVERTAKEN, read_snapshot, retry
 from threadkeep._core.engine.thread_entry import (
     WITH_CHECKPOINTS,
     EntryFence,
+    Lifecycle,
     ThreadEntry,
-    ThreadStatus,
     is_archived,
 )
 from threadkeep._core.engine.tips import Link, Proof
@@ -83,7 +83,8 @@ def archive(
             raise ThreadNotFoundError(thread=thread)
         if not is_due(entry, rows):
             raise StateError("The thread is in use again.", thread=thread)
-        entry = entry._replace(waits_at=thread_summary.waits_at(rows.checkpoints, rows.orphans))
+        event = thread_summary.status_of(rows.checkpoints, rows.orphans)
+        entry = thread_summary.with_status(entry, event)
         change = DropThread(thread, rows.deleted_at, rows.generation, snapshot.fences, entry)
         return change._replace(link=Link(Proof.of(rows)))
 
@@ -95,7 +96,7 @@ def archive(
         whole = yield from on(store, read_thread(thread))  # (as it was, or the change is refused)
         data, new = yield from external(partial(pack, whole, announced, entry.state, seal))
         record = new._replace(offloaded=(archive_of(entry) or new).offloaded)
-        archived = with_archive(entry, record)._replace(state=ThreadStatus.ARCHIVED)
+        archived = with_archive(entry, record)._replace(state=Lifecycle.ARCHIVED)
         change = change._replace(entry=archived)
         yield from exchange(store, cold, new.key, data, change)
         engine.working_set.forget(thread)

@@ -8,7 +8,7 @@ from threadkeep._core.engine import thread_summary
 from threadkeep._core.engine.cold_references import says_active
 from threadkeep._core.engine.lineage import CheckpointKey, Lineage
 from threadkeep._core.engine.model import LAYERS_KEY, LAYERS_NS, ThreadRows
-from threadkeep._core.engine.thread_entry import ThreadEntry
+from threadkeep._core.engine.thread_entry import UNSAVED, ThreadEntry
 
 
 def registry_problem(rows: ThreadRows, entry: ThreadEntry | None, *, is_padded: bool) -> str:
@@ -23,10 +23,14 @@ def registry_problem(rows: ThreadRows, entry: ThreadEntry | None, *, is_padded: 
     if entry is None or not entry.state:
         return "it is not in the registry"
     size = thread_summary.of_thread(rows).size
-    waits_at = thread_summary.waits_at(rows.checkpoints, rows.orphans)
-    if not thread_summary.fits(entry, waits_at):
-        at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
-        return f"its state in the registry is {entry.state!r}, but {at}"
+    if entry.state in UNSAVED:
+        return f"its state in the registry is {entry.state!r}, but it has checkpoints"
+    event = thread_summary.status_of(rows.checkpoints, rows.orphans)
+    found = thread_summary.with_status(entry, event)
+    if (found.status, found.status_at) != (entry.status, entry.status_at):
+        shown, real = (one.status or "done" for one in (entry, found))
+        at = f" at {found.status_at!r}" if found.status_at else ""
+        return f"its status in the registry is {shown}, but its rows show {real}{at}"
     is_counted = not (rows.family or is_padded) and entry.origin is None
     if is_counted and entry.size != size:
         return f"its size in the registry is {entry.size} bytes, but its rows hold {size}"

@@ -47,8 +47,8 @@ from threadkeep._core.engine.rows import heads, with_manifest
 from threadkeep._core.engine.thread_entry import (
     ARCHIVE_RECORD,
     EntryUpdate,
+    Lifecycle,
     ThreadEntry,
-    ThreadStatus,
     find_record,
     is_archived,
 )
@@ -279,10 +279,10 @@ def _registering(engine: Engine, snapshot: ThreadSnapshot) -> Batch:
     touch = thread_summary.of_thread(rows)
     if rows.family or (entry is not None and entry.origin is not None):
         touch = touch._replace(size=0, whole=False)  # (a shared segment counts for only one)
-    if entry is None or entry.state in ("", ThreadStatus.DELETED):
+    if entry is None or entry.state in ("", Lifecycle.DELETED):
         new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
     elif not rows.checkpoints:
-        new, touch = entry._replace(state=ThreadStatus.ARCHIVED), EntryUpdate()
+        new, touch = entry._replace(state=Lifecycle.ARCHIVED), EntryUpdate()
     thread, fences = snapshot.thread, snapshot.fences
     return Batch(thread, now, rows.generation, fences=fences, entry=new, touch=touch)
 
@@ -348,7 +348,8 @@ def _removing(
     return Repair(report, batch, removed, unrepaired)
 
 
-_COMPUTED = {"thread", "state", "size", "waits_at", "deleted_at", "revision", "damage"}
+_STATUS = ("status", "status_at", "failed_node")
+_COMPUTED = {"thread", "state", "size", "deleted_at", *_STATUS, "revision", "damage"}
 
 
 def _new_entry(
@@ -368,13 +369,13 @@ def _new_entry(
     }
     new = new._replace(**{name: one for name, one in values.items() if one})
     if not stay:
-        state = ThreadStatus.DELETED if old.deleted_at else ThreadStatus.CREATED
+        state = Lifecycle.DELETED if old.deleted_at else Lifecycle.CREATED
         if find_record(old.labels, ARCHIVE_RECORD) is not None:
-            state = ThreadStatus.ARCHIVED
+            state = Lifecycle.ARCHIVED
         new = new._replace(state=old.state or state)
-    if is_archived(new):  # (its rows, which tell if an interrupt waits, are in the cold store)
-        pinned = old.pinned or old.hides("waits_at")  # so that no policy deletes it
-        new = new._replace(waits_at=old.waits_at, pinned=pinned)
+    if is_archived(new):  # (its rows, which tell the status, are in the cold store)
+        pinned = old.pinned or old.hides("status")  # so that no policy deletes it
+        new = new._replace(pinned=pinned, **{name: getattr(old, name) for name in _STATUS})
     return new
 
 

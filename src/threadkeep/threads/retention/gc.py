@@ -241,20 +241,19 @@ def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
     """Return True if the policy may not delete it."""
     tags = set(thread_entry.tags_of(entry.labels)) - OWN_TAGS
     is_tagged = own.keep_tagged and bool(tags)
-    return entry.pinned or is_tagged or entry.waits_at is not None
+    return entry.pinned or is_tagged or entry.status == "waiting"
 
 
 def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
-    """Correct an entry's interrupt and time by the rows, as the registry's are only hints.
+    """Correct an entry's status and time by the rows, as the registry's are only hints.
 
     The entry of an archived thread is exact.
     """
     if is_archived(entry):
         return entry
-    return entry._replace(
-        waits_at=thread_summary.waits_at(rows.checkpoints, rows.orphans),
-        updated_at=thread_summary.written_at(entry, rows.checkpoints, now),
-    )
+    event = thread_summary.status_of(rows.checkpoints, rows.orphans)
+    at = thread_summary.written_at(entry, rows.checkpoints, now)
+    return thread_summary.with_status(entry, event)._replace(updated_at=at)
 
 
 # -- a thread --------------------------------------------------------------------------

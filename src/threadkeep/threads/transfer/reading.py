@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, _DeltaSnapshot
 
 from threadkeep._core import arguments, validation
 from threadkeep._core.codec.codecs import CLASS, PlainCodec, Raw
@@ -22,7 +22,7 @@ from threadkeep._core.engine.context import not_found
 from threadkeep._core.engine.load import Loaded
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.engine.rows import created_at
-from threadkeep._core.engine.thread_entry import ThreadStatus
+from threadkeep._core.engine.thread_entry import Lifecycle, ThreadStatus
 from threadkeep._core.engine.thread_summary import following, state_channels, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._run.driver import each_and_aeach, external, is_awaited, sync_and_async
@@ -402,14 +402,20 @@ class LangGraphThread(ThreadInfo):
     checkpoints: int = 0
 
 
+# (LangGraph's tables do not tell a finished thread from an unfinished one)
+_STATUSES = {ERROR: ThreadStatus.FAILED, INTERRUPT: ThreadStatus.WAITING}
+
+
 def _info(found: SourceThread) -> LangGraphThread:
+    channel, _, at = (found.shown or "").partition(" ")
     return LangGraphThread(
         id=found.id,
-        state=ThreadStatus.SUSPENDED if found.waits_at else ThreadStatus.ACTIVE,
+        state=Lifecycle.ACTIVE,
         created_at=_time_of(found.oldest),
         updated_at=_time_of(found.newest),
         bytes=int(found.size),
-        waits_at=found.waits_at,
+        status=_STATUSES.get(channel),
+        status_checkpoint=at or None,
         checkpoints=found.checkpoints,
     )
 

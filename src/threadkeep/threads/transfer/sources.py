@@ -159,7 +159,8 @@ class LangGraphSource:
 class SourceThread(NamedTuple):
     """A thread: its oldest and newest checkpoint's ids, its number of them, its payloads' bytes.
 
-    `waits_at` is the newest checkpoint of the graph itself if an interrupt is stored with it.
+    `shown` names an error's or an interrupt's channel, stored with the graph's newest checkpoint,
+    and the checkpoint.
     """
 
     id: str
@@ -168,7 +169,7 @@ class SourceThread(NamedTuple):
     checkpoints: int
     key: Any
     size: int
-    waits_at: str | None
+    shown: str | None
 
 
 class SourceStep(NamedTuple):
@@ -224,11 +225,12 @@ SELECT thread_id,
     (SELECT max(checkpoint_id) FROM checkpoints AS o WHERE o.thread_id = c.thread_id) AS newest,
     (SELECT count(*) FROM checkpoints AS o WHERE o.thread_id = c.thread_id) AS checkpoints,
     key, {size} AS size, (
-        SELECT max(checkpoint_id) FROM {writes} AS w
-        WHERE w.thread_id = c.thread_id AND checkpoint_ns = '' AND channel = '__interrupt__'
+        SELECT min(channel) || ' ' || max(checkpoint_id) FROM {writes} AS w
+        WHERE w.thread_id = c.thread_id AND checkpoint_ns = ''
+            AND channel IN ('__error__', '__interrupt__')
         AND checkpoint_id = (SELECT max(checkpoint_id) FROM checkpoints AS newest
             WHERE newest.thread_id = c.thread_id AND checkpoint_ns = '')
-    ) AS waits_at
+    ) AS shown
 FROM (
     SELECT * FROM (
         SELECT thread_id, {key} AS key FROM checkpoints AS c WHERE {where} GROUP BY thread_id

@@ -45,8 +45,8 @@ from threadkeep._core.engine.operation import Operation, commit, fetch, fetch_ch
 from threadkeep._core.engine.refs import covering, span_of
 from threadkeep._core.engine.registration import ThreadSnapshot, read_snapshot, retry
 from threadkeep._core.engine.thread_entry import (
+    Lifecycle,
     ThreadEntry,
-    ThreadStatus,
     is_archived,
     is_there,
 )
@@ -113,7 +113,7 @@ class WholeThread:
     @property
     def is_listed(self) -> bool:
         """True if `threads` lists it: it has checkpoints, or an entry that is not deleted."""
-        has_entry = self.entry is not None and self.entry.state not in ("", ThreadStatus.DELETED)
+        has_entry = self.entry is not None and self.entry.state not in ("", Lifecycle.DELETED)
         return has_entry or bool(self.checkpoints)
 
 
@@ -220,7 +220,7 @@ def whole_of(
         # (the revision and an archive belong to the store, and the rows give the size. Only an
         # archived thread, or one with stubs, still needs the archive)
         own = entry.labels
-        if entry.state != ThreadStatus.ARCHIVED and not keeps:
+        if entry.state != Lifecycle.ARCHIVED and not keeps:
             own = thread_entry.without_record(own, thread_entry.ARCHIVE_RECORD)
         entry = entry._replace(revision=0, size=0, labels=own)
     checkpoints = tuple([stored.row for stored in rows.checkpoints])

@@ -15,7 +15,7 @@ from threadkeep.ui.page import Asked, StorePage, route
 
 _PAGE, _QUESTIONS = 20, 20  # threads, and questions of each
 # (reading an archived thread would restore it)
-_WAITING: Any = {"state": ["suspended", "forked"], "has_interrupt": True}
+_WAITING: Any = {"state": ["active", "forked"], "status": "waiting"}
 
 
 @route("/inbox")
@@ -37,7 +37,7 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
     """Return the values of `answer.html`. A thread that cannot be read does not hide the others."""
     error, found = None, list[PendingInterrupt]()
     try:
-        found = [] if info.waits_at is None else await page.saver.threads.ainterrupts(info.id)
+        found = [] if info.status != "waiting" else await page.saver.threads.ainterrupts(info.id)
     except ThreadkeepError as unread:
         error = unread
     first = sorted(found, key=lambda one: one.answered)[:_QUESTIONS]

@@ -18,7 +18,7 @@ from threadkeep.threads.repair.repair import HINTS
 from threadkeep.ui.page import Asked, route
 from threadkeep.ui.work import Work, work
 
-_SESSIONS = ("active", "forked", "suspended")  # states of threads that are read
+_SESSIONS = ("active", "forked")  # states of threads that are read
 
 
 @route("/store")

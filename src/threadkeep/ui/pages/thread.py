@@ -155,7 +155,7 @@ def _is_head(request: Asked, info: Any) -> bool:
 async def _questions(request: Asked, info: Any) -> list[tuple[PendingInterrupt, str]]:
     """Return the questions at which a thread waits, each with its beginning."""
     found: list[PendingInterrupt] = []
-    if info.waits_at is not None and _is_head(request, info):
+    if info.status == "waiting" and _is_head(request, info):
         with suppress(ThreadkeepError):  # (the inbox says so)
             found = await request.page.saver.threads.ainterrupts(info.id)
     return [(one, one_line(plain(one.value))) for one in found[:MOST]]

@@ -17,13 +17,15 @@ CREATE TABLE {schema}.threads (
     state text COLLATE "C",
     updated_at timestamptz,
     size bigint NOT NULL DEFAULT 0,
-    waits_at text COLLATE "C",
     revision bigint NOT NULL DEFAULT 0,
     pinned boolean NOT NULL DEFAULT false,
     ttl bigint,
     origin text COLLATE "C",
     origin_checkpoint text COLLATE "C",
     heap text COLLATE "C",
+    status text COLLATE "C",
+    status_at text COLLATE "C",
+    failed_node text COLLATE "C",
     PRIMARY KEY (thread_id)
 ) WITH (fillfactor = 80);  -- most saves update columns without an index, in place (HOT)
 COMMENT ON COLUMN {schema}.threads.generation IS 'grows whenever segments are removed';
@@ -35,7 +37,8 @@ COMMENT ON COLUMN {schema}.threads.newest IS 'no checkpoint without a namespace 
 COMMENT ON COLUMN {schema}.threads.logs IS 'ends of the thread''s logs in its segments, as MessagePack';
 COMMENT ON COLUMN {schema}.threads.state IS 'NULL: the thread is not in the registry';
 COMMENT ON COLUMN {schema}.threads.size IS 'bytes of rows and segments, about';
-COMMENT ON COLUMN {schema}.threads.waits_at IS 'the checkpoint at which an interrupt waits';
+COMMENT ON COLUMN {schema}.threads.status IS 'of the newest checkpoint; NULL: done';
+COMMENT ON COLUMN {schema}.threads.status_at IS 'the checkpoint of a failure or a question';
 COMMENT ON COLUMN {schema}.threads.revision IS 'grows whenever other than times and size change';
 COMMENT ON COLUMN {schema}.threads.ttl IS 'microseconds that the thread may rest';
 COMMENT ON COLUMN {schema}.threads.origin IS 'the thread that it was forked from';
@@ -45,6 +48,8 @@ CREATE INDEX threads_by_update ON {schema}.threads (updated_at, thread_id)
 CREATE INDEX threads_by_creation ON {schema}.threads (created_at, thread_id)
     WHERE state <> 'deleted';
 CREATE INDEX threads_by_state ON {schema}.threads (state, updated_at, thread_id);
+CREATE INDEX threads_by_status ON {schema}.threads (status, updated_at, thread_id)
+    WHERE status IS NOT NULL;
 CREATE INDEX threads_by_origin ON {schema}.threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX threads_by_ttl ON {schema}.threads (ttl) WHERE ttl IS NOT NULL;
 CREATE INDEX threads_by_heap ON {schema}.threads (heap, thread_id) WHERE heap IS NOT NULL;
@@ -68,7 +73,7 @@ CREATE TABLE {schema}.checkpoints (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 );
-COMMENT ON COLUMN {schema}.checkpoints.flags IS '1 free, 2 nested, 4 hidden';
+COMMENT ON COLUMN {schema}.checkpoints.flags IS '1 free, 2 nested, 4 hidden, 8 continues';
 COMMENT ON COLUMN {schema}.checkpoints.ts_text IS 'the time where it is not a canonical ISO time';
 COMMENT ON COLUMN {schema}.checkpoints.metadata_text IS 'the metadata letter by letter, where jsonb would lose its order';
 COMMENT ON COLUMN {schema}.checkpoints.exact IS 'the metadata as stored values, where JSON would lose types';
@@ -132,7 +137,8 @@ CREATE FUNCTION {schema}.registry()
 RETURNS TABLE (
     thread_id text, state text, created_at timestamptz, updated_at timestamptz, bytes bigint,
     tags jsonb, metadata jsonb, pinned boolean, ttl interval, forked_from text,
-    forked_from_checkpoint text, waits_at_checkpoint text, deleted_at timestamptz)
+    forked_from_checkpoint text, deleted_at timestamptz, status text,
+    status_checkpoint text, failed_node text)
 LANGUAGE sql STABLE AS $$
     SELECT t.thread_id, t.state, t.created_at, t.updated_at, t.size,
         (SELECT coalesce(jsonb_agg(l.label::jsonb ORDER BY l.label), '[]')
@@ -141,7 +147,8 @@ LANGUAGE sql STABLE AS $$
         (SELECT coalesce(jsonb_object_agg(l.label::jsonb ->> 0, l.label::jsonb -> 1), '{}')
             FROM {schema}.thread_labels l
             WHERE l.thread_id = t.thread_id AND starts_with(l.label, '[')),
-        t.pinned, t.ttl * interval '1 microsecond', t.origin, t.origin_checkpoint, t.waits_at,
-        t.deleted_at
+        t.pinned, t.ttl * interval '1 microsecond', t.origin, t.origin_checkpoint,
+        t.deleted_at, coalesce(t.status, CASE WHEN t.state IN ('active', 'forked', 'archived')
+            THEN 'done' END), t.status_at, t.failed_node
     FROM {schema}.threads t WHERE t.state IS NOT NULL
 $$;
