@@ -135,6 +135,14 @@ class StateError(ThreadkeepError):
     """The state of the thread does not allow this."""
 
 
+class HeldError(StateError):
+    """The thread is held: too many attempts to finish its run have failed."""
+
+
+class LeaseLostError(ThreadkeepError):
+    """This run's guard does not hold the thread any more, so nothing of the run is saved."""
+
+
 class ThreadArchivedError(StateError):
     """The thread is archived, and this saver has no cold store."""
 
@@ -233,6 +241,10 @@ class LockedError(BackendError):
     """The database stayed locked by another process for longer than the busy timeout."""
 
     retryable = True
+
+
+class ThreadLockedError(LockedError, StateError):
+    """Another run's guard holds the thread."""
 
 
 class ReadOnlyError(BackendError):

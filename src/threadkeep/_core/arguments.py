@@ -29,6 +29,8 @@ from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 
 OWN_RUN = "__threadkeep_run"
 """Key of a config: an object of something other than a graph's run that saves under one life."""
+GUARD = "__threadkeep_guard"
+"""Key of a config: the guard (`threadkeep.guard`) under which a run saves."""
 OWN_RECORD = "__threadkeep_record"
 """Key of a config: the record of layered memory that a save refers to."""
 
@@ -93,6 +95,12 @@ def _run_of(configurable: Mapping[str, Any]) -> Any:
     return configurable.get(OWN_RUN) or getattr(runtime, "control", None) or runtime
 
 
+def _holder_of(configurable: Mapping[str, Any]) -> str | None:
+    """Return the holder that a save needs. Raises LeaseLostError if it knows that it lost."""
+    guard = configurable.get(GUARD)
+    return None if guard is None else str(guard.holder)
+
+
 def put(
     config: RunnableConfig,
     checkpoint: Checkpoint,
@@ -138,7 +146,8 @@ def put(
     configurable = config["configurable"]
     by = RUNS.of(_run_of(configurable))
     run, record = RUNTIME in configurable, configurable.get(OWN_RECORD)
-    return Put(target, above, copied, merged, frozenset(new), run=run, record=record, by=by)
+    made = Put(target, above, copied, merged, frozenset(new), run=run, record=record, by=by)
+    return made if GUARD not in configurable else made._replace(guard=_holder_of(configurable))
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -186,8 +195,9 @@ def put_writes(
         task_id = validation.text("task_id", task_id, target)
     if type(task_path) is not str or not task_path.isascii():
         task_path = validation.text("task_path", "" if task_path is None else task_path, target)
-    by = RUNS.of(_run_of(config["configurable"]))
-    return PutWrites(target, pairs, task_id, task_path, by=by)
+    configurable = config["configurable"]
+    by, guard = RUNS.of(_run_of(configurable)), _holder_of(configurable)
+    return PutWrites(target, pairs, task_id, task_path, by=by, guard=guard)
 
 
 def listing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -12,12 +13,12 @@ from threadkeep._stores.records import first_entries, matches
 _ALL = 2**62
 
 
-def derived(read: Any, answer: Callable[[Any], Any]) -> Any:
+def derived(read: Any, answer: Callable[[Any], Any]) -> Any:  # noqa: C901 - one case a read
     """Answer a read that only maintenance, copies and forks need, or `ReadPath`, by other reads.
 
-    Answers `ReadDamaged`, `ReadDamage`, `ReadFamily`, `CountRows`, `HoldsCheckpoints`, `ReadSizes`,
-    `SearchThreads` and `CountThreads`, for stores whose rows cannot be damaged. It reads whole
-    threads, or all entries.
+    Answers `ReadDamaged`, `ReadDamage`, `ReadClock`, `ReadFamily`, `CountRows`, `HoldsCheckpoints`,
+    `ReadSizes`, `SearchThreads` and `CountThreads`, for stores whose rows cannot be
+    damaged. It reads whole threads, or all entries.
 
     Args:
         read: the read.
@@ -31,6 +32,8 @@ def derived(read: Any, answer: Callable[[Any], Any]) -> Any:
             return answer(rule_reads.ReadHead(thread))
         case model.ReadDamage():
             return []
+        case thread_entry.ReadClock():
+            return time.time_ns() // 1000
         case rule_reads.ReadFamily(heap):
             names = answer(model.FindThreads(None, _ALL, empty=True))
             heads = [answer(rule_reads.ReadHead(name)) for name in names]

@@ -15,6 +15,7 @@ import ormsgpack
 from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.heads import NO_LOGS, Head, RowsKey
 from threadkeep._core.engine.thread_entry import (
+    HELD_UNTIL,
     REPAIR,
     WITH_STATUS,
     Lifecycle,
@@ -233,7 +234,8 @@ def matches(entry: ThreadEntry, query: ThreadQuery) -> bool:
         and set(query.labels) <= set(entry.labels)
         and _is_in_range(entry.created_at, query.created)
         and _is_in_range(entry.updated_at, query.updated)
-        and (not query.statuses or status_of(entry) in query.statuses)
+        and (not query.statuses or status_of(entry, query.now) in query.statuses)
+        and (query.due is None or (entry.lease_until or HELD_UNTIL) <= query.due)
         and query.failed_node in (None, entry.failed_node)
         and query.pinned in (None, entry.pinned)
         and (query.size is None or entry.size >= query.size)
@@ -288,22 +290,27 @@ def query_terms(query: ThreadQuery) -> list[Term]:
         *(("t.updated_at >= {time}", updated_from), ("t.updated_at < {time}", updated_to)),
         ("(t.pinned IS TRUE) = %s", query.pinned),
         ("t.failed_node = %s", query.failed_node),
+        ("t.lease_until <= %s", query.due),
         *(("coalesce(t.size, 0) >= %s", query.size), ("t.origin = %s", query.origin)),
         ("t.ttl IS NOT NULL AND {rest} < {time}", query.rested),
     )
     found: list[Term] = [(term, (value,)) for term, value in terms if value is not None]
     if query.statuses:
-        found.append((_status_term(query.statuses), ()))
+        found.append((_status_term(query.statuses, query.now), ()))
     return found
 
 
-def _status_term(statuses: Collection[str]) -> str:
-    """Return a condition on the status, whose column is NULL for "done"."""
-    others = ", ".join([f"'{one}'" for one in statuses if one != "done"])
-    term = f"t.status IN ({others})" if others else "FALSE"
-    if "done" in statuses:
-        term += f" OR t.status IS NULL AND t.state IN {WITH_STATUS}"
-    return term
+def _status_term(statuses: Collection[str], now: int) -> str:
+    """Return a condition on the status, as `status_of` decides it."""
+    is_free = f"(t.lease_until IS NULL OR t.lease_until <= {now})"
+    terms = {
+        "done": f"t.status IS NULL AND t.state IN {WITH_STATUS} AND {is_free}",
+        "running": f"t.lease_until > {now} AND t.holder IS NOT NULL",
+        "held": f"t.lease_until > {now} AND t.holder IS NULL",
+    }
+    stored = ", ".join([f"'{one}'" for one in statuses if one not in terms])
+    found = [terms[one] for one in statuses if one in terms]
+    return " OR ".join([*found, f"t.status IN ({stored}) AND {is_free}"] if stored else found)
 
 
 def first_entries(read: SearchThreads, entries: Iterable[ThreadEntry]) -> list[ThreadEntry]:

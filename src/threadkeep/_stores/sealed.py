@@ -117,7 +117,7 @@ class SealedFace(Face):
         return change._replace(segments=left)
 
     async def _sealed(self, change: model.Change) -> Any:
-        if isinstance(change, model.CopyThread):
+        if isinstance(change, model.CopyThread | model.LeaseThread):
             return change
         if isinstance(change, model.Batch):
             rows = await self.families.for_batch(change)

@@ -14,6 +14,7 @@ from threadkeep._core.engine import model
 from threadkeep._core.engine.cold_references import without_others
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
+    ReadClock,
     ReadEntry,
     SearchThreads,
     ThreadEntry,
@@ -129,6 +130,7 @@ class Names:
         model.ReadPath: _one,
         model.ReadThread: _one,
         ReadEntry: _one,
+        ReadClock: _one,
         model.FindThreads: _page,
         model.ReadSizes: _page,
         model.ScanCheckpoints: _scan,
@@ -156,6 +158,8 @@ class Names:
         made: Any = change
         if isinstance(change, model.Batch):
             made = model.Batch(self.prefix + change.thread, *change[1:])
+        elif isinstance(change, model.LeaseThread):
+            return cast("C", change._replace(thread=self.stored(change.thread)))
         elif isinstance(change, model.DropThread):
             rows = None if change.rows is None else self.change(change.rows)
             made = change._replace(thread=self.stored(change.thread), rows=rows)

@@ -95,7 +95,7 @@ def fork(
             raise
         entry = found
     yield from _trim(engine, target)
-    return info(entry)
+    return info(entry, engine.now())
 
 
 def _trim(engine: Engine, thread: str) -> Operation[None]:

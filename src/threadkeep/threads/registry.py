@@ -20,18 +20,22 @@ from threadkeep._core.engine import registration, thread_entry
 from threadkeep._core.engine.cold_references import archive_of
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._core.engine.operation import CheckpointRef, Operation
+from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation, fetch
 from threadkeep._core.engine.thread_entry import (
+    HELD_UNTIL,
     REPAIR,
     Lifecycle,
     Mark,
     Order,
+    ReadClock,
+    ReadEntry,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
     is_archived,
     label_prefix,
+    sound,
 )
 from threadkeep._core.policies import RECORD, Retention, check_policy
 from threadkeep._core.validation import LONGEST, MICROSECOND, duration
@@ -61,7 +65,8 @@ class Filters(TypedDict, total=False):
     """Filters of threads. All of them must match.
 
     state: a state, or a list of states to accept. Without it, all threads except deleted ones.
-    status: a status, or a list of statuses to accept: done, waiting, failed, unfinished.
+    status: a status, or a list of statuses to accept: done, waiting, failed, unfinished,
+        running, held.
     failed_node: the node that failed last.
     metadata: keys and values to match, compared as JSON (1 is not 1.0).
     tags: tags that the thread must have.
@@ -104,14 +109,15 @@ def search(
         raise invalid("limit", limit, f"Use 1 to {MOST}, and read the next page by cursor.")
     kind: type = str if field == "thread" else int
     after = None if cursor is None else place_in(cursor, order, kind)
-    query = thread_query(engine.now(), wanted)
+    now = yield from clock()
+    query = thread_query(engine.now(), wanted)._replace(now=now)
     entries = yield from registration.search(
         SearchThreads(query, field, order.startswith("-"), after, limit)
     )
     following = None
     if len(entries) == limit:
         following = cursor_to(order, getattr(entries[-1], field), entries[-1].thread)
-    shown = [info(entry) for entry in entries if _is_shown(entry)]
+    shown = [info(entry, now) for entry in entries if _is_shown(entry)]
     return ThreadPage(tuple(shown), following)
 
 
@@ -148,7 +154,14 @@ def place_in(cursor: object, order: str, *kinds: type) -> tuple[Any, str]:
 
 
 def count(engine: Engine, wanted: Filters) -> Operation[int]:
-    return registration.count(thread_query(engine.now(), wanted))
+    now = yield from clock()
+    return (yield from registration.count(thread_query(engine.now(), wanted)._replace(now=now)))
+
+
+def clock() -> Operation[int]:
+    """Return the store's time, which decides who runs."""
+    now: int = yield from fetch(ReadClock(""))
+    return now
 
 
 def thread_query(now: int, filters: Filters) -> ThreadQuery:
@@ -276,17 +289,19 @@ def create(
     labels = _all_labels(metadata_labels(metadata or {}) + tag_labels(tags), name)
     idle = None if ttl is None else duration("ttl", ttl) // MICROSECOND
     try:
-        return info((yield from registration.create(engine, name, labels, idle)))
+        return info((yield from registration.create(engine, name, labels, idle)), engine.now())
     except ThreadExistsError:
         entry = (yield from registration.read(name)) if exist_ok else None
         if entry is None:
             raise
-        return info(entry)
+        return info(entry, engine.now())
 
 
 def get(thread: str) -> Operation[ThreadInfo | None]:
-    entry = yield from registration.read(validation.thread_id(thread))
-    return None if entry is None else info(entry)
+    name = validation.thread_id(thread)
+    found, now = yield Fetch([ReadEntry(name), ReadClock(name)])
+    entry = sound(found)
+    return None if entry is None else info(entry, now)
 
 
 def update(
@@ -355,7 +370,7 @@ def _changed(
     at: CheckpointRef | None = None,
 ) -> Operation[ThreadInfo]:
     entry = yield from registration.change(engine, validation.thread_id(thread), change, at)
-    return info(entry)
+    return info(entry, engine.now())
 
 
 def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadInfo]:
@@ -394,6 +409,10 @@ class ThreadInfo:
         status: what the thread's newest checkpoint shows, or None if nothing was saved.
         status_checkpoint: id of the checkpoint at which a task failed or asks, or None.
         failed_node: node that failed last, or None.
+        worker: name of the worker whose guard holds the thread, or held it when it died.
+        lease_until: end of its lease. Without a worker, the time from which the thread should be
+            resumed.
+        attempts: deaths and failures of guarded runs since the last checkpoint.
         deleted_at: time of the last deletion.
         retention_json: the thread's own retention, if any (see `retention`).
         marks: checkpoints with tags or a pin.
@@ -415,6 +434,9 @@ class ThreadInfo:
     status: ThreadStatus | None = None
     status_checkpoint: str | None = None
     failed_node: str | None = None
+    worker: str | None = None
+    lease_until: datetime | None = None
+    attempts: int = 0
     deleted_at: datetime | None = None
     retention_json: Mapping[str, Any] | None = None
     marks: tuple[Mark, ...] = ()
@@ -437,7 +459,7 @@ class ThreadInfo:
         data["retention"] = data.pop("retention_json")
         data["state"], data["status"] = str(self.state), self.status and str(self.status)
         data["ttl"] = None if self.ttl is None else self.ttl.total_seconds()
-        for name in ("created_at", "updated_at", "deleted_at"):
+        for name in ("created_at", "updated_at", "deleted_at", "lease_until"):
             data[name] = None if data[name] is None else data[name].isoformat()
         for name in ("tags", "forked_from"):
             data[name] = None if data[name] is None else list(data[name])
@@ -470,8 +492,10 @@ class ThreadPage(Sequence[ThreadInfo]):
         return self.threads[index]
 
 
-def info(entry: ThreadEntry) -> ThreadInfo:
-    """Convert an entry to its public record."""
+def info(entry: ThreadEntry, now: int) -> ThreadInfo:
+    """Convert an entry to its public record, at the store's time."""
+    holder = None if entry.holder is None else entry.holder.rpartition(" ")[0]
+    until = None if entry.lease_until in (None, HELD_UNTIL) else entry.lease_until
     archive = archive_of(entry)
     return ThreadInfo(
         id=entry.thread,
@@ -484,9 +508,12 @@ def info(entry: ThreadEntry) -> ThreadInfo:
         pinned=entry.pinned,
         ttl=None if entry.ttl is None else entry.ttl * MICROSECOND,
         forked_from=entry.origin,
-        status=thread_entry.status_of(entry),
+        status=thread_entry.status_of(entry, now),
         status_checkpoint=entry.status_at,
         failed_node=entry.failed_node,
+        worker=holder,
+        lease_until=None if until is None else EPOCH + until * MICROSECOND,
+        attempts=entry.attempts,
         deleted_at=EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
         retention_json=thread_entry.find_record(entry.labels, policy.RECORD),
         marks=thread_entry.marks_of(entry.labels),

@@ -27,6 +27,7 @@ class Put(NamedTuple):
     record: str | None = None  # of layered memory, which must exist
     by: RunEntry | None = None  # the run of the graph
     life: int | None = None  # of the thread, if there is no run, as for a copy
+    guard: str | None = None  # the thread's holder
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -58,6 +59,7 @@ class PutWrites(NamedTuple):
     fences: tuple[model.Fence, ...] = ()
     by: RunEntry | None = None  # as in `Put`
     life: int | None = None
+    guard: str | None = None
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies

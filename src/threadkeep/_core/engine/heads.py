@@ -73,6 +73,9 @@ class Head(NamedTuple):
     status: str | None = None  # as in `ThreadEntry`
     status_at: str | None = None
     failed_node: str | None = None
+    holder: str | None = None  # of its lease, likewise
+    lease_until: int | None = None
+    attempts: int = 0
 
     @property
     def entry_revision(self) -> int:

@@ -13,6 +13,7 @@ from threadkeep._core.engine.thread_entry import (
     CountThreads,
     EntryFence,
     EntryUpdate,
+    ReadClock,
     ReadEntry,
     SearchThreads,
     ThreadEntry,
@@ -326,6 +327,7 @@ Read: TypeAlias = (
     | FindThreads
     | ReadSizes
     | ReadUsage
+    | ReadClock
     | ReadEntry
     | SearchThreads
     | CountThreads
@@ -379,6 +381,7 @@ class Batch(NamedTuple):
     Checked first, in this order:
 
     - `life` (if given) must be the thread's, else `ThreadDeletedError`;
+    - `guard` (if given) must be the thread's holder, else `LeaseLostError`;
     - `generation` (if given) must be the thread's, and its row must name each tip of `base`, else
       `StaleThreadError`;
     - each fence must hold, else `ConflictError`.
@@ -423,6 +426,7 @@ class Batch(NamedTuple):
     touch: EntryUpdate | None = None
     link: Link | None = None
     numbered: bool = False
+    guard: str | None = None
 
     @property
     def base(self) -> tuple[int, ...]:
@@ -525,4 +529,40 @@ class ForkThread(NamedTuple):
         return self.target
 
 
-Change: TypeAlias = Batch | DropThread | CopyThread | ForkThread
+class LeaseThread(NamedTuple):
+    """Take, renew or give back the lease of a thread. It ends by the store's clock.
+
+    A thread with a holder is its own until `lease_until`. Without a holder, `lease_until` is the
+    time from which somebody should resume the thread, None if nobody should, or `HELD_UNTIL` if
+    nobody may. `does` is one of:
+
+    - "take": `holder` becomes the holder for `length` microseconds. `ThreadLockedError` if another
+      one holds it. A holder whose lease has ended counts as dead, which is an attempt. `HeldError`
+      if the thread is held, or this is its attempt number `most`;
+    - "hold": the thread is held, if "take" is refused for its attempts;
+    - "release": a thread is held no longer, and has no attempts;
+    - "ask": somebody should resume the thread, unless it has a holder or is held;
+    - "renew": the lease ends later. `LeaseLostError` if it has ended, or is another one's;
+    - "end": the holder has finished. The last three are also refused if the lease is another one's;
+    - "yield": the holder stops, and somebody should resume;
+    - "fail": the same after an error, which is an attempt. Attempt number `most` holds the thread.
+
+    `last` is the tip of the last renewal of this lease, whose place in the
+    row the new tip takes: the row names few tips.
+    """
+
+    thread: str
+    does: str
+    holder: str = ""
+    length: int = 0
+    most: int = 0
+    last: int = 0
+    link: Link | None = None
+
+    @property
+    def tip(self) -> int:
+        """The tip of this change, or 0 if the store chooses it."""
+        return 0 if self.link is None else self.link.tip
+
+
+Change: TypeAlias = Batch | DropThread | CopyThread | ForkThread | LeaseThread

@@ -354,6 +354,7 @@ def _put_batch(
         drop_segments=draft.dropped,
         touch=touch,
         link=Link(proof, home=draft.home, borrowed=draft.borrowed),
+        guard=call.guard,
     )
     state = CheckpointSnapshot(
         *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),
@@ -499,5 +500,6 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         writes=(row,),
         touch=touch._replace(at=now) if call.fences else touch,
         link=Link(proof, home=draft.home, borrowed=draft.borrowed),
+        guard=call.guard,
     )
     return Built(memory, proof, batch, draft, by=call.by)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from threadkeep._core.engine import model, thread_entry
+from threadkeep._core.engine import leases, model, thread_entry
 from threadkeep._core.engine.heads import (
     NO_LOGS,
     Copying,
@@ -32,6 +32,7 @@ from threadkeep._core.engine.thread_entry import Lifecycle, ThreadEntry
 from threadkeep._core.engine.tips import MOST, after, names
 from threadkeep.errors import (
     ConflictError,
+    LeaseLostError,
     StaleThreadError,
     ThreadDeletedError,
     ThreadExistsError,
@@ -183,7 +184,8 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
     """Return the move of a batch that adds rows to `head`, and builds on `old`."""
     segments, drops, logs, gaps, lists_all = placed
     seq, newest, touch = head.seq, head.newest, batch.touch
-    writes, labels, entry, own = batch.writes, _NO_LABELS, head[12:17], head[20:]
+    writes, labels, entry = batch.writes, _NO_LABELS, head[12:17]
+    status, lease = head[20:23], head[23:26]
     if writes and batch.numbered:
         seq = max(seq, *[row.seq for row in writes])
     elif writes:
@@ -195,10 +197,14 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
     if touch is not None:
         entry, labels = _touched(entry, touch, batch.now)
         if touch.event is not None:
-            own = _status(head, entry[2], touch, touch.event)
+            status = _status(head, entry[2], touch, touch.event)
+    if head.attempts and batch.checkpoints:
+        lease = (head.holder, head.lease_until, 0)
+    own = (seq, newest, logs, lists_all, gaps)
     new = Head(
-        *(head.thread, after(head.tips, tip), *head[2:7], seq, newest, logs, lists_all, gaps),
-        *(*entry, *head[17:20], *own),
+        *(head.thread, after(head.tips, tip), *head[2:7], *own),
+        *(*entry, *head[17:20]),
+        *(*status, *lease),
     )
     return Move(old, new, segments, batch.checkpoints, writes, labels, drops)
 
@@ -234,7 +240,7 @@ def _status(
     head: Head, state: str | None, touch: thread_entry.EntryUpdate, event: thread_entry.StatusEvent
 ) -> _Status:
     """Return the status of a thread after an event. `head` is the one before."""
-    status, at, node = known = head[20:]
+    status, at, node = known = head[20:23]
     if head.state in thread_entry.UNSAVED:
         status = at = node = None  # (of an earlier life)
     new, where = event.status, event.at
@@ -285,6 +291,8 @@ def _drop(change: model.DropThread, head_of: HeadOf, tip: int) -> Planning[Move]
     labels: tuple[str, ...] = ()
     if change.entry is not None:
         new, labels = with_entry(new, change.entry), change.entry.labels
+    if not change.ends:
+        new = new._replace(**{name: getattr(old, name) for name in _LEASE})
     move = Move(old, new, labels=labels)
     if change.rows is not None:
         rows = yield from _changed(old, new, change.rows, tip, careful=False)
@@ -401,9 +409,11 @@ def _check_ends(
 
 
 def check_state(batch: model.Batch, head: Head) -> None:
-    """Refuse a batch whose thread was deleted since, has another generation, or went back."""
+    """Refuse a batch whose thread was deleted, lost its guard, or went back."""
     if batch.life is not None and batch.life != head.life:
         raise ThreadDeletedError(thread=batch.thread)
+    if batch.guard is not None and batch.guard != head.holder:
+        raise LeaseLostError(thread=batch.thread)
     if batch.generation is not None and batch.generation != head.generation:
         raise StaleThreadError(thread=batch.thread)
     if batch.link is not None and not names(head.tips, batch.link.base):
@@ -454,7 +464,8 @@ def _newer(head: Head, ns: str, expected: str | None, batch: model.Batch) -> Pla
 # -- the registry ------------------------------------------------------------------------
 
 _NO_LABELS: tuple[str, ...] = ()
-_OWN = {"thread", "size", "deleted_at", "revision"}  # (of a head, whatever its entry)
+_LEASE = ("holder", "lease_until", "attempts")
+_OWN = {"thread", "size", "deleted_at", "revision", *_LEASE}  # (of a head, whatever its entry)
 _ENTRY = [name for name in ThreadEntry._fields if name in {*Head._fields} - _OWN]
 _OF_A_NEW_ONE = ("created_at", "updated_at", "status", "status_at", "failed_node")
 _BECOME_ACTIVE = {*thread_entry.UNSAVED, Lifecycle.FORKED}
@@ -476,4 +487,5 @@ def _is_there(head: Head) -> bool:
 _RULES: Mapping[type[model.Change], Callable[..., Planning[Move | None]]] = {
     model.DropThread: _drop,
     model.CopyThread: _copy,
+    model.LeaseThread: leases.move_of,
 }

@@ -44,6 +44,9 @@ class ThreadEntry(NamedTuple):
     status: str | None = None  # of its head: a `ThreadStatus`, None for done
     status_at: str | None = None  # the checkpoint of a failure or a question
     failed_node: str | None = None
+    holder: str | None = None  # name and random token of the guard that holds it
+    lease_until: int | None = None  # by the store's clock (see `LeaseThread`)
+    attempts: int = 0  # deaths and failures since the last checkpoint
     damage: str = ""  # names the fields whose stored values are damaged (see `checked`)
 
     def hides(self, name: str) -> bool:
@@ -83,6 +86,15 @@ class EntryUpdate(NamedTuple):
     event: StatusEvent | None = None
 
 
+class ReadClock(NamedTuple):
+    """The time of the store. Reply: microseconds since 1970.
+
+    Leases of a thread begin and end by it. Hosts of a store without a server use their own clocks.
+    """
+
+    thread: str
+
+
 class ReadEntry(NamedTuple):
     """The entry of a thread. Reply: one `ThreadEntry`, as `checked`, or None."""
 
@@ -96,7 +108,9 @@ class ThreadQuery(NamedTuple):
     labels: tuple[str, ...] = ()  # each of these
     created: tuple[int | None, int | None] = (None, None)  # from (inclusive), to (exclusive)
     updated: tuple[int | None, int | None] = (None, None)
-    statuses: tuple[str, ...] = ()  # one of these `ThreadStatus`es
+    statuses: tuple[str, ...] = ()  # one of these `ThreadStatus`es, at `now` by the store's clock
+    now: int = 0
+    due: int | None = None  # at this time by the store's clock, somebody should resume it
     failed_node: str | None = None
     pinned: bool | None = None
     size: int | None = None  # least bytes
@@ -157,7 +171,9 @@ class ThreadStatus(StrEnum):
     DONE = "done"  # nothing runs next
     WAITING = "waiting"  # a task has asked, and the question is unanswered
     FAILED = "failed"  # a task has raised an error
-    UNFINISHED = "unfinished"  # a task runs next: it is running, or its process has died
+    UNFINISHED = "unfinished"  # a task runs next: without a guard, it may be running
+    RUNNING = "running"  # a guard holds it
+    HELD = "held"  # too many attempts failed: nobody may resume it until it is released
 
 
 UNSAVED = (None, Lifecycle.CREATED, Lifecycle.DELETED)
@@ -174,8 +190,14 @@ def ranks(status: str | None) -> int:
     return _RANKS.get(status, 0)
 
 
-def status_of(entry: Any) -> ThreadStatus | None:
-    """Return the status of an entry, or None if nothing was saved."""
+HELD_UNTIL = 253_402_300_799_999_999
+"""`lease_until` of a thread that is held: the end of the year 9999."""
+
+
+def status_of(entry: ThreadEntry, now: int) -> ThreadStatus | None:
+    """Return the status of an entry, by the store's clock, or None if nothing was saved."""
+    if entry.lease_until is not None and entry.lease_until > now:
+        return ThreadStatus.HELD if entry.holder is None else ThreadStatus.RUNNING
     if entry.state not in WITH_STATUS:
         return None
     return ThreadStatus(entry.status or "done")
@@ -240,6 +262,9 @@ FIELDS = {
     "status": RowField((str, _NONE), None, frozenset(ThreadStatus)),
     "status_at": ID,
     "failed_node": RowField((str, _NONE)),
+    "holder": RowField((str, _NONE)),
+    "lease_until": RowField((int, _NONE), None, range(LATEST + 1)),
+    "attempts": _COUNT,
     "pinned": RowField((bool,), safe=True),  # (safer than being deleted)
     "ttl": RowField((int, _NONE), None, range(LARGEST + 1)),
     "origin": RowField((tuple, _NONE)),

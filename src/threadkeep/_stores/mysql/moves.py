@@ -15,7 +15,18 @@ from threadkeep._stores.mysql.server import Sql, marks
 from threadkeep._stores.records import pack_record
 
 Values: TypeAlias = tuple[Any, ...]
-_SEARCHED = ("state", "created_at", "updated_at", "size", "status", "failed_node", "pinned", "ttl")
+_SEARCHED = (
+    "state",
+    "created_at",
+    "updated_at",
+    "size",
+    "status",
+    "failed_node",
+    "holder",
+    "lease_until",
+    "pinned",
+    "ttl",
+)
 _HEAD = ("thread", "tip", "heap", "origin", "record", *_SEARCHED)
 _INSERT = f"""INSERT INTO tk_threads ({", ".join(_HEAD)}) SELECT {marks(_HEAD)} FROM DUAL
     WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = %s)"""

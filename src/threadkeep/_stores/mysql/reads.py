@@ -325,6 +325,13 @@ def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
         yield filled, values
 
 
+_CLOCK = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+
+
+def _clock(_: thread_entry.ReadClock) -> Lookup:
+    return _one(_CLOCK, (), lambda rows: rows[0][0])
+
+
 _QUERIES: dict[Any, Callable[[Any], Lookup]] = {
     rule_reads.ReadHead: _read_head,
     rule_reads.ReadFamily: _family,
@@ -336,6 +343,7 @@ _QUERIES: dict[Any, Callable[[Any], Lookup]] = {
     model.ReadThread: _thread,
     model.FindThreads: _find,
     model.ReadSizes: _sizes,
+    thread_entry.ReadClock: _clock,
     thread_entry.ReadEntry: _entry,
     thread_entry.SearchThreads: _search,
     thread_entry.CountThreads: _count,

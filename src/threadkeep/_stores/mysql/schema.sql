@@ -9,12 +9,14 @@ CREATE TABLE IF NOT EXISTS tk_threads (
     size BIGINT NOT NULL,
     status VARBINARY(16),            -- of its head; NULL: done
     failed_node VARBINARY(1024),
+    holder VARBINARY(1024),          -- of its lease
+    lease_until BIGINT,
     pinned BOOLEAN NOT NULL,
     ttl BIGINT,
     origin VARBINARY(1024),
     record LONGBLOB NOT NULL,        -- the whole head; the columns are for searches
     KEY by_heap (heap), KEY by_update (updated_at),
-    KEY by_status (status, updated_at)
+    KEY by_status (status, updated_at), KEY by_lease (lease_until)
 ) ENGINE = InnoDB;
 CREATE TABLE IF NOT EXISTS tk_labels (
     number BIGINT NOT NULL,

@@ -11,7 +11,7 @@ from typing import Any
 
 from threadkeep._core.engine import model, rule_reads
 from threadkeep._core.engine.heads import Head, readable, sound
-from threadkeep._core.engine.thread_entry import FIELDS, TIMES
+from threadkeep._core.engine.thread_entry import FIELDS, TIMES, ReadClock
 from threadkeep._stores import records
 from threadkeep._stores.postgres.statement import (
     Number,
@@ -171,7 +171,15 @@ def _read_ends(read: rule_reads.ReadEnds) -> Query:
     return single(_ENDS, values, lambda rows: {log: end for log, end in rows if end})
 
 
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+def _clock(_: ReadClock) -> Query:
+    return single(_CLOCK, (), first_value)
+
+
 QUERIES: dict[type, Callable[[Any], Query]] = {
+    ReadClock: _clock,
     rule_reads.ReadHead: _read_head,
     rule_reads.ReadDamaged: _read_damaged,
     rule_reads.ReadFamily: _read_family,

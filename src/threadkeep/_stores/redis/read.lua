@@ -99,6 +99,11 @@ function READS.head(ns)
     return {now, found, keyframes.flat}
 end
 
+-- The server's time: seconds, and microseconds of the second.
+function READS.clock()
+    return redis.call('TIME')
+end
+
 -- Arguments: the place.
 function READS.one(place)
     local now = state()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadkeep._core.engine import model, rule_reads
 from threadkeep._core.engine.heads import Head, readable, sound
-from threadkeep._core.engine.thread_entry import ReadEntry
+from threadkeep._core.engine.thread_entry import ReadClock, ReadEntry
 from threadkeep._stores.records import with_writes
 from threadkeep._stores.redis.heads import (
     damaged_row,
@@ -380,7 +380,16 @@ def _ends(read: rule_reads.ReadEnds) -> Inquiry:
     return Inquiry(read.head.thread, _in_parts("ends", (), logs), reply)
 
 
+def _clock(read: ReadClock) -> Inquiry:
+    def reply(answers: Sequence[Any]) -> int:
+        seconds, rest = map(int, answers[0])
+        return seconds * 1_000_000 + rest
+
+    return Inquiry(read.thread, (Question("clock"),), reply)
+
+
 _INQUIRIES: dict[type, Callable[[Any], Inquiry]] = {
+    ReadClock: _clock,
     model.ReadSegments: _segments,
     model.ReadPath: _path,
     model.ReadThread: _thread,

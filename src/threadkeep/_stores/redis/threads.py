@@ -86,6 +86,7 @@ def _keeps_terms(move: Move) -> bool:
         and bool(old.number)
         and (old.state, old.created_at, old.origin) == (new.state, new.created_at, new.origin)
         and old.status == new.status
+        and (old.lease_until is None) == (new.lease_until is None)
     )
 
 
@@ -118,7 +119,14 @@ def _terms(entry: Head | ThreadEntry) -> set[str]:
     terms = set() if entry.state is None else {f"state:{entry.state}"}
     if entry.status is not None:
         terms.add(f"status:{entry.status}")
+    if entry.lease_until is not None:
+        terms.add("lease:")
     return terms if entry.origin is None else {*terms, f"origin:{entry.origin[0]}"}
+
+
+def _status_of(status: str) -> str:
+    """Return the term that all threads with a status have."""
+    return "lease:" if status in ("running", "held") else f"status:{status}"
 
 
 def _searched(labels: Iterable[str]) -> Iterator[str]:
@@ -174,7 +182,8 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
     if query.states and not query.prefix:
         choices.append([f"state:{state}" for state in query.states])
     if query.statuses and "done" not in query.statuses:
-        choices.append([f"status:{status}" for status in query.statuses])
+        choices.append([_status_of(status) for status in query.statuses])
+    choices += [["lease:"]] if query.due is not None else []
     choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
     terms = [term for choice in choices for term in choice]
     counts = await server.sent(

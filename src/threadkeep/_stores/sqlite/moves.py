@@ -57,6 +57,7 @@ _LABELS = ManyRows(
 _OFTEN = ("tips", "seq", "newest", "logs", "size")
 _TIMED = (*_OFTEN, "updated_at")
 _STATUS = (*_TIMED, "status", "status_at", "failed_node")
+_SELDOM = (slice(3, 7), slice(13, 16), slice(17, 20), slice(23, None))
 _ALL = tuple([name for name in HEAD_COLUMNS if name not in {"thread", "number"}])
 
 
@@ -212,11 +213,17 @@ def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that sets a stored head, and its parameters."""
     own: tuple[Any, ...]
     tip = pack_tip(old.tips[0]) if old.tips else b""
-    if old[3:7] == new[3:7] and old[13:16] == new[13:16] and old[17:20] == new[17:20] and old.tips:
+    if (
+        old[3:7] == new[3:7]
+        and old[13:16] == new[13:16]
+        and old[17:20] == new[17:20]
+        and old[23:] == new[23:]
+        and old.tips
+    ):
         newest = None if new.newest is None else bound_id(new.newest)
         own = (pack_tips(new.tips), new.seq, newest, bytearray(pack_logs(new)), new.size)
         statement = _SET_OFTEN
-        if old[20:] != new[20:]:
+        if old[20:23] != new[20:23]:
             at = None if new.status_at is None else bound_id(new.status_at)
             statement = _SET_STATUS
             own = (*own, new.updated_at, new.status, at, new.failed_node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
@@ -470,6 +471,7 @@ _REPLIES: dict[Any, Callable[[sqlite3.Connection, Any], Any]] = {
     model.FindThreads: _find,
     model.ReadSizes: _sizes,
     ReadUsage: threads.usage,
+    thread_entry.ReadClock: lambda *_: time.time_ns() // 1000,
     thread_entry.ReadEntry: threads.entry,
     thread_entry.SearchThreads: threads.search,
     thread_entry.CountThreads: threads.count,

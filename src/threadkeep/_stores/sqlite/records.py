@@ -269,7 +269,7 @@ def _parts(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
 HEAD_COLUMNS = (*_HEAD_COLUMNS, "number")
 WIDTH = len(HEAD_COLUMNS)
 _IDS = (*[name for name, field in FIELDS.items() if field is ID], "origin_checkpoint")
-_NULLS = ("heap", "generation", "life", "deleted_at", "pinned")  # (NULL for 0)
+_NULLS = ("heap", "generation", "life", "deleted_at", "pinned", "attempts")  # (NULL for 0)
 _ZEROS = {*_NULLS, "seq", "size", "revision"}
 SELECTED = ", ".join(
     [f"coalesce(t.{one}, 0)" if one in _ZEROS else f"t.{one}" for one in HEAD_COLUMNS]

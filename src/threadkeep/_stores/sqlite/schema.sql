@@ -20,7 +20,10 @@ CREATE TABLE tk_threads (
     heap INTEGER,                  -- tk_heap_segments.thread of its segments; NULL: its own number
     status TEXT,                   -- of the newest checkpoint; NULL: done
     status_at,                     -- the checkpoint of a failure or a question
-    failed_node TEXT
+    failed_node TEXT,
+    holder TEXT,                   -- name and token of the guard that holds it
+    lease_until INTEGER,           -- the end of its lease; NULL: nobody should resume it
+    attempts INTEGER               -- deaths and failures since the last checkpoint
 );
 CREATE TABLE tk_checkpoints (
     thread INTEGER NOT NULL,       -- tk_threads.number, here and below
@@ -74,6 +77,7 @@ CREATE INDEX tk_threads_by_creation ON tk_threads (created_at, thread)
 CREATE INDEX tk_threads_by_state ON tk_threads (state, updated_at, thread);
 CREATE INDEX tk_threads_by_status ON tk_threads (status, updated_at, thread)
     WHERE status IS NOT NULL;
+CREATE INDEX tk_threads_by_lease ON tk_threads (lease_until) WHERE lease_until IS NOT NULL;
 CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX tk_threads_by_heap ON tk_threads (heap) WHERE heap IS NOT NULL;
 CREATE INDEX tk_threads_by_ttl ON tk_threads (ttl) WHERE ttl IS NOT NULL;

@@ -23,7 +23,10 @@ CREATE VIEW IF NOT EXISTS threads AS SELECT
     coalesce(t.status, CASE WHEN t.state IN ('active', 'forked', 'archived') THEN 'done' END)
         AS status,
     id_text(t.status_at) AS status_checkpoint,
-    t.failed_node AS failed_node
+    t.failed_node AS failed_node,
+    t.holder AS holder,
+    time_text(t.lease_until) AS lease_until,
+    coalesce(t.attempts, 0) AS attempts
 FROM tk_threads t
 WHERE t.thread <> 'threadkeep$statistics';  -- (the last statistics, see threads/last_statistics.py)
 CREATE VIEW IF NOT EXISTS checkpoints AS SELECT

@@ -166,11 +166,11 @@ def _rests(since: int, now: int, entry: ThreadEntry, rows: ThreadRows) -> bool:
 
 def archive(store: LayeredBackend, engine: Engine, thread: str) -> Operation[ThreadInfo]:
     name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
-    return info((yield from archiving.archive(store, cold, engine, name)))
+    return info((yield from archiving.archive(store, cold, engine, name)), engine.now())
 
 
 def restore(engine: Engine, thread: str) -> Operation[ThreadInfo]:
-    return info((yield from offloading.restore(engine, validation.thread_id(thread))))
+    return info((yield from offloading.restore(engine, validation.thread_id(thread))), engine.now())
 
 
 def write_again(store: LayeredBackend, engine: Engine, entry: ThreadEntry) -> Operation[None]:
@@ -217,7 +217,7 @@ def discard_fork(
         if store.rolling is not None:
             yield from store.rolling.mirror(name, "delete_thread", name)
         gone = yield from on(store, registration.read(name))
-        return info(entry if gone is None else gone)
+        return info(entry if gone is None else gone, engine.now())
 
     return (yield from retry(name, attempt))
 

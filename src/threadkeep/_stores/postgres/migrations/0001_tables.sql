@@ -26,6 +26,9 @@ CREATE TABLE {schema}.threads (
     status text COLLATE "C",
     status_at text COLLATE "C",
     failed_node text COLLATE "C",
+    holder text COLLATE "C",
+    lease_until bigint,
+    attempts bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (thread_id)
 ) WITH (fillfactor = 80);  -- most saves update columns without an index, in place (HOT)
 COMMENT ON COLUMN {schema}.threads.generation IS 'grows whenever segments are removed';
@@ -38,6 +41,9 @@ COMMENT ON COLUMN {schema}.threads.logs IS 'ends of the thread''s logs in its se
 COMMENT ON COLUMN {schema}.threads.state IS 'NULL: the thread is not in the registry';
 COMMENT ON COLUMN {schema}.threads.size IS 'bytes of rows and segments, about';
 COMMENT ON COLUMN {schema}.threads.status IS 'of the newest checkpoint; NULL: done';
+COMMENT ON COLUMN {schema}.threads.holder IS 'name and token of the guard that holds it';
+COMMENT ON COLUMN {schema}.threads.lease_until IS 'end of its lease, in microseconds since 1970';
+COMMENT ON COLUMN {schema}.threads.attempts IS 'deaths and failures since the last checkpoint';
 COMMENT ON COLUMN {schema}.threads.status_at IS 'the checkpoint of a failure or a question';
 COMMENT ON COLUMN {schema}.threads.revision IS 'grows whenever other than times and size change';
 COMMENT ON COLUMN {schema}.threads.ttl IS 'microseconds that the thread may rest';
@@ -50,6 +56,7 @@ CREATE INDEX threads_by_creation ON {schema}.threads (created_at, thread_id)
 CREATE INDEX threads_by_state ON {schema}.threads (state, updated_at, thread_id);
 CREATE INDEX threads_by_status ON {schema}.threads (status, updated_at, thread_id)
     WHERE status IS NOT NULL;
+CREATE INDEX threads_by_lease ON {schema}.threads (lease_until) WHERE lease_until IS NOT NULL;
 CREATE INDEX threads_by_origin ON {schema}.threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX threads_by_ttl ON {schema}.threads (ttl) WHERE ttl IS NOT NULL;
 CREATE INDEX threads_by_heap ON {schema}.threads (heap, thread_id) WHERE heap IS NOT NULL;
@@ -138,7 +145,8 @@ RETURNS TABLE (
     thread_id text, state text, created_at timestamptz, updated_at timestamptz, bytes bigint,
     tags jsonb, metadata jsonb, pinned boolean, ttl interval, forked_from text,
     forked_from_checkpoint text, deleted_at timestamptz, status text,
-    status_checkpoint text, failed_node text)
+    status_checkpoint text, failed_node text, holder text, lease_until timestamptz,
+    attempts bigint)
 LANGUAGE sql STABLE AS $$
     SELECT t.thread_id, t.state, t.created_at, t.updated_at, t.size,
         (SELECT coalesce(jsonb_agg(l.label::jsonb ORDER BY l.label), '[]')
@@ -149,6 +157,7 @@ LANGUAGE sql STABLE AS $$
             WHERE l.thread_id = t.thread_id AND starts_with(l.label, '[')),
         t.pinned, t.ttl * interval '1 microsecond', t.origin, t.origin_checkpoint,
         t.deleted_at, coalesce(t.status, CASE WHEN t.state IN ('active', 'forked', 'archived')
-            THEN 'done' END), t.status_at, t.failed_node
+            THEN 'done' END), t.status_at, t.failed_node, t.holder,
+        {schema}.time_of(t.lease_until), t.attempts
     FROM {schema}.threads t WHERE t.state IS NOT NULL
 $$;

@@ -1,0 +1,122 @@
+"""The rule that decides who may run a thread. See `model.LeaseThread`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from threadkeep._core.engine.heads import Head, Move
+from threadkeep._core.engine.model import LeaseThread
+from threadkeep._core.engine.rule_reads import Planning, ask
+from threadkeep._core.engine.thread_entry import HELD_UNTIL, ReadClock
+from threadkeep._core.engine.tips import after
+from threadkeep.errors import HeldError, LeaseLostError, ThreadLockedError
+
+
+class Lease(NamedTuple):
+    """The last fields of a head."""
+
+    holder: str | None
+    until: int | None
+    attempts: int
+
+    @property
+    def is_held(self) -> bool:
+        return self.until == HELD_UNTIL and self.holder is None
+
+    def has_ended(self, now: int) -> bool:
+        return self.until is None or self.until <= now
+
+
+def move_of(change: LeaseThread, head_of: Callable[[str], Head], tip: int) -> Planning[Move | None]:
+    """Return the move of a change of a lease, or None if there is nothing to change."""
+    head = head_of(change.thread)
+    now = yield from ask(ReadClock(change.thread))
+    old = Lease(head.holder, head.lease_until, head.attempts)
+    new = _RULES[change.does](change, old, now)
+    if new == old:
+        return None
+    is_last = bool(change.last) and head.tips[:1] == (change.last,)
+    tips = after(head.tips[1:] if is_last else head.tips, tip)
+    lease = {"holder": new.holder, "lease_until": new.until, "attempts": new.attempts}
+    return Move(head, head._replace(tips=tips, **lease))  # type: ignore[arg-type] # by name
+
+
+def _take(change: LeaseThread, old: Lease, now: int) -> Lease:
+    """Refuse a live holder, and the thread's last attempt."""
+    attempts = old.attempts
+    if old.holder not in {None, change.holder}:
+        if not old.has_ended(now):
+            raise _locked(change.thread, old, now)
+        attempts += 1  # (it died)
+    if old.is_held or (attempts > old.attempts and attempts >= change.most):
+        raise HeldError(
+            hint="Look at its last error, then release it: saver.runs.release(thread_id).",
+            thread=change.thread,
+        )
+    return Lease(change.holder, now + change.length, attempts)
+
+
+def _locked(thread: str, old: Lease, now: int) -> ThreadLockedError:
+    name, seconds = str(old.holder).rpartition(" ")[0], ((old.until or now) - now) / 1e6
+    return ThreadLockedError(
+        f"{name} runs the thread, and may hold it for another {seconds:.0f} s.",
+        hint="Try again later, or pass wait= to wait for the end of that run.",
+        thread=thread,
+    )
+
+
+def _hold(change: LeaseThread, old: Lease, now: int) -> Lease:
+    is_dead = old.holder is not None and old.has_ended(now)
+    if is_dead and old.attempts + 1 >= change.most:
+        return Lease(None, HELD_UNTIL, old.attempts + 1)
+    return old
+
+
+def _release(_: LeaseThread, old: Lease, now: int) -> Lease:
+    return Lease(None, now, 0) if old.is_held else old
+
+
+def _ask(_: LeaseThread, old: Lease, now: int) -> Lease:
+    return old._replace(until=now) if old.until is None else old
+
+
+def _own(change: LeaseThread, old: Lease) -> None:
+    if old.holder != change.holder:
+        raise LeaseLostError(thread=change.thread)
+
+
+def _renew(change: LeaseThread, old: Lease, now: int) -> Lease:
+    _own(change, old)
+    if old.has_ended(now):
+        raise LeaseLostError(thread=change.thread)
+    return old._replace(until=now + change.length)
+
+
+def _end(change: LeaseThread, old: Lease, _: int) -> Lease:
+    _own(change, old)
+    return Lease(None, None, 0)
+
+
+def _yield(change: LeaseThread, old: Lease, now: int) -> Lease:
+    _own(change, old)
+    return Lease(None, now, old.attempts)
+
+
+def _fail(change: LeaseThread, old: Lease, now: int) -> Lease:
+    _own(change, old)
+    attempts = old.attempts + 1
+    return Lease(None, HELD_UNTIL if attempts >= change.most else now, attempts)
+
+
+_Rule: TypeAlias = Callable[[LeaseThread, Lease, int], Lease]
+_RULES: Mapping[str, _Rule] = {
+    "take": _take,
+    "hold": _hold,
+    "release": _release,
+    "ask": _ask,
+    "renew": _renew,
+    "end": _end,
+    "yield": _yield,
+    "fail": _fail,
+}
