@@ -163,6 +163,7 @@ __all__ = [
     "astream_saved",
     "compare_versions",
     "grant_role",
+    "guard",
     "observe",
     "open_all",
     "open_cache",
@@ -172,6 +173,7 @@ __all__ = [
     "register_module",
     "revoke_role",
     "stream_saved",
+    "task_key",
 ]
 with _suppress(ImportError):
     if _find_spec("pydantic_settings"):
@@ -192,6 +194,7 @@ _LATER = {  # modules that are imported when a name of theirs is first used
     "monitor": "Alert Monitor Thresholds aadvise advise astats observe stats",
     "opening": "open_all",
     "roles": "grant_role revoke_role",
+    "runs": "Guard guard task_key",
     "sessions": "AutoSaver CheckpointConfig CheckpointManager MemoryCheckpointStore"
     " SQLiteCheckpointStore checkpointed",
     "store": "AsyncPostgresStore AsyncRedisStore AsyncSqliteStore InMemoryStore LocalEmbeddings"

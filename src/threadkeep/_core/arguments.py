@@ -22,6 +22,7 @@ from threadkeep._core import validation
 from threadkeep._core.engine.calls import Put, PutWrites
 from threadkeep._core.engine.listing import Listing
 from threadkeep._core.engine.load import Load, Loaded
+from threadkeep._core.engine.model import INPUT_KEY
 from threadkeep._core.engine.operation import CheckpointRef
 from threadkeep._core.engine.snapshots import RUNS
 from threadkeep._core.langgraph_internals import RUNTIME, TASK_ID, TASK_NS
@@ -31,6 +32,8 @@ OWN_RUN = "__threadkeep_run"
 """Key of a config: an object of something other than a graph's run that saves under one life."""
 GUARD = "__threadkeep_guard"
 """Key of a config: the guard (`threadkeep.guard`) under which a run saves."""
+TAKES = "__threadkeep_takes"
+"""Key of a config: the stored input that a run begins with (a `TakenInput`)."""
 OWN_RECORD = "__threadkeep_record"
 """Key of a config: the record of layered memory that a save refers to."""
 
@@ -147,7 +150,17 @@ def put(
     by = RUNS.of(_run_of(configurable))
     run, record = RUNTIME in configurable, configurable.get(OWN_RECORD)
     made = Put(target, above, copied, merged, frozenset(new), run=run, record=record, by=by)
-    return made if GUARD not in configurable else made._replace(guard=_holder_of(configurable))
+    return made if GUARD not in configurable else _guarded(made, configurable)
+
+
+def _guarded(call: Put, configurable: Mapping[str, Any]) -> Put:
+    """Return a save under a guard, which removes the stored input that its run begins with."""
+    taken = configurable.get(TAKES)
+    if taken is None or call.place.ns or call.metadata.get("source") != "input":
+        taken = None
+    else:
+        call.metadata[INPUT_KEY] = taken.key
+    return call._replace(guard=_holder_of(configurable), takes=taken)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")

@@ -302,15 +302,19 @@ def query_terms(query: ThreadQuery) -> list[Term]:
 
 def _status_term(statuses: Collection[str], now: int) -> str:
     """Return a condition on the status, as `status_of` decides it."""
+    is_saved = f"t.status IS NULL AND t.state IN {WITH_STATUS}"
     is_free = f"(t.lease_until IS NULL OR t.lease_until <= {now})"
     terms = {
-        "done": f"t.status IS NULL AND t.state IN {WITH_STATUS} AND {is_free}",
+        "done": f"{is_saved} AND t.lease_until IS NULL",
         "running": f"t.lease_until > {now} AND t.holder IS NOT NULL",
         "held": f"t.lease_until > {now} AND t.holder IS NULL",
     }
     stored = ", ".join([f"'{one}'" for one in statuses if one not in terms])
     found = [terms[one] for one in statuses if one in terms]
-    return " OR ".join([*found, f"t.status IN ({stored}) AND {is_free}"] if stored else found)
+    found += [f"t.status IN ({stored}) AND {is_free}"] if stored else []
+    if "unfinished" in statuses:
+        found.append(f"{is_saved} AND t.lease_until <= {now}")
+    return " OR ".join([f"({one})" for one in found])
 
 
 def first_entries(read: SearchThreads, entries: Iterable[ThreadEntry]) -> list[ThreadEntry]:

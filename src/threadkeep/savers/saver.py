@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from threadkeep._core.engine.operation import Progress
     from threadkeep._core.engine.usage import Counters
     from threadkeep._stores.store_keys import StoreKeys
+    from threadkeep.runs.runs import Runs
     from threadkeep.threads.stream import Stream
     from threadkeep.threads.transfer.rolling import Rolling
 
@@ -170,6 +171,13 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         threads = Threads(self._store, self._engine)
         self._family.add(threads)
         return threads
+
+    @property
+    def runs(self) -> Runs:
+        """Methods that store inputs before they run, and resume unfinished runs."""
+        from threadkeep.runs.runs import Runs  # noqa: PLC0415 - seldom needed
+
+        return Runs(self, self._engine)
 
     @property
     def forked_runs(self) -> int:

@@ -134,8 +134,10 @@ def answer(
     checkpoint: str | None,
     *,
     replace: bool,
+    resume: bool,
 ) -> Operation[None]:
     name = validation.thread_id(thread)
+    validation.flag("resume", resume)
     if not validation.is_mapping(answers) or not answers:
         raise invalid("answers", answers, "Use a dict: {interrupt_id: value}.")
     expected = validation.checkpoint_id(checkpoint)
@@ -155,7 +157,7 @@ def answer(
             )
         chosen = {id: _answerable(head, id, replace=replace) for id in answers}
         yield from _check_reach(plain, name, chosen)
-        yield from _store(engine.apart(), head, chosen, answers)
+        yield from _store(engine.apart(), head, chosen, answers, asks=resume)
 
     yield from retry(name, attempt)
 
@@ -307,7 +309,12 @@ def _many(values: Any) -> list[Any]:
 
 
 def _store(
-    engine: Engine, head: _Head, chosen: Mapping[str, _Task], answers: Mapping[str, Any]
+    engine: Engine,
+    head: _Head,
+    chosen: Mapping[str, _Task],
+    answers: Mapping[str, Any],
+    *,
+    asks: bool,
 ) -> Operation[None]:
     """Store the answers of each task after those that it has, unless others have written since."""
     rows = {task.stored.row.ns: task.stored for task in chosen.values()}
@@ -327,7 +334,7 @@ def _store(
         given = [*kept, *[value for id, value in answers.items() if id in own]]
         calls.append(_call(head, at[ns], task.id, task.path, given))
     for call in calls:
-        yield from put.save(engine, call)
+        yield from put.save(engine, call._replace(asks=asks))
 
 
 def _call(head: _Head, at: load.Loaded, task: str, path: str, answers: Any) -> PutWrites:

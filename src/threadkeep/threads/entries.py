@@ -298,6 +298,7 @@ class ThreadEntries:
         checkpoint_id: str | None = None,
         *,
         replace: bool = False,
+        resume: bool = False,
     ) -> Operation[None]:
         """Store answers to interrupts. The next run without input continues with them.
 
@@ -309,6 +310,7 @@ class ThreadEntries:
             answers: values by interrupt id, as in `Command(resume=answers)`.
             checkpoint_id: the head that was answered, from `interrupts`, or None for any.
             replace: True changes an answer that no run has used yet.
+            resume: True lists the thread in `saver.runs.unfinished`, so that a worker resumes it.
 
         Raises:
             StateError: the thread has a newer head, or an interrupt does not wait, or is answered
@@ -317,7 +319,8 @@ class ThreadEntries:
             InvalidArgumentError: `answers` is no dict of values.
             UnserializableError, ConflictError: as for saves.
         """
-        return self._on(lazy.answering.answer, thread_id, answers, checkpoint_id, replace=replace)
+        flags = {"replace": replace, "resume": resume}
+        return self._on(lazy.answering.answer, thread_id, answers, checkpoint_id, **flags)
 
     answer, aanswer = sync_and_async(_answer)
 

@@ -22,7 +22,6 @@ from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation, fetch
 from threadkeep._core.engine.thread_entry import (
-    HELD_UNTIL,
     REPAIR,
     Lifecycle,
     Mark,
@@ -410,8 +409,7 @@ class ThreadInfo:
         status_checkpoint: id of the checkpoint at which a task failed or asks, or None.
         failed_node: node that failed last, or None.
         worker: name of the worker whose guard holds the thread, or held it when it died.
-        lease_until: end of its lease. Without a worker, the time from which the thread should be
-            resumed.
+        lease_until: end of its lease, or None without one.
         attempts: deaths and failures of guarded runs since the last checkpoint.
         deleted_at: time of the last deletion.
         retention_json: the thread's own retention, if any (see `retention`).
@@ -495,7 +493,7 @@ class ThreadPage(Sequence[ThreadInfo]):
 def info(entry: ThreadEntry, now: int) -> ThreadInfo:
     """Convert an entry to its public record, at the store's time."""
     holder = None if entry.holder is None else entry.holder.rpartition(" ")[0]
-    until = None if entry.lease_until in (None, HELD_UNTIL) else entry.lease_until
+    until = None if holder is None else entry.lease_until
     archive = archive_of(entry)
     return ThreadInfo(
         id=entry.thread,

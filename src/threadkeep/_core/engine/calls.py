@@ -12,6 +12,14 @@ from threadkeep._core.engine.shadow import copy_and_watch
 from threadkeep._core.engine.snapshots import LOADS, LoadEntry, RunEntry
 
 
+class TakenInput(NamedTuple):
+    """A stored input that a run begins with: its id, its key, and the bytes of its row."""
+
+    id: str
+    key: str
+    size: int
+
+
 @quick
 class Put(NamedTuple):
     """A `put` call: the checkpoint, its parent's id, its merged metadata."""
@@ -28,6 +36,9 @@ class Put(NamedTuple):
     by: RunEntry | None = None  # the run of the graph
     life: int | None = None  # of the thread, if there is no run, as for a copy
     guard: str | None = None  # the thread's holder
+    fences: tuple[model.Fence, ...] = ()
+    takes: TakenInput | None = None
+    asks: bool = False  # somebody should resume the thread
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -60,6 +71,7 @@ class PutWrites(NamedTuple):
     by: RunEntry | None = None  # as in `Put`
     life: int | None = None
     guard: str | None = None
+    asks: bool = False
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies

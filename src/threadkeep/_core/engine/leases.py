@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from threadkeep._core.engine.heads import Head, Move
-from threadkeep._core.engine.model import LeaseThread
-from threadkeep._core.engine.rule_reads import Planning, ask
-from threadkeep._core.engine.thread_entry import HELD_UNTIL, ReadClock
+from threadkeep._core.engine.model import INPUTS_NS, LeaseThread
+from threadkeep._core.engine.rule_reads import Planning, ReadNewer, ask
+from threadkeep._core.engine.thread_entry import DUE, HELD_UNTIL, ReadClock
 from threadkeep._core.engine.tips import after
 from threadkeep.errors import HeldError, LeaseLostError, ThreadLockedError
 
@@ -28,12 +28,20 @@ class Lease(NamedTuple):
         return self.until is None or self.until <= now
 
 
+def asked(head: Head) -> tuple[str | None, int | None, int]:
+    """Return the lease of a head whose thread somebody should resume."""
+    until = DUE if head.lease_until is None else head.lease_until
+    return head.holder, until, head.attempts
+
+
 def move_of(change: LeaseThread, head_of: Callable[[str], Head], tip: int) -> Planning[Move | None]:
     """Return the move of a change of a lease, or None if there is nothing to change."""
     head = head_of(change.thread)
     now = yield from ask(ReadClock(change.thread))
     old = Lease(head.holder, head.lease_until, head.attempts)
     new = _RULES[change.does](change, old, now)
+    if change.does == "end" and (yield from ask(ReadNewer(head, INPUTS_NS, None, 1))):
+        new = new._replace(until=DUE)
     if new == old:
         return None
     is_last = bool(change.last) and head.tips[:1] == (change.last,)
@@ -73,12 +81,12 @@ def _hold(change: LeaseThread, old: Lease, now: int) -> Lease:
     return old
 
 
-def _release(_: LeaseThread, old: Lease, now: int) -> Lease:
-    return Lease(None, now, 0) if old.is_held else old
+def _release(_: LeaseThread, old: Lease, __: int) -> Lease:
+    return Lease(None, DUE, 0) if old.is_held else old
 
 
-def _ask(_: LeaseThread, old: Lease, now: int) -> Lease:
-    return old._replace(until=now) if old.until is None else old
+def _ask(_: LeaseThread, old: Lease, __: int) -> Lease:
+    return old._replace(until=DUE) if old.until is None else old
 
 
 def _own(change: LeaseThread, old: Lease) -> None:
@@ -98,15 +106,15 @@ def _end(change: LeaseThread, old: Lease, _: int) -> Lease:
     return Lease(None, None, 0)
 
 
-def _yield(change: LeaseThread, old: Lease, now: int) -> Lease:
+def _yield(change: LeaseThread, old: Lease, _: int) -> Lease:
     _own(change, old)
-    return Lease(None, now, old.attempts)
+    return Lease(None, DUE, old.attempts)
 
 
-def _fail(change: LeaseThread, old: Lease, now: int) -> Lease:
+def _fail(change: LeaseThread, old: Lease, _: int) -> Lease:
     _own(change, old)
     attempts = old.attempts + 1
-    return Lease(None, HELD_UNTIL if attempts >= change.most else now, attempts)
+    return Lease(None, HELD_UNTIL if attempts >= change.most else DUE, attempts)
 
 
 _Rule: TypeAlias = Callable[[LeaseThread, Lease, int], Lease]

@@ -29,6 +29,9 @@ retention keeps them.
 """
 AFTER_OWN = OWN_NS[:-1] + chr(ord(OWN_NS[-1]) + 1)
 """The first text after all that begin with `OWN_NS`."""
+INPUTS_NS = f"{OWN_NS}inputs"
+"""Namespace of inputs that are stored before they run. Their ids are in order of time."""
+INPUT_KEY = "threadkeep_input"  # in metadata: the key of a stored input
 LAYERS_NS = f"{OWN_NS}memory"
 LAYERS_KEY = "threadkeep_memory"  # in metadata: layered memory's record of archived messages
 
@@ -402,6 +405,8 @@ class Batch(NamedTuple):
 
     The row then names `tip` first. A change without one gets a random tip from the store.
 
+    If the batch `asks`, somebody should resume the thread (see `LeaseThread`).
+
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
     thread's (if it had no entry, so do its times and status, but never its size). Then the
     `touch` is applied.
@@ -427,6 +432,7 @@ class Batch(NamedTuple):
     link: Link | None = None
     numbered: bool = False
     guard: str | None = None
+    asks: bool = False
 
     @property
     def base(self) -> tuple[int, ...]:
@@ -532,9 +538,9 @@ class ForkThread(NamedTuple):
 class LeaseThread(NamedTuple):
     """Take, renew or give back the lease of a thread. It ends by the store's clock.
 
-    A thread with a holder is its own until `lease_until`. Without a holder, `lease_until` is the
-    time from which somebody should resume the thread, None if nobody should, or `HELD_UNTIL` if
-    nobody may. `does` is one of:
+    A thread with a holder is its own until `lease_until`. Without a holder, `lease_until` is `DUE`
+    if somebody should resume the thread, None if nobody should, or `HELD_UNTIL` if nobody may.
+    `does` is one of:
 
     - "take": `holder` becomes the holder for `length` microseconds. `ThreadLockedError` if another
       one holds it. A holder whose lease has ended counts as dead, which is an attempt. `HeldError`
@@ -543,7 +549,8 @@ class LeaseThread(NamedTuple):
     - "release": a thread is held no longer, and has no attempts;
     - "ask": somebody should resume the thread, unless it has a holder or is held;
     - "renew": the lease ends later. `LeaseLostError` if it has ended, or is another one's;
-    - "end": the holder has finished. The last three are also refused if the lease is another one's;
+    - "end": the holder has finished, but for stored inputs. This and the last two are also refused
+      if the lease is another one's;
     - "yield": the holder stops, and somebody should resume;
     - "fail": the same after an error, which is an attempt. Attempt number `most` holds the thread.
 

@@ -342,19 +342,25 @@ def _put_batch(
     row = _row(call, loaded, flags, metadata, exact, key, data)
     # A run that named no checkpoint expects to continue from the head.
     fence = None if ns or flags & model.FREE else model.HeadFence(ns, row.parent)
-    touch = thread_summary.of_checkpoint(row, call.metadata, draft.stored, now, reported)
+    fences = (fence,) if fence is not None and engine.conflicts == "raise" else ()
+    size, taken = draft.stored, call.takes
+    if taken is not None:
+        size -= taken.size
+    touch = thread_summary.of_checkpoint(row, call.metadata, size, now, reported)
     batch = model.Batch(
         thread=place.thread,
         now=now,
         generation=proof.generation,
         life=lives.of(engine, call),
-        fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
+        fences=call.fences or fences,
         segments=segments,
         checkpoints=(row,),
         drop_segments=draft.dropped,
+        drop_checkpoints=() if taken is None else ((model.INPUTS_NS, taken.id),),
         touch=touch,
         link=Link(proof, home=draft.home, borrowed=draft.borrowed),
         guard=call.guard,
+        asks=call.asks,
     )
     state = CheckpointSnapshot(
         *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),
@@ -501,5 +507,6 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
         touch=touch._replace(at=now) if call.fences else touch,
         link=Link(proof, home=draft.home, borrowed=draft.borrowed),
         guard=call.guard,
+        asks=call.asks,
     )
     return Built(memory, proof, batch, draft, by=call.by)

@@ -200,6 +200,8 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
             status = _status(head, entry[2], touch, touch.event)
     if head.attempts and batch.checkpoints:
         lease = (head.holder, head.lease_until, 0)
+    if batch.asks:
+        lease = leases.asked(head)
     own = (seq, newest, logs, lists_all, gaps)
     new = Head(
         *(head.thread, after(head.tips, tip), *head[2:7], *own),

@@ -190,6 +190,8 @@ def ranks(status: str | None) -> int:
     return _RANKS.get(status, 0)
 
 
+DUE = 1
+"""`lease_until` of a thread without a holder that somebody should resume."""
 HELD_UNTIL = 253_402_300_799_999_999
 """`lease_until` of a thread that is held: the end of the year 9999."""
 
@@ -200,6 +202,8 @@ def status_of(entry: ThreadEntry, now: int) -> ThreadStatus | None:
         return ThreadStatus.HELD if entry.holder is None else ThreadStatus.RUNNING
     if entry.state not in WITH_STATUS:
         return None
+    if entry.lease_until is not None and entry.status is None:  # (an input is stored, perhaps)
+        return ThreadStatus.UNFINISHED
     return ThreadStatus(entry.status or "done")
 
 

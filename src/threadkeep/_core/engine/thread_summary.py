@@ -16,6 +16,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from threadkeep._core.engine import thread_entry
 from threadkeep._core.engine.model import (
     CONTINUES,
+    INPUT_KEY,
     CheckpointRow,
     Segment,
     SegmentInfo,
@@ -49,7 +50,7 @@ _OWN_KEYS = frozenset(
     {
         *("source", "step", "parents", "writes", "run_id", DELTA_COUNTERS),
         *("thread_id", "run_attempt"),  # (of LangGraph's server)
-        *("merged_from", "merged_checkpoint", "threadkeep_memory"),
+        *("merged_from", "merged_checkpoint", "threadkeep_memory", INPUT_KEY),
     }
 )
 _OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__", "ls_", "lc_")  # (LangSmith's, LangChain's)

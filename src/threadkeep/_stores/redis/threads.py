@@ -124,9 +124,11 @@ def _terms(entry: Head | ThreadEntry) -> set[str]:
     return terms if entry.origin is None else {*terms, f"origin:{entry.origin[0]}"}
 
 
-def _status_of(status: str) -> str:
-    """Return the term that all threads with a status have."""
-    return "lease:" if status in ("running", "held") else f"status:{status}"
+def _terms_of(status: str) -> tuple[str, ...]:
+    """Return terms of which each thread with a status has one."""
+    if status in ("running", "held"):
+        return ("lease:",)
+    return ("lease:", "status:unfinished") if status == "unfinished" else (f"status:{status}",)
 
 
 def _searched(labels: Iterable[str]) -> Iterator[str]:
@@ -182,7 +184,7 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
     if query.states and not query.prefix:
         choices.append([f"state:{state}" for state in query.states])
     if query.statuses and "done" not in query.statuses:
-        choices.append([_status_of(status) for status in query.statuses])
+        choices.append(sorted({term for one in query.statuses for term in _terms_of(one)}))
     choices += [["lease:"]] if query.due is not None else []
     choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
     terms = [term for choice in choices for term in choice]
