@@ -37,7 +37,8 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
     """Return the values of `answer.html`. A thread that cannot be read does not hide the others."""
     error, found = None, list[PendingInterrupt]()
     try:
-        found = [] if info.status != ThreadStatus.WAITING else await page.saver.threads.ainterrupts(info.id)
+        if info.status == ThreadStatus.WAITING:
+            found = await page.saver.threads.ainterrupts(info.id)
     except ThreadkeepError as unread:
         error = unread
     first = sorted(found, key=lambda one: one.answered)[:_QUESTIONS]
