@@ -376,7 +376,7 @@ def thread_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
     if any(isinstance(one, LangGraphThread) for one in threads):
         return _langgraph_table(threads)
     states = [_state_and_pin(one) for one in threads]
-    rows = [
+    rows: list[tuple[Text | str | int, ...]] = [
         (
             one.id,
             text(*_status(one)),
