@@ -61,7 +61,7 @@ def test_the_whole_story(folder, tmp_path):
     assert shlex.split(page)[1] == "ui"
     command = shlex.split(command)
     shown = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
-    assert shown.stdout.startswith("thread reader  active")
+    assert shown.stdout.startswith("thread reader  done")
 
 
 def test_the_demos_environment_has_what_it_names():

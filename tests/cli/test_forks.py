@@ -46,7 +46,7 @@ def test_a_fork_of_the_head_and_one_of_a_checkpoint(told):
     assert made["forked_from"] == ["order", last]
     assert values(made["id"]) == {"plan": "free", "seats": 2}
     (line,) = told("fork", "order", first, "--as", "what if")
-    assert line.startswith("thread what if  forked  ")
+    assert line.startswith("thread what if  done  forked  ")
     assert "  forked from order  " in line
     assert values("what if") == {"plan": "free", "seats": 1}
     assert [line.split()[0] for line in told("threads", "--forked-from", "order", "--count")] == [

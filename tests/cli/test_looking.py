@@ -6,7 +6,7 @@ import random
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -101,7 +101,7 @@ def refused(capsys):
 
 def test_a_conversation(told):
     lines = told("show", "waits")
-    assert lines[0].startswith("thread waits  suspended  updated ")
+    assert lines[0].startswith("thread waits  waiting  updated ")
     assert lines[1].endswith("loop 2  next: human")
     text = "\n".join(lines)
     assert "human\n  A refund, please.\n" in text
@@ -129,6 +129,23 @@ def test_show_as_json(told):
     assert shown["channels"] == {"visits": {"kind": "int", "bytes": 1}}
     assert [one["value"] for one in shown["waiting"]] == [{"question": "Refund 40 EUR?"}]
     assert shown["next"] == ["human"]
+
+
+def test_a_failed_thread_begins_with_its_error(store, told):
+    def charge(_):
+        raise TimeoutError("the bank answered 504")
+
+    with SqliteSaver(store) as saver, suppress(TimeoutError):
+        graph = linear(saver, State, charge=charge)
+        said = {"messages": [HumanMessage("A refund, please.")]}
+        graph.invoke(said, {"configurable": {"thread_id": "order"}})
+    lines = told("show", "order")
+    assert lines[0].startswith("thread order  failed charge  updated ")
+    assert lines[1].endswith("loop 0  next: charge")
+    error = "TimeoutError('the bank answered 504')"
+    assert lines[2:5] == ["", "Failed in charge", f"  {error}"]
+    assert lines[6:8] == ["human", "  A refund, please."]
+    assert told("show", "order", "--json")["failed"] == [error]
 
 
 def test_an_answered_interrupt_does_not_wait(told):

@@ -2,11 +2,14 @@
 
 import random
 import re
+from contextlib import suppress
 
 import pytest
 from kit.cli import threadkeep
 from kit.engine import Chain
+from kit.graphs import linear
 from langchain_core.messages import HumanMessage
+from langgraph.graph import MessagesState
 
 from threadkeep import SqliteSaver
 
@@ -36,8 +39,8 @@ def store(url):
     ("options", "want"),
     [
         ("", {"small", "large", "waits"}),
-        ("--state suspended", {"waits"}),
-        ("--state active --state deleted", {"small", "large"}),
+        ("--state active --state deleted", {"small", "large", "waits"}),
+        ("--state archived", set()),
         ("--tag new", {"small", "large"}),
         ("--tag new --tag vip", {"small"}),
         ("--metadata user=u1", {"small"}),
@@ -49,8 +52,12 @@ def store(url):
         ("--updated-before 1h", set()),
         ("--created-before 2020-01-01", set()),
         ("--created-after 2020-01-01", {"small", "large", "waits"}),
-        ("--has-interrupt", {"waits"}),
-        ("--no-interrupt", {"small", "large"}),
+        ("--status waiting", {"waits"}),
+        ("--status done", {"small", "large"}),
+        ("--status done --status waiting --tag vip", {"small"}),
+        ("--failed", set()),
+        ("--failed-node pay", set()),
+        ("--query status:waiting", {"waits"}),
         ("--pinned", {"large"}),
         ("--not-pinned --min-bytes 0", {"small", "waits"}),
         ("--min-bytes 4KB", {"large"}),
@@ -87,10 +94,27 @@ def test_orders_and_pages(told):
 
 def test_a_line_of_the_table_says_what_is_known(told):
     lines = told("threads", "--order", "thread")
-    assert lines[0].split() == ["thread", "state", "updated", "~bytes", "tags", "metadata"]
-    assert lines[1].startswith("large   active pinned  ")
+    assert lines[0].split() == [
+        *("thread", "status", "state", "updated", "~bytes", "tags", "metadata")
+    ]
+    assert lines[1].split()[:3] == ["large", "done", "pinned"]
     assert lines[2].endswith("new, vip  seats=3, user=u1")
     assert " s ago " in lines[2]
+
+
+def test_failed_threads_name_the_node(told):
+    def charge(_):
+        raise TimeoutError("the bank answered 504")
+
+    with SqliteSaver("threads.db") as saver, suppress(TimeoutError):
+        linear(saver, MessagesState, charge=charge).invoke(
+            {"messages": []}, {"configurable": {"thread_id": "order"}}
+        )
+    assert [one["id"] for one in told("threads", "--failed", "--json")["threads"]] == ["order"]
+    assert told("threads", "--failed-node", "charge", "--count") == ["1"]
+    assert told("threads", "--failed-node", "ship", "--count") == ["0"]
+    assert told("threads", "--failed")[1].startswith("order   failed charge")
+    assert told("threads", "order")[0].startswith("thread order  failed charge  updated ")
 
 
 def ageless(line):
@@ -102,7 +126,7 @@ def test_one_thread(told, refused):
     known = told("threads", "small", "--json")["thread"]
     assert (known["id"], known["tags"]) == ("small", ["new", "vip"])
     (line,) = told("threads", "small")
-    assert line.startswith("thread small  active  updated ")
+    assert line.startswith("thread small  done  updated ")
     assert told("show", "small", "--json")["registry"] == known
     assert ageless(told("show", "small")[0]) == ageless(line)
     assert refused("threads", "absent") == (1, "ThreadNotFoundError")
@@ -166,7 +190,8 @@ def test_a_copy_holds_the_same(told):
     assert told("copy", "waits", "again", "--json") == {"source": "waits", "target": "again"}
     assert told("copy", "waits", "more") == ["Copied thread waits to more"]
     own, copied = (told("threads", name, "--json")["thread"] for name in ("waits", "again"))
-    assert (copied["state"], copied["waits_at"]) == ("suspended", own["waits_at"])
+    assert copied["status"] == own["status"] == "waiting"
+    assert copied["status_checkpoint"] == own["status_checkpoint"]
 
 
 # -- history, versions, differences -------------------------------------------------------

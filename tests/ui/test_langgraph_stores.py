@@ -48,7 +48,7 @@ def test_threads_of_langgraph_are_shown(theirs, look_at):
         tab.get_by_text("Your parcel left Rotterdam").first.wait_for()
         assert tab.get_by_text("Where is my parcel?").count() >= 3
         site.go(tab, "/thread?id=refund")
-        tab.locator(".facts .badge", has_text="waits").first.wait_for()
+        tab.locator(".facts .badge", has_text="waiting").first.wait_for()
 
 
 def test_the_page_says_what_threadkeep_would_save(theirs, look_at):

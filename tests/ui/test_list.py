@@ -36,21 +36,32 @@ def test_chips_and_labels_filter(site):
             tab.get_by_role("link", name=name).click()
 
     tab = site.open()
-    choose("is:waiting")
+    choose("status:waiting")
     assert sorted(names(tab)) == ["mail", "refund"]
     choose("user_id=u-1")
     assert names(tab) == ["refund"]
-    assert tab.get_by_role("searchbox").input_value() == "is:waiting user_id=u-1"
-    choose("is:waiting")
+    assert tab.get_by_role("searchbox").input_value() == "status:waiting user_id=u-1"
+    choose("status:waiting")
     assert sorted(names(tab)) == ["order-17", "order-17-fork", "refund"]
     tab.go_back()
     assert names(tab) == ["refund"]
 
 
+def test_failed_threads_name_the_node(site):
+    tab = site.open("/?q=node:fail+status:failed")
+    assert names(tab) == ["failed"]
+    row = tab.locator("tr[data-row]")
+    assert row.locator(".badge.failed").inner_text() == "failed: fail"
+    assert row.locator(".badge").count() == 1, "an active state is not shown"
+    check_accessible(tab)
+    site.go(tab, "/?q=status:failed+status:waiting")
+    assert sorted(names(tab)) == ["failed", "mail", "refund"]
+
+
 def test_a_wrong_query_stays_in_the_field(site):
     tab = site.open("/?q=is:lost+%23vip")
     assert tab.get_by_role("searchbox").input_value() == "is:lost #vip"
-    assert "is:waiting" in tab.get_by_role("alert").inner_text()
+    assert "is:pinned" in tab.get_by_role("alert").inner_text()
     check_accessible(tab)
     tab.get_by_role("button", name="中文").click()
     expect(tab.locator("html[lang=zh]").get_by_role("searchbox")).to_have_value("is:lost #vip")

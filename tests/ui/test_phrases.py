@@ -6,14 +6,14 @@ from importlib import resources
 
 import pytest
 
-from threadkeep.threads import Lifecycle
+from threadkeep.threads import Lifecycle, ThreadStatus
 from threadkeep.threads.statistics import _PARTS
 from threadkeep.ui.page import LANGUAGES, _environment
 
 HERE = resources.files("threadkeep.ui")
 OTHERS = sorted(LANGUAGES.keys() - {"en"})
 VARIABLES = {
-    *map(str, Lifecycle),
+    *map(str, {*Lifecycle, *ThreadStatus} - {Lifecycle.ACTIVE}),
     *("input", "start", "update", "fork"),  # kinds of steps
     *("channel", "retention", "tiering", "items", "cache", "index", "batch", "adopt"),  # of advice
     *(part.replace("_", " ") for part in (*_PARTS, "unread")),  # of statistics

@@ -55,7 +55,7 @@ def test_failed_and_waiting_steps(site):
     assert 'ValueError("The carrier\'s service is down")' in failed.inner_text()
     assert "next: fail" in failed.inner_text()
     site.go(tab, "/thread?id=refund")
-    assert "waits ×2" in tab.locator(".step").first.inner_text()
+    assert "waiting ×2" in tab.locator(".step").first.inner_text()
 
 
 def test_two_steps_are_compared(site):
@@ -83,8 +83,8 @@ def test_an_open_page_shows_a_run(own):
     link.focus()
     at = link.get_attribute("href")
     refund(saver).invoke(asks("Refund me", 1), named("talk"))
-    waits = tab.locator(".step", has=tab.get_by_text("waits ×2"))
-    expect(waits).to_be_visible()
+    waiting = tab.locator(".step", has=tab.get_by_text("waiting ×2"))
+    expect(waiting).to_be_visible()
     expect(tab.locator(".step")).to_have_count(7)
     assert tab.evaluate("window.isSame"), "the page was not loaded again"
     assert tab.locator(f'[data-id="{chosen}"]').is_checked()
@@ -181,7 +181,7 @@ def test_a_timeline_of_what_failed_and_waits(site):
     tab = site.open("/timeline?id=failed&only=failed")
     assert [text.partition(" ")[0] for text in bars(tab)] == ["look_up", "fail"]
     assert "The carrier's service is down" in bars(tab)[1]
-    site.go(tab, "/timeline?id=refund&only=waits")
+    site.go(tab, "/timeline?id=refund&only=waiting")
     assert bars(tab)[-1] == "ask_finance, ask_manager"
     site.go(tab, "/timeline?id=order-17&only=failed")
     expect(tab.get_by_text("None of the 21 steps matches.")).to_be_visible()

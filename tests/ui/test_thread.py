@@ -49,6 +49,17 @@ def test_a_conversation_with_its_calls_and_thoughts(site):
     check_accessible(tab)
 
 
+def test_a_failed_thread_shows_its_error_above_the_conversation(site):
+    tab = site.open("/thread?id=failed")
+    (error,) = tab.locator(".thread-error").all()
+    assert error.inner_text() == 'ValueError("The carrier\'s service is down")'
+    assert tab.locator("#facts .badge.failed").inner_text() == "failed: fail"
+    check_accessible(tab)
+    tab.get_by_role("link", name="state then").last.click()
+    tab.get_by_text("The conversation as of step").wait_for()
+    assert tab.locator(".thread-error").count() == 0
+
+
 def test_a_phone_shows_the_steps_after_the_conversation(site):
     tab = site.open("/thread?id=order-17", width=PHONE, scheme="dark")
     chat, steps = tab.locator("#chat").bounding_box(), tab.locator(".steps").bounding_box()

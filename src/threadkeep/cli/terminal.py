@@ -375,19 +375,21 @@ def thread_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
     threads = list(threads)
     if any(isinstance(one, LangGraphThread) for one in threads):
         return _langgraph_table(threads)
-    rows = [
+    states = [_state_and_pin(one) for one in threads]
+    rows: list[tuple[Text | str | int, ...]] = [
         (
             one.id,
             text(*_status(one)),
-            text(*_state(one)) + text(" pinned" if one.pinned else ""),
+            *([state] if any(states) else []),  # (a narrow screen has room for few columns)
             _ago(one),
             one.bytes,
             text(", ".join(one.tags), "cyan"),
             _metadata(one),
         )
-        for one in threads
+        for one, state in zip(threads, states, strict=True)
     ]
-    return table(("thread", "status", "state", "updated", "~bytes>", "tags", "metadata"), rows)
+    title = ["state"] if any(states) else []
+    return table(["thread", "status", *title, "updated", "~bytes>", "tags", "metadata"], rows)
 
 
 def _langgraph_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
@@ -416,6 +418,11 @@ def _state(thread: ThreadInfo) -> tuple[str, str]:
     """Return the state of a thread and its style, or nothing if it is active."""
     is_usual = thread.state == Lifecycle.ACTIVE
     return "" if is_usual else thread.state, _STYLES.get(thread.state, "")
+
+
+def _state_and_pin(thread: ThreadInfo) -> Text:
+    parts = (_state(thread), ("pinned" if thread.pinned else "", ""))
+    return Text(" ").join([text(*part) for part in parts if part[0]])
 
 
 def _ago(thread: ThreadInfo) -> str:

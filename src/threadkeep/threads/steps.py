@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -108,8 +108,14 @@ def step_of(
         next=tuple(sorted(set(nodes))) if is_tip else (),
         waiting=after.waiting,
         failed=after.failed,
-        errors=tuple([str(value) for _, channel, value in writes or () if channel == ERROR]),
+        errors=errors_of(writes or ()),
     )
+
+
+def errors_of(writes: Iterable[tuple[str, str, Any]]) -> tuple[str, ...]:
+    """Return the texts of errors among pending writes, the ones of cancelled tasks last."""
+    errors = [str(value) for _, channel, value in writes if channel == ERROR]
+    return tuple(sorted(errors, key=lambda text: text.startswith("CancelledError")))
 
 
 async def read_steps(

@@ -58,7 +58,7 @@ from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.memory import ArchivedMessage, Layer, LayeredCheckpointSaver
 from threadkeep.savers.saver import Saver
 from threadkeep.streaming import PartialStream
-from threadkeep.threads import ChannelVersion
+from threadkeep.threads import ChannelVersion, ThreadInfo
 from threadkeep.threads.diff import plain
 from threadkeep.threads.messages import CHANNEL, Message, conversation, message
 from threadkeep.threads.transfer.reading import LangGraphReader
@@ -127,7 +127,7 @@ def show(
     ),
     full: bool = FULL,
 ) -> None:
-    """Show a thread's conversation, channels and interrupts."""
+    """Show a thread's conversation, channels, interrupts and errors."""
     with session.open_to_look() as saver:
         thread = whole_thread(saver, thread)
         checkpoint = whole_checkpoint(saver, thread, namespace, checkpoint)
@@ -157,6 +157,7 @@ def show(
         document,
         thread_line(info) if info else None,
         _head_line(head, named=info is None),
+        *_error_lines(head, info, full=full),
         *_layer_lines(thread, layers, full=full),
         *_shown(messages or [], last, full=full),
         "" if rows else None,
@@ -170,6 +171,19 @@ def show(
         "" if streams else None,
         f"To discard it: threadkeep partial {shlex.quote(thread)} --discard" if streams else None,
     )
+
+
+def _error_lines(
+    head: Mapping[str, Any], info: ThreadInfo | None, *, full: bool
+) -> Iterator[RenderableType]:
+    """Yield lines about the errors of tasks at a checkpoint."""
+    if head["failed"]:
+        is_newest = info is not None and info.status_checkpoint == head["checkpoint"]
+        node = info.failed_node if info and is_newest else None
+        yield ""
+        yield Text("Failed", "bold red") + text(f" in {node}" if node else "", "bold red")
+        for error in head["failed"]:
+            yield cut(error, full=full)
 
 
 def _shown(messages: list[Message], last: int | None, *, full: bool) -> Iterator[RenderableType]:
@@ -203,10 +217,6 @@ def _pending_lines(head: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield ""
         yield Text("Waiting for an answer", "bold yellow") + text(f" to {id}" if id else "")
         yield indented(question if isinstance(question, str) else compact(question))
-    for error in head["failed"]:
-        yield ""
-        yield Text("Failed", "bold red")
-        yield indented(error)
 
 
 # -- state -------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from threadkeep.errors import StateError, ThreadkeepError
-from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage
+from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage, ThreadStatus
 from threadkeep.ui.answers import actions_of, answer_of, value_of
 from threadkeep.ui.audit import audited
 from threadkeep.ui.messages import Room
@@ -37,7 +37,8 @@ async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
     """Return the values of `answer.html`. A thread that cannot be read does not hide the others."""
     error, found = None, list[PendingInterrupt]()
     try:
-        found = [] if info.status != "waiting" else await page.saver.threads.ainterrupts(info.id)
+        if info.status == ThreadStatus.WAITING:
+            found = await page.saver.threads.ainterrupts(info.id)
     except ThreadkeepError as unread:
         error = unread
     first = sorted(found, key=lambda one: one.answered)[:_QUESTIONS]

@@ -17,9 +17,10 @@ from threadkeep._core.engine.thread_summary import state_channels
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.errors import CheckpointNotFoundError, ThreadkeepError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.threads import PendingInterrupt
+from threadkeep.threads import PendingInterrupt, ThreadStatus
 from threadkeep.threads.diff import plain
 from threadkeep.threads.messages import CHANNEL, are_messages, message
+from threadkeep.threads.steps import errors_of
 from threadkeep.ui.messages import Bubble, bubbles
 from threadkeep.ui.page import AWAY, MOST, Asked, PagePlace, route
 from threadkeep.ui.pages import steps
@@ -29,6 +30,7 @@ from threadkeep.ui.values import one_line
 _WINDOW = 100  # messages
 _SEARCHED = 1000  # channels that may hold messages
 _MANY = 10**9
+_ERRORS = 5  # of tasks that failed at once
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
 
 
@@ -49,7 +51,9 @@ async def thread(request: Asked) -> Response:
     if found is None or CHANNEL in found.checkpoint["channel_values"]:
         values = await _chat(request, info, found)
     beside = await steps.window(request)
-    return request.render("thread.html", info=info, found=found, steps=beside, **values)
+    errors = await _errors(request, info, found)
+    shown: dict[str, Any] = {"info": info, "found": found, "steps": beside, "errors": errors}
+    return request.render("thread.html", **shown, **values)
 
 
 @route("/thread/messages")
@@ -59,7 +63,9 @@ async def chat(request: Asked) -> Response:
     values = await _chat(request, info, found)
     is_all = "start" in request.query_params and values["part"] != "newest"
     more = {"hx-retarget": "#chat", "hx-reswap": "outerHTML"} if is_all else None
-    return request.render("chat.html", headers=more, info=info, found=found, **values)
+    errors = await _errors(request, info, found)
+    shown: dict[str, Any] = {"info": info, "found": found, "errors": errors}
+    return request.render("chat.html", headers=more, **shown, **values)
 
 
 async def _found(request: Asked) -> tuple[Any, CheckpointTuple | None]:
@@ -148,14 +154,26 @@ async def _window(request: Asked, said: Conversation) -> dict[str, Any]:
 
 def _is_head(request: Asked, info: Any) -> bool:
     """Return True for the newest messages of a thread of ours."""
-    is_now = not any(request.query_params.get(name) for name in ("at", "ns", "skip"))
-    return request.page.is_own and is_now and info.state not in AWAY
+    return request.page.is_own and _is_newest(request) and info.state not in AWAY
+
+
+def _is_newest(request: Asked) -> bool:
+    return not any(request.query_params.get(name) for name in ("at", "ns", "skip"))
+
+
+async def _errors(request: Asked, info: Any, found: CheckpointTuple | None) -> tuple[str, ...]:
+    """Return the errors of a failed thread, at its newest checkpoint."""
+    if found is None or info.status != ThreadStatus.FAILED or not _is_newest(request):
+        return ()
+    writes: Any = found.pending_writes
+    await writes.aload()
+    return errors_of(writes)[:_ERRORS]
 
 
 async def _questions(request: Asked, info: Any) -> list[tuple[PendingInterrupt, str]]:
     """Return the questions at which a thread waits, each with its beginning."""
     found: list[PendingInterrupt] = []
-    if info.status == "waiting" and _is_head(request, info):
+    if info.status == ThreadStatus.WAITING and _is_head(request, info):
         with suppress(ThreadkeepError):  # (the inbox says so)
             found = await request.page.saver.threads.ainterrupts(info.id)
     return [(one, one_line(plain(one.value))) for one in found[:MOST]]

@@ -83,7 +83,7 @@ async def _timeline(request: Asked) -> Response:
     rows = [row for row, at in timed if (start or 0) <= at <= (inf if end is None else end)]
     if (only := asked.get("only")) == "failed":
         rows = [row for row in rows if row.step.failed or row.step.retried]
-    elif only == "waits":
+    elif only == "waiting":
         rows = [row for row in rows if row.step.waiting or row.step.waited]
     is_small = request.page.is_own and 0 < steps.info.bytes < _SMALL
     growth = await growth_of(request, steps.info.id) if is_small and rows else None
