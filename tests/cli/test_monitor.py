@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from kit.cli import SECONDS, command
 from kit.engine import Chain
+from kit.places import at
+from langgraph.graph import START, MessagesState, StateGraph
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
@@ -69,6 +71,19 @@ def test_once(store, told, capsys):
     assert main(["monitor", store, "--once", "--max-thread-bytes", "1"]) == 1
     assert "raised: thread '1' holds" in capsys.readouterr().out
     assert main(["monitor", "absent.db", "--once"]) == 2
+
+
+def test_limits_of_statuses(store, told, capsys):
+    graph = StateGraph(MessagesState).add_node("stops", lambda _: {}).add_edge(START, "stops")
+    with SqliteSaver(store) as saver:
+        compiled = graph.compile(checkpointer=saver, interrupt_before=["stops"])
+        compiled.invoke({"messages": []}, at("idle"))
+    assert "threads  0 waiting, 0 failed, 1 unfinished" in told("monitor", store, "--once")
+    assert "Status: 0 waiting, 0 failed, 1 unfinished" in told("stats", store)[2]
+    told("monitor", store, "--once", "--max-unfinished-seconds", "0")
+    limits = ["--max-unfinished-seconds", "1e-6", "--max-failures-per-minute", "1"]
+    assert main(["monitor", store, "--once", *limits]) == 1
+    assert "raised: 1 thread unfinished, thread 'idle' idle for" in capsys.readouterr().out
 
 
 def test_it_ends_with_the_reader_of_its_output(store):

@@ -5,20 +5,30 @@ import json
 import os
 import queue
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from aiosmtpd.controller import Controller
 from kit.backends import BACKENDS, open_backend
 from kit.engine import Chain
+from kit.places import at
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+from typing_extensions import TypedDict
 
 from threadkeep import MemorySaver, Retention
 from threadkeep._run import driver
+from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.monitor import Monitor, Thresholds, monitor, observe, probes, stats
+from threadkeep.monitor.exports import GAUGES
 from threadkeep.monitor.probes import _THREADS, Canary, _config
 
 
@@ -63,7 +73,7 @@ def traces(saver):
     """Everything that a saver returns about threads."""
     if not hasattr(saver, "threads"):
         return [*saver.list(None)]
-    every = ("created", "active", "suspended", "archived", "deleted")
+    every = ("created", "active", "forked", "archived", "deleted")
     return [*saver.list(None), *saver.threads.search(state=every), *saver.threads.scan()]
 
 
@@ -358,6 +368,144 @@ def test_one_reading_may_be_enough():
 def noise():
     """2,000 bytes that cannot be compressed."""
     return os.urandom(2000)
+
+
+# -- statuses ----------------------------------------------------------------------------
+
+
+class State(TypedDict, total=False):
+    """A state without values."""
+
+
+def nothing(_):
+    """Change no value."""
+
+
+def fails(_):
+    raise ValueError("the model answered 502")
+
+
+def runs(saver, threads):
+    """Run one node in each thread: "fails", "asks", "ends", or one before which the graph stops."""
+    nodes = {
+        "fails": fails,
+        "asks": lambda _: interrupt("May I?"),
+        "ends": nothing,
+        "stops": nothing,
+    }
+    for thread, name in threads.items():
+        graph = StateGraph(State).add_node(name, nodes[name]).add_edge(START, name)
+        stops = ["stops"] if name == "stops" else None
+        with suppress(ValueError):
+            graph.compile(checkpointer=saver, interrupt_before=stops).invoke({}, at(thread))
+
+
+RUNS = {"s1": "stops", "f1": "fails", "d": "ends", "a": "asks", "s2": "stops", "f2": "fails"}
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_statuses_are_counted_and_judged(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("threadkeep._stores.redis.threads._FEW", 1)
+    later = Clock()
+    limits = Thresholds(max_failures_per_minute=1)
+    with open_backend(name, tmp_path) as saver:
+        runs(saver, RUNS)
+        found = saver.stats()
+        assert found.statuses == {"waiting": 1, "failed": 2, "unfinished": 2}
+        assert 0 <= found.oldest_unfinished < 60
+        stored = saver.stats(max_age=3600)
+        assert saver.stats(max_age=3600).oldest_unfinished == stored.oldest_unfinished
+        assert json.loads(json.dumps(stored.as_json()))["statuses"] == found.statuses
+
+        watch = Monitor(saver, limits, in_a_row=1)
+        shown = watch.measure()
+        statuses = shown.statuses
+        assert (statuses.waiting, statuses.failed, statuses.unfinished) == (1, 2, 2)
+        assert (statuses.failures_per_minute, statuses.oldest_thread) == (2, "s1")
+        assert "threads  1 waiting, 2 failed, 2 unfinished" in shown.report()
+        assert json.loads(json.dumps(shown.as_json()))["statuses"]["oldest_thread"] == "s1"
+        (alert,) = shown.alerts
+        assert alert.text.startswith("raised: 2 threads failed in the last minute (max_failures")
+        assert shown.healthy
+
+        later.now = time.time() + 700
+        monkeypatch.setattr(probes, "_now", later)
+        shown = watch.measure()
+        assert shown.statuses.failures_per_minute == 0
+        assert 700 <= shown.statuses.oldest_unfinished < 800
+        (alert,) = shown.alerts
+        text = (
+            "raised: 2 threads unfinished, thread 's1' idle for 12 min (max_unfinished_seconds=600)"
+        )
+        assert alert.text.startswith(text)
+        saver.delete_thread("s1")
+        assert watch.measure().statuses.oldest_thread == "s2"
+        saver.delete_thread("s2")
+        shown = watch.measure()
+        assert (shown.statuses.unfinished, shown.statuses.oldest_unfinished) == (0, None)
+        assert shown.alerts == ()
+
+
+async def test_statuses_of_async_tenants_layers_and_other_savers():
+    async with MemorySaver() as saver:
+        acme = saver.for_tenant("acme")
+        await asyncio.to_thread(runs, acme, {"f": "fails"})
+        await asyncio.to_thread(runs, saver, {"s": "stops"})
+        for one, failed, unfinished in ((saver, 1, 1), (acme, 1, 0), (observe(saver), 1, 1)):
+            found = (await Monitor(LayeredCheckpointSaver(one)).ameasure()).statuses
+            assert (found.failed, found.unfinished) == (failed, unfinished)
+            assert (await one.astats()).statuses["unfinished"] == unfinished
+    other = InMemorySaver()
+    runs(other, {"s": "stops"})
+    assert Monitor(other).measure().statuses is None
+    assert (stats(other).statuses, stats(other).oldest_unfinished) == ({}, None)
+
+
+def test_archived_threads_do_not_count(tmp_path):
+    with open_backend("sqlite", tmp_path, cold=(tmp_path / "cold").as_uri()) as saver:
+        runs(saver, {"s": "stops", "f": "fails"})
+        saver.threads.archive("s")
+        assert saver.stats().statuses == {"waiting": 0, "failed": 1, "unfinished": 0}
+        assert saver.stats().oldest_unfinished is None
+
+
+def test_statuses_are_exported_while_a_monitor_measures():
+    registry, reader = CollectorRegistry(), InMemoryMetricReader()
+    meter = MeterProvider([reader]).get_meter("program")
+    with observe(MemorySaver(), registry=registry, meter=meter, backend="b") as saver:
+        runs(saver, RUNS)
+        assert exported(registry, reader) == ({}, {})
+        watch = Monitor(saver)
+        watch.measure()
+        expected = {"waiting": 1, "failed": 2, "unfinished": 2, "failures_per_minute": 2}
+        for found in exported(registry, reader):
+            assert 0 < found.pop("oldest_unfinished_seconds") < 60
+            assert found == expected
+        watch.stop()
+        assert exported(registry, reader) == ({}, {})
+        watch.measure()
+        del watch
+        assert exported(registry, reader) == ({}, {})
+
+
+def exported(registry, reader):
+    """The gauges in Prometheus' registry and in OpenTelemetry's reader, of the backend "b"."""
+    prometheus, telemetry = {}, {}
+    for metric in registry.collect():
+        for one in metric.samples if metric.type == "gauge" else ():
+            name = one.name.removeprefix("threadkeep_")
+            if name in GAUGE_NAMES and one.labels["backend"] == "b":
+                prometheus[one.labels.get("status", name)] = one.value
+    (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
+    for metric in scope.metrics:
+        name = metric.name.removeprefix("threadkeep.")
+        for point in metric.data.data_points if name in GAUGE_NAMES else ():
+            assert point.attributes["db.system.name"] == "b"
+            telemetry[point.attributes.get("status", name)] = point.value
+    return prometheus, telemetry
+
+
+GAUGE_NAMES = {one.name for one in GAUGES}
 
 
 # -- channels ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Monitoring: metrics, spans, logs, canaries, alerts, statistics and advice."""
 
 from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
-from threadkeep._core.engine.usage import Counters, Hour, ThreadUsage
+from threadkeep._core.engine.usage import Counters, Hour, ThreadStatuses, ThreadUsage
 from threadkeep.monitor.advice import Advice, aadvise, advise
 from threadkeep.monitor.alerts import Alert, Thresholds
 from threadkeep.monitor.exports import Sink
@@ -28,6 +28,7 @@ __all__ = [
     "Storage",
     "ThreadSize",
     "ThreadStats",
+    "ThreadStatuses",
     "ThreadUsage",
     "Thresholds",
     "aadvise",

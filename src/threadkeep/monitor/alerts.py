@@ -31,6 +31,8 @@ class Thresholds:
         min_ops_per_second: least number of operations per second. Needs an observed saver.
         max_thread_bytes: limit of the size of a thread.
         max_growth_per_day: limit of the growth of the store in a day, in bytes.
+        max_failures_per_minute: limit of the threads that failed in the last minute.
+        max_unfinished_seconds: limit of the seconds since the last write of an unfinished thread.
 
     Raises:
         InvalidArgumentError: a limit is invalid.
@@ -41,6 +43,8 @@ class Thresholds:
     min_ops_per_second: float | None = None
     max_thread_bytes: int | None = None
     max_growth_per_day: int | None = None
+    max_failures_per_minute: float | None = None
+    max_unfinished_seconds: float | None = 600
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

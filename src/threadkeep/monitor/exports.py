@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from threadkeep._core.engine.usage import Counters
+from threadkeep._core.engine.usage import Counters, ThreadStatuses
 from threadkeep._core.texts import shown
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import invalid
@@ -42,7 +42,14 @@ class Exports:
         self.sinks: tuple[Sink, ...] = ()
         self.start_span: Callable[..., Callable[[BaseException | None], None]] | None = None
         self.logs: Logs | None = None
+        self.totals: tuple[Totals, ...] = ()
         self.lock = threading.Lock()
+
+    def show(self, statuses: ThreadStatuses | None) -> None:
+        """Export the last measurement of a monitor, None for none."""
+        for totals in self.totals:
+            others = {name: one for name, one in totals.statuses.items() if name != self.backend}
+            totals.statuses = {**others, self.backend: statuses} if statuses else others
 
 
 class Timing:
@@ -174,7 +181,7 @@ class Logs:
 
 
 class Metric(NamedTuple):
-    """Exported metric: the attribute of `Counters` for each tuple of label values."""
+    """Exported metric: an attribute of `Counters` or `ThreadStatuses` by its label values."""
 
     name: str
     help: str
@@ -213,6 +220,17 @@ METRICS = (
     Metric("conflicts", "Runs that met another run of their thread.", {(): "conflicts"}),
     Metric("retries", "Repeated calls of the store.", {(): "retries"}),
 )
+GAUGES = (
+    Metric(
+        "threads",
+        "Threads that are not done.",
+        {(status,): status for status in ("waiting", "failed", "unfinished")},
+        labels=("status",),
+    ),
+    Metric("failures_per_minute", "Failures in the last minute.", {(): "failures_per_minute"}),
+    Metric("oldest_unfinished_seconds", "Longest idle time.", {(): "oldest_unfinished"}),
+)
+"""Gauges of a `Monitor`."""
 
 
 class Totals(ResetInChild):
@@ -228,6 +246,7 @@ class Totals(ResetInChild):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
+        self.statuses: dict[str, ThreadStatuses] = {}  # by backend
 
     def add(self, saver: object, backend: str, observer: object) -> None:
         """Count a saver, store or cache, once. Ignore it if it has no counters.

@@ -18,13 +18,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
 from threadkeep._core.engine.operation import External, Operation
-from threadkeep._core.texts import plural, shown
+from threadkeep._core.engine.usage import ThreadStatuses
+from threadkeep._core.texts import lasting, plural, shown
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
 from threadkeep.errors import invalid
 from threadkeep.monitor.alerts import Alert, Alerts, Reading, Thresholds, channels, is_callback
 from threadkeep.monitor.observe import ObservedSaver, observe
-from threadkeep.monitor.probes import Canary, Rates, Storage, StorageHistory, Window
+from threadkeep.monitor.probes import Canary, Rates, Storage, StorageHistory, Window, statuses_of
 
 _WINDOW = 10  # intervals that the window of operations covers
 _STORAGE_EVERY = 10  # intervals between two measurements of sizes
@@ -38,7 +39,7 @@ _LEAST_JUDGED = 20  # least operations for a percentile or an error rate
 _HANGS = "The store has not answered for {:g} s."
 _MAX_ERROR = 300  # characters of an error
 _SHOWN = 5  # threads in a report
-_NO_FAULT = ("canary", "max_thread_bytes", "max_growth_per_day")  # (the last canary decides)
+_FAULTS = ("max_latency_ms", "max_error_rate", "min_ops_per_second")  # (the last canary decides)
 _log = logging.getLogger("threadkeep")
 
 
@@ -48,12 +49,13 @@ class Snapshot:
 
     Args:
         at: the time, in UTC.
-        healthy: the last canary succeeded, and only alerts of sizes are active.
+        healthy: the last canary succeeded, and no alert of latency, errors or operations is active.
         rates: operations in the sliding window, only the canary's, unless the saver is observed.
         measurements: measurements so far.
         failed: failed measurements so far.
         last_error: the error of the last measurement, or None if it succeeded.
         storage: sizes and growth, or None if they are not known.
+        statuses: threads by status, or None if they are not known.
         alerts: active alerts.
     """
 
@@ -64,6 +66,7 @@ class Snapshot:
     failed: int
     last_error: str | None
     storage: Storage | None
+    statuses: ThreadStatuses | None
     alerts: tuple[Alert, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -142,6 +145,7 @@ class Monitor:
         self._sizes = StorageHistory(self._saver, self._thresholds.max_thread_bytes)
         self._window = Window(_WINDOW * interval, monotonic)
         self._storage: Storage | None = None
+        self._statuses: ThreadStatuses | None = None
         self._has_new_sizes = False
         self._measured_sizes_at = self._cleaned_at = float("-inf")
         self._measurements = self._failed = self._failed_in_a_row = 0
@@ -151,8 +155,10 @@ class Monitor:
         self._task: asyncio.Task[None] | None = None
         self._under_way: list[Any] = []  # futures or tasks of measurements
         self._started_at = 0.0  # when the last one started
+        self._show = self._saver._exports.show  # noqa: SLF001 - of this package
         self._saver.add_sink(self._window)
         weakref.finalize(self, self._saver.remove_sink, self._window)
+        weakref.finalize(self, self._show, None)
 
     # -- measuring -------------------------------------------------------------------
 
@@ -169,6 +175,8 @@ class Monitor:
         now = monotonic()
         try:
             yield from self._canary.probe()
+            self._statuses = yield from statuses_of(self._saver)
+            self._show(self._statuses)
             pause = max(_STORAGE_EVERY * self._interval, _LEAST_PAUSE)
             if now - self._measured_sizes_at >= pause:
                 self._storage = yield from self._sizes.measure(now)
@@ -215,6 +223,8 @@ class Monitor:
         if self._has_new_sizes and self._storage is not None:
             self._has_new_sizes = False
             yield from _of_storage(self._storage, self._thresholds.max_thread_bytes or 0)
+        if self._last_error is None and self._statuses is not None:
+            yield from _of_statuses(self._statuses)
 
     def snapshot(self) -> Snapshot:
         """Return the current state, without a measurement."""
@@ -223,12 +233,13 @@ class Monitor:
         is_working = self._measurements > 0 and self._last_error is None and not has_died
         return Snapshot(
             at=datetime.now(UTC),
-            healthy=is_working and all(one.name in _NO_FAULT for one in active),
+            healthy=is_working and all(one.name not in _FAULTS for one in active),
             rates=self._window.rates(),
             measurements=self._measurements,
             failed=self._failed,
             last_error=self._last_error,
             storage=self._storage,
+            statuses=self._statuses,
             alerts=active,
         )
 
@@ -279,6 +290,7 @@ class Monitor:
 
     def _finish(self) -> None:
         self._saver.remove_sink(self._window)
+        self._show(None)
         if self._thread is not None:
             self._thread.join(_STOP)
             self._thread = None
@@ -367,6 +379,15 @@ def _of_storage(storage: Storage, limit: int) -> Iterator[Reading]:
         yield Reading("max_growth_per_day", max(storage.growth_per_day, 0.0), text)
 
 
+def _of_statuses(found: ThreadStatuses) -> Iterator[Reading]:
+    count, age = found.failures_per_minute, found.oldest_unfinished
+    text = f"{plural(count, 'thread')} failed in the last minute"
+    yield Reading("max_failures_per_minute", count, text)
+    idle = "" if age is None else f", thread {found.oldest_thread!r} idle for {lasting(age)}"
+    text = f"{plural(found.unfinished, 'thread')} unfinished{idle}"
+    yield Reading("max_unfinished_seconds", age or 0, text)
+
+
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {shown(' '.join(str(error).split())[:_MAX_ERROR])}"
 
@@ -385,6 +406,9 @@ def _report(found: Snapshot) -> Iterator[str]:
     yield f"measurements  {found.measurements}, {found.failed} failed"
     if found.last_error is not None:
         yield f"last error  {found.last_error}"
+    if (some := found.statuses) is not None:
+        counts = f"{some.waiting:,} waiting, {some.failed:,} failed, {some.unfinished:,} unfinished"
+        yield f"threads  {counts}"
     if found.storage is not None:
         yield f"stored  {found.storage.bytes:,} bytes{_growing(found.storage.growth_per_day)}"
         for one in found.storage.threads[:_SHOWN]:

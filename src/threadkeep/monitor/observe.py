@@ -268,6 +268,7 @@ def observe(
 
 def _export(exports: Exports, metrics: PrometheusMetrics | OpenTelemetryMetrics) -> None:
     metrics.totals.add(exports.observed, exports.backend, exports)
+    exports.totals += (metrics.totals,)
     exports.sinks += (metrics.sink(exports.backend),)
 
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from threadkeep._stores.external import extra
 from threadkeep.errors import invalid
 from threadkeep.monitor import exports
-from threadkeep.monitor.exports import METRICS, Totals, made_once
+from threadkeep.monitor.exports import GAUGES, METRICS, Totals, made_once
 
 with extra("OpenTelemetry", "monitor"):
     from opentelemetry import context, metrics, trace
@@ -66,16 +66,22 @@ class OpenTelemetryMetrics:
             name, callbacks = f"threadkeep.{metric.name}", [partial(self._observe, metric)]
             unit = "By" if metric.name.endswith("_bytes") else "1"
             meter.create_observable_counter(name, callbacks, unit, metric.help)
+        for metric in GAUGES:
+            name, callbacks = f"threadkeep.{metric.name}", [partial(self._observe, metric)]
+            unit = "s" if metric.name.endswith("_seconds") else "1"
+            meter.create_observable_gauge(name, callbacks, unit, metric.help)
 
     def sink(self, backend: str) -> DurationSink:
         """Return the sink of one observed saver, store or cache."""
         return DurationSink(self._durations, backend)
 
     def _observe(self, metric: exports.Metric, _: CallbackOptions) -> Iterator[Observation]:
-        for backend, found in self.totals.read().items():
+        totals = self.totals.statuses if metric in GAUGES else self.totals.read()
+        for backend, found in totals.items():
             for values, attribute in metric.attributes.items():
                 labels = dict(zip(metric.labels, values, strict=True))
-                yield Observation(getattr(found, attribute), {"db.system.name": backend, **labels})
+                value = getattr(found, attribute) or 0
+                yield Observation(value, {"db.system.name": backend, **labels})
 
 
 metrics_of = made_once(OpenTelemetryMetrics)

@@ -19,9 +19,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
 from threadkeep._core.engine.model import OWN_NS, DropThread, ReadSizes, Sizes
 from threadkeep._core.engine.operation import Fetch, Operation, call, commit
-from threadkeep._core.engine.registration import ALL
+from threadkeep._core.engine.registration import ALL, statuses
 from threadkeep._core.engine.thread_entry import SearchThreads, ThreadEntry
-from threadkeep._core.engine.usage import ItemUsage
+from threadkeep._core.engine.usage import ItemUsage, ThreadStatuses
 from threadkeep._run.delegate import behind, call_of
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
@@ -122,6 +122,12 @@ def _config(thread: str) -> RunnableConfig:
 def _store(saver: Any) -> LayeredBackend | None:
     store = getattr(saver, "_store", None)
     return store if isinstance(store, LayeredBackend) else None
+
+
+def statuses_of(saver: BaseCheckpointSaver[Any]) -> Operation[ThreadStatuses | None]:
+    """Count the threads of a saver by status, or return None if they are not known."""
+    store = _store(behind(saver))
+    return None if store is None else (yield from on(store, statuses(round(_now() * 1e6))))
 
 
 # -- the window --------------------------------------------------------------------------

@@ -11,18 +11,19 @@ import os
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from multiprocessing.util import Finalize
 
+from threadkeep._core.engine.usage import ThreadStatuses
 from threadkeep._stores.external import extra
 from threadkeep.errors import invalid
 from threadkeep.monitor import exports
-from threadkeep.monitor.exports import METRICS, Totals, made_once
+from threadkeep.monitor.exports import GAUGES, METRICS, Totals, made_once
 
 with extra("Prometheus", "monitor"):
     from prometheus_client import CollectorRegistry, Counter, Histogram, values
-    from prometheus_client.metrics_core import Metric
+    from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """Upper bounds of durations, in seconds."""
@@ -71,14 +72,16 @@ class PrometheusMetrics:
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics that `collect` yields, without values."""
-        return [one for _, exported in self._exported for one in exported.describe()]
+        counters = [one for _, exported in self._exported for one in exported.describe()]
+        return [*counters, *_gauges({})]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the current counters."""
+        """Yield the current counters, and the gauges of monitors."""
         with _updating:
             self.update()
         for _, exported in self._exported:
             yield from exported.collect()
+        yield from _gauges(self.totals.statuses)
 
     def update(self) -> None:
         """Add the counts since the last update. The caller holds the lock."""
@@ -103,6 +106,16 @@ class PrometheusMetrics:
 def _exported(metric: exports.Metric) -> Counter:
     name, labels = f"threadkeep_{metric.name}", ("backend", *metric.labels)
     return Counter(name, metric.help, labels, registry=None)
+
+
+def _gauges(statuses: Mapping[str, ThreadStatuses]) -> Iterator[Metric]:
+    for metric in GAUGES:
+        labels = ("backend", *metric.labels)
+        family = GaugeMetricFamily(f"threadkeep_{metric.name}", metric.help, labels=labels)
+        for backend, found in statuses.items():
+            for values, attribute in metric.attributes.items():
+                family.add_metric((backend, *values), getattr(found, attribute) or 0)
+        yield family
 
 
 metrics_of = made_once(PrometheusMetrics)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from threadkeep._core.engine import thread_sizes
+from threadkeep._core.engine import registration, thread_sizes
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import Operation, call
 from threadkeep._core.engine.rows import pack_time
@@ -31,7 +31,7 @@ from threadkeep._run import driver
 from threadkeep._run.delegate import behind
 from threadkeep.errors import CorruptionError, DestroyedKeyError, invalid
 from threadkeep.threads.registry import EPOCH
-from threadkeep.threads.statistics_report import MOST, Stats
+from threadkeep.threads.statistics_report import MOST, STATUSES, Stats
 
 IDLE_DAYS = 30
 _SAMPLE = 40  # threads, besides the largest
@@ -80,7 +80,12 @@ def count(now: int, *, counts_usage: bool, exact: bool = False) -> Operation[Sta
     is_whole = not damaged and (exact or len(weights) >= found.threads)
     copies = yield from _copies(left)
     unread = round(sum([one.bytes * weight for one, weight in left]))
-    return _measured_stats(now, found, beside, measured, unread, copies, is_whole=is_whole)
+    by_status = yield from registration.statuses(now)
+    return replace(
+        _measured_stats(now, found, beside, measured, unread, copies, is_whole=is_whole),
+        statuses={name: getattr(by_status, name) for name in STATUSES},
+        oldest_unfinished=by_status.oldest_unfinished,
+    )
 
 
 def _copies(left: _LeftOut) -> Operation[int]:

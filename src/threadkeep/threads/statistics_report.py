@@ -16,6 +16,8 @@ from threadkeep.errors import invalid
 from threadkeep.threads.registry import EPOCH
 
 MOST = 10
+STATUSES = ("waiting", "failed", "unfinished")
+_STATUS = "Status: {:,} waiting, {:,} failed, {:,} unfinished{}"
 DERIVED = (
     *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
     *("writes_per_superstep", "deltas_saved"),
@@ -63,6 +65,10 @@ class Stats:
         key_bytes: with `exact`, bytes of encrypted values by the id of their key, "" for values
             that are not encrypted, without the cold store's, empty if the saver has no keys,
             or a tenant.
+        statuses: threads that are waiting, failed and unfinished. All others are done. Empty for
+            other LangGraph savers.
+        oldest_unfinished: seconds since the last write of the unfinished thread that is idle
+            longest, or None without one.
     """
 
     at: datetime = field(compare=False)
@@ -93,6 +99,8 @@ class Stats:
     cache_bytes: int = 0
     items_sampled: bool = False
     key_bytes: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    oldest_unfinished: float | None = field(default=None, compare=False)
 
     @property
     def growth_per_hour(self) -> int:
@@ -170,6 +178,8 @@ class Stats:
         copies, deltas = size(self.full_copy_bytes), size(self.deltas_saved)
         disk = "" if self.bytes_on_disk is None else say("; {} on disk", size(self.bytes_on_disk))
         day = plural(sum([hour.checkpoints for hour in self.hours]), "checkpoint")
+        counts, age = [self.statuses.get(name, 0) for name in STATUSES], self.oldest_unfinished
+        idle = "" if age is None else say(", the oldest idle for {}", words.lasting(age))
         grown, hour = size(self.growth_per_day), self.hours[-1].checkpoints
         lines = [
             say(
@@ -177,6 +187,7 @@ class Stats:
                 *(plural(self.threads, "thread"), plural(self.checkpoints, "checkpoint")),
                 self.writes_per_superstep,
             ),
+            *([say(_STATUS, *counts, idle)] if any(counts) else []),
             say("{}, {} a checkpoint", size(self.bytes), size(self.checkpoint_bytes)) + disk,
             say(
                 "Full copies: {}{}. Saved: {} by deltas, {} by compression",
@@ -223,6 +234,9 @@ _CHINESE = {
     "result": "{:,} 个结果",
     "about ": "约 ",
     "{}, {}, {:.1f} writes per superstep": "{}，{}，每个超步 {:.1f} 次写入",
+    _STATUS: "状态：{:,} 个等待回答，{:,} 个失败，{:,} 个未完成{}",
+    ", the oldest idle for {}": "，其中最久的已 {}没有写入",
+    **dict(zip(("ms", "s", "min", "h", "d"), ("毫秒", "秒", "分钟", "小时", "天"), strict=True)),
     "{}, {} a checkpoint": "{}，每个检查点 {}",
     "; {} on disk": "；磁盘上 {}",
     "Full copies: {}{}. Saved: {} by deltas, {} by compression": "完整副本：{}{}。"
@@ -265,6 +279,11 @@ class ReportTexts:
     def plural(self, count: int, noun: str) -> str:
         """Return a count with its noun."""
         return self.say(noun, count) if noun in self._phrases else texts.plural(count, noun)
+
+    def lasting(self, seconds: float) -> str:
+        """Return a duration with its unit."""
+        count, unit = texts.lasting(seconds).split()
+        return f"{count} {self.say(unit)}"
 
     def size(self, count: float) -> str:
         """Return a number of bytes with its unit."""

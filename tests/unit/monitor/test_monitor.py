@@ -180,6 +180,8 @@ def test_a_channel_that_hangs_or_fails_stops_no_other(caplog):
         {"max_error_rate": "0.1"},
         {"max_thread_bytes": -1},
         {"max_growth_per_day": float("nan")},
+        {"max_failures_per_minute": -1},
+        {"max_unfinished_seconds": 0},
     ],
 )
 def test_invalid_thresholds_are_refused(limits):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -39,6 +40,8 @@ FOUND = Stats(
     cache_entries=1,
     cache_bytes=10,
     key_bytes={"": 1, "abcd": 2},
+    statuses={"waiting": 3, "failed": 1, "unfinished": 2},
+    oldest_unfinished=720,
 )
 
 
@@ -54,6 +57,8 @@ def test_each_hour_has_its_beginning():
 def test_a_report_in_chinese_has_the_lines_and_figures_of_the_english_one():
     english, chinese = FOUND.report().splitlines(), FOUND.report(language="zh").splitlines()
     assert chinese[0] == "2 个会话，1 个检查点，每个超步 3.0 次写入"
+    assert english[1] == "Status: 3 waiting, 1 failed, 2 unfinished, the oldest idle for 12 min"
+    assert chinese[1] == "状态：3 个等待回答，1 个失败，2 个未完成，其中最久的已 12 分钟没有写入"
     assert "  order-7：1.2 kB，3 个检查点，最近 24 小时 2 个" in chinese
     assert len(chinese) == len(english)
     for one, other in zip(english, chinese, strict=True):
@@ -62,6 +67,12 @@ def test_a_report_in_chinese_has_the_lines_and_figures_of_the_english_one():
         )
         words = set(re.findall(r"[a-z]{2,}", other)) - {"kB", "order", "messages", "abcd"}
         assert not words or FOUND.note in other
+
+
+def test_statuses_are_shown_only_if_threads_are_not_done():
+    done = replace(FOUND, statuses=dict.fromkeys(FOUND.statuses, 0), oldest_unfinished=None)
+    assert "Status" not in done.report()
+    assert replace(FOUND, oldest_unfinished=None).summary()[1].endswith("2 unfinished")
 
 
 @pytest.mark.parametrize("language", ["fr", "", None])

@@ -7,6 +7,7 @@ writer was faster.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep._core.engine import model, thread_summary
@@ -21,6 +22,7 @@ from threadkeep._core.engine.operation import (
 )
 from threadkeep._core.engine.thread_entry import (
     ARCHIVE_RECORD,
+    WITH_CHECKPOINTS,
     CountThreads,
     EntryFence,
     Lifecycle,
@@ -29,12 +31,14 @@ from threadkeep._core.engine.thread_entry import (
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
+    ThreadStatus,
     find_record,
     is_archived,
     is_there,
     sound,
 )
 from threadkeep._core.engine.tips import Link, Proof
+from threadkeep._core.engine.usage import ThreadStatuses
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -179,6 +183,7 @@ def retry(
 
 PAGE = 500
 TOGETHER = 50  # reads in one round trip
+_MINUTE = 60_000_000  # microseconds
 ALL = ThreadQuery()
 """All threads except deleted ones."""
 
@@ -324,6 +329,23 @@ def page_of(
 
 def count(query: ThreadQuery) -> Operation[int]:
     return cast("int", (yield from fetch(CountThreads(query))))
+
+
+def statuses(now: int) -> Operation[ThreadStatuses]:
+    """Count threads by status, and find the unfinished thread that is idle longest."""
+    names = (ThreadStatus.WAITING, ThreadStatus.FAILED, ThreadStatus.UNFINISHED)
+    waiting, failed, unfinished = [ThreadQuery(WITH_CHECKPOINTS, statuses=(one,)) for one in names]
+    recent = failed._replace(updated=(now - _MINUTE, None))
+    counts = map(CountThreads, (waiting, failed, unfinished, recent))
+    # (more than one, as damaged entries are passed over)
+    first = SearchThreads(unfinished, "updated_at", descending=False, after=None, limit=TOGETHER)
+    *numbers, page = yield Fetch([*counts, first])
+    found = ThreadStatuses(*numbers)
+    for one in page:
+        if not one.damage:
+            idle = max(now - one.updated_at, 0) / 1e6
+            return replace(found, oldest_unfinished=idle, oldest_thread=one.thread)
+    return found
 
 
 def for_each(

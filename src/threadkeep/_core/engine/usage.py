@@ -86,6 +86,26 @@ class ItemUsage(NamedTuple):
         return ItemUsage._make([*counts, samples > 0])
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadStatuses:
+    """Threads by status, without archived threads. All others are done.
+
+    Args:
+        waiting, failed, unfinished: numbers of threads.
+        failures_per_minute: threads that failed in the last minute.
+        oldest_unfinished: seconds since the last write of the unfinished thread that is idle
+            longest, or None without one.
+        oldest_thread: its id.
+    """
+
+    waiting: int
+    failed: int
+    unfinished: int
+    failures_per_minute: int
+    oldest_unfinished: float | None = None
+    oldest_thread: str | None = None
+
+
 SAMPLED_ITEMS = 1000
 """Rows whose bytes are read if a backend cannot sum up all rows."""
 

@@ -35,7 +35,7 @@ from threadkeep._stores.records import between, first_entries, matches, run_id
 from threadkeep.errors import ClosedError, OpenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from threadkeep._core.engine.heads import Head, Move
     from threadkeep._stores.items.records import SearchOptions
@@ -253,7 +253,10 @@ def _count(store: MemoryRows, read: thread_entry.CountThreads) -> int:
 
 
 def _matching(store: MemoryRows, query: thread_entry.ThreadQuery) -> list[thread_entry.ThreadEntry]:
-    entries = [thread.entry for thread in store.threads.values()]
+    threads: Iterable[MemoryThread] = store.threads.values()
+    if query.statuses and "done" not in query.statuses:  # (seen without making their entries)
+        threads = [one for one in threads if one.head.status in query.statuses]
+    entries = [thread.entry for thread in threads]
     return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 

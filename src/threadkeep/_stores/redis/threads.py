@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from math import inf
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -148,7 +149,7 @@ def _added(prefix: str, term: str, thread: str) -> RedisCommand:
 
 
 async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
-    pages = await _few(read.query, server)
+    pages = await _few(read.query, server, _FEW)
     if pages is None and read.order != "size" and not read.query.prefix:
         return await _in_order(read, server)
     best: list[ThreadEntry] = []
@@ -158,8 +159,9 @@ async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
 
 
 async def _count(read: CountThreads, server: Server) -> int:
-    few = await _few(read.query, server)
-    if few is None and (states := read.query.states_alone) is not None:
+    states = read.query.states_alone
+    few = await _few(read.query, server, inf if states is None else _FEW)
+    if few is None and states is not None:
         return await _count_states(states, read.query, server)
     return sum([len(found) async for found in few or _all(read.query, server)])
 
@@ -178,8 +180,10 @@ async def _count_states(states: frozenset[str], query: ThreadQuery, server: Serv
     return total
 
 
-async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]] | None:
-    """Return all matches, if a term of the query is rare enough to read all its threads."""
+async def _few(
+    query: ThreadQuery, server: Server, most: float
+) -> AsyncIterator[list[ThreadEntry]] | None:
+    """Return all matches, if a term of the query has at most `most` threads."""
     choices = [[f"label:{label}"] for label in query.labels]
     if query.states and not query.prefix:
         choices.append([f"state:{state}" for state in query.states])
@@ -193,7 +197,7 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
     )
     sizes = dict(zip(terms, counts, strict=True))
     weights = [sum(sizes[term] for term in choice) for choice in choices]
-    if not weights or min(weights) > _FEW:
+    if not weights or min(weights) > most:
         return None
     return _with_terms(choices[weights.index(min(weights))], query, server)
 

@@ -47,7 +47,7 @@ _LABELS = {
     "unreferenced": "(unreferenced)",
     "unread": "(threads not read)",
 }
-_TABLES, _OTHER_LINES = 3, 31
+_TABLES, _OTHER_LINES = 3, 32
 _NUMBERS = 44  # columns
 _BARS = (24, 8)  # their longest, if there is room
 _NEW = timedelta(seconds=1)
@@ -271,12 +271,23 @@ def _thresholds(
     max_growth_per_day: str | None = option(
         "--max-growth-per-day SIZE", "Limit of growth, such as 1GB. Default: none."
     ),
+    max_failures_per_minute: float = option(
+        "--max-failures-per-minute N", "Limit of threads that fail in a minute. 0: none.", 0, min=0
+    ),
+    max_unfinished_seconds: float = option(
+        "--max-unfinished-seconds S",
+        "Limit of an unfinished thread's idle time. 0: none.",
+        600.0,
+        min=0,
+    ),
 ) -> Thresholds:
     return Thresholds(
         max_latency_ms=max_latency_ms or None,
         max_error_rate=max_error_rate,
         max_thread_bytes=parse_size("--max-thread-bytes", max_thread_bytes),
         max_growth_per_day=parse_size("--max-growth-per-day", max_growth_per_day),
+        max_failures_per_minute=max_failures_per_minute or None,
+        max_unfinished_seconds=max_unfinished_seconds or None,
     )
 
 
