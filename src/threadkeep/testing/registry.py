@@ -107,8 +107,8 @@ class RegistryContract(Contract):
         assert self.known().size == 3
         assert self.revision() == before
 
-    def test_the_newest_and_strongest_event_is_the_status(self) -> None:
-        """An event of a later checkpoint counts, and of one checkpoint the strongest."""
+    def test_the_newest_event_is_the_status(self) -> None:
+        """An event of a later checkpoint counts, and of one checkpoint the last of a task."""
         for number, (events, status) in enumerate(
             (
                 ([SAVED[1]], SAVED[1]),
@@ -116,7 +116,8 @@ class RegistryContract(Contract):
                 ([RUN[1], SAVED[2]], SAVED[2]),
                 ([SAVED[1], ASKED[1]], ASKED[1]),
                 ([ASKED[1], SAVED[1]], ASKED[1]),
-                ([ASKED[1], FAILED[1], ASKED[1]], FAILED[1]),
+                ([ASKED[1], FAILED[1]], FAILED[1]),
+                ([FAILED[1], SAVED[1], ASKED[1]], ASKED[1]),
                 ([ASKED[1], SAVED[1], SAVED[2]], SAVED[2]),
                 ([FAILED[1], RUN[2]], RUN[2]),
                 ([ASKED[3], RUN[3], SAVED[2], FAILED[2]], ASKED[3]),

@@ -246,12 +246,12 @@ def _status(
     if head.state in thread_entry.UNSAVED:
         status = at = node = None  # (of an earlier life)
     new, where = event.status, event.at
-    strong = thread_entry.ranks(new)
     last = at or head.newest or ""
-    is_new = where > last or (where == last and strong >= thread_entry.ranks(status))
+    is_of_a_task = thread_entry.is_of_a_task(new)
+    is_new = where > last or (where == last and (at is None or is_of_a_task))
     if state == Lifecycle.ARCHIVED or not (is_new or touch.whole):
         return known
-    if strong == 0:
+    if not is_of_a_task:
         return new, None, None
     is_same = (new, where) == (status, at)
     return new, where, event.node or (node if is_same else None)

@@ -70,7 +70,8 @@ class EntryUpdate(NamedTuple):
     If it `saves` rows, a thread that is only created becomes active, and one without an entry, or a
     deleted one, gets a new entry as of `at` (None: the batch's `now`). A fork becomes active if the
     root namespace changes, so with an `event`. An event sets the status, unless that is of a newer
-    checkpoint, or of this one and stronger (see `ranks`): saves may arrive in any order. Then `at`
+    checkpoint. Of one checkpoint, the last question or failure counts, and its save does not, which
+    may arrive later. Then `at`
     raises `updated_at`, and each of `labels` replaces the label with the same `label_prefix`.
     `size` is added to the thread's size, which is stored even before there is an entry.
 
@@ -181,13 +182,12 @@ UNSAVED = (None, Lifecycle.CREATED, Lifecycle.DELETED)
 WITH_CHECKPOINTS = ("active", "forked")
 """States of threads that may hold checkpoints in the store."""
 WITH_STATUS = (*WITH_CHECKPOINTS, "archived")
-_RANKS = {None: 0, "unfinished": 0, "waiting": 1, "failed": 2}
 AFTER_ALL = "\U0010ffff"  # sorts after every checkpoint's id
 
 
-def ranks(status: str | None) -> int:
-    """Return the rank of a status among those of one checkpoint: a failure is the strongest."""
-    return _RANKS.get(status, 0)
+def is_of_a_task(status: str | None) -> bool:
+    """Return True for a status that a task of the checkpoint has caused."""
+    return status in ("waiting", "failed")
 
 
 DUE = 1

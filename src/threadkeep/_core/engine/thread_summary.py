@@ -24,7 +24,7 @@ from threadkeep._core.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep._core.engine.rows import counting, of_the_graph, time_of
+from threadkeep._core.engine.rows import counting, of_the_graph, time_of, unpack_writes
 from threadkeep._core.engine.thread_entry import (
     EntryUpdate,
     Lifecycle,
@@ -175,19 +175,18 @@ def status_of(
         if not row.ns and row.checkpoint_id > newest:
             at[row.checkpoint_id] = (*at.get(row.checkpoint_id, ()), row)
     for id in sorted(at, reverse=True):
-        writes = counting(at[id], None)
-        found = tasks([(write.task_id, write.channel) for write in writes])
-        if raised := set(found.failed) - set(found.handled):
-            paths = [write.task_path for write in writes if write.task_id in raised]
-            return StatusEvent("failed", id, _named(paths[0]))
-        if found.asked:
-            return StatusEvent("waiting", id)
+        for row in reversed(at[id]):  # (the last one counts)
+            channels = {write.channel for write in unpack_writes(row)}
+            if ERROR in channels and ERROR_SOURCE not in channels:
+                return StatusEvent("failed", id, _named(row.task_path))
+            if INTERRUPT in channels:
+                return StatusEvent("waiting", id)
     return StatusEvent(_continued(own[-1].row) if own else None, max(at, default=""))
 
 
 def with_status(entry: ThreadEntry, event: StatusEvent) -> ThreadEntry:
     """Return an entry with the status of an event from all rows."""
-    at = event.at if thread_entry.ranks(event.status) else None
+    at = event.at if thread_entry.is_of_a_task(event.status) else None
     return entry._replace(status=event.status, status_at=at, failed_node=event.node)
 
 
@@ -252,7 +251,6 @@ class Tasks(NamedTuple):
     asked: tuple[str, ...] = ()  # called `interrupt()`
     waiting: tuple[str, ...] = ()  # of these, the unfinished ones
     failed: tuple[str, ...] = ()  # left an error
-    handled: tuple[str, ...] = ()  # of these, the ones whose error a node handles
 
 
 def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
@@ -270,7 +268,6 @@ def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
         asked=tuple(asked),
         waiting=tuple([task for task in asked if channels[task] <= _CONTROL]),
         failed=tuple([task for task, wrote in channels.items() if ERROR in wrote]),
-        handled=tuple([task for task, wrote in channels.items() if ERROR_SOURCE in wrote]),
     )
 
 
