@@ -98,12 +98,6 @@ def _run_of(configurable: Mapping[str, Any]) -> Any:
     return configurable.get(OWN_RUN) or getattr(runtime, "control", None) or runtime
 
 
-def _holder_of(configurable: Mapping[str, Any]) -> str | None:
-    """Return the holder that a save needs. Raises LeaseLostError if it knows that it lost."""
-    guard = configurable.get(GUARD)
-    return None if guard is None else str(guard.holder)
-
-
 def put(
     config: RunnableConfig,
     checkpoint: Checkpoint,
@@ -150,17 +144,20 @@ def put(
     by = RUNS.of(_run_of(configurable))
     run, record = RUNTIME in configurable, configurable.get(OWN_RECORD)
     made = Put(target, above, copied, merged, frozenset(new), run=run, record=record, by=by)
-    return made if GUARD not in configurable else _guarded(made, configurable)
+    guard = configurable.get(GUARD)
+    return made if guard is None else _guarded(made, guard, configurable.get(TAKES))
 
 
-def _guarded(call: Put, configurable: Mapping[str, Any]) -> Put:
-    """Return a save under a guard, which removes the stored input that its run begins with."""
-    taken = configurable.get(TAKES)
+def _guarded(call: Put, guard: Any, taken: Any) -> Put:
+    """Return a save under a guard, which removes the stored input that its run begins with.
+
+    Raises LeaseLostError if the guard knows that it does not hold the thread.
+    """
     if taken is None or call.place.ns or call.metadata.get("source") != "input":
         taken = None
     else:
         call.metadata[INPUT_KEY] = taken.key
-    return call._replace(guard=_holder_of(configurable), takes=taken)
+    return call._replace(guard=guard.holder, takes=taken)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -209,8 +206,9 @@ def put_writes(
     if type(task_path) is not str or not task_path.isascii():
         task_path = validation.text("task_path", "" if task_path is None else task_path, target)
     configurable = config["configurable"]
-    by, guard = RUNS.of(_run_of(configurable)), _holder_of(configurable)
-    return PutWrites(target, pairs, task_id, task_path, by=by, guard=guard)
+    by, guard = RUNS.of(_run_of(configurable)), configurable.get(GUARD)
+    made = PutWrites(target, pairs, task_id, task_path, by=by)
+    return made if guard is None else made._replace(guard=guard.holder)
 
 
 def listing(

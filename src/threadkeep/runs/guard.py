@@ -38,6 +38,7 @@ from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import (
     HeldError,
     LeaseLostError,
+    StateError,
     ThreadkeepError,
     ThreadLockedError,
     invalid,
@@ -115,17 +116,18 @@ class Guard:
         if type(max_attempts) is not int or max_attempts < 1:
             raise invalid("max_attempts", max_attempts, "Use a number from 1.")
         name = f"{socket.gethostname()}-{getpid()}" if worker is None else worker
-        self._holder = f"{validation.text('worker', name)} {secrets.token_hex(8)}"
+        self._worker = validation.text("worker", name)
         self._lease = length.total_seconds()
         self._wait = duration("wait", wait).total_seconds() if wait else 0.0
         self._change = LeaseThread(
-            self._thread, "take", self._holder, length // MICROSECOND, max_attempts
+            self._thread, "take", length=length // MICROSECOND, most=max_attempts
         )
         self._last = 0  # tip of the last renewal
         self._until = 0.0  # by the monotonic clock
         self._lost = False
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.config: RunnableConfig = {
             **given,  # type: ignore[typeddict-item] # a config
             "configurable": {**configurable, "thread_id": self._thread, GUARD: self},
@@ -141,7 +143,7 @@ class Guard:
         """
         if self.lost:
             raise LeaseLostError(thread=self._thread)
-        return self._holder
+        return self._change.holder
 
     @property
     def lost(self) -> bool:
@@ -165,7 +167,11 @@ class Guard:
 
     async def __aenter__(self) -> Self:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        await arun(self._enter())
+        try:
+            await arun(self._enter())
+        except asyncio.CancelledError as error:  # (the lease may be taken)
+            await asyncio.shield(arun(self._give_back(error)))
+            raise
         self._watch()
         return self
 
@@ -184,9 +190,15 @@ class Guard:
     def _leave(self) -> bool:
         _KEEPERS.of(self._store).remove(self)
         lost, self._lost = self.lost, True
+        if self._timer is not None:
+            self._timer.cancel()
         return lost
 
     def _enter(self) -> Operation[None]:
+        if not self.lost:
+            raise StateError("This guard holds its thread already.", thread=self._thread)
+        self._change = self._change._replace(holder=f"{self._worker} {secrets.token_hex(8)}")
+        self._last = 0
         end, pause = time.monotonic() + self._wait, _FIRST_PAUSE
         while True:
             before = time.monotonic()
@@ -267,7 +279,8 @@ class Guard:
         if self.lost:
             self._cancel()
         else:
-            self._loop.call_later(max(self._until - time.monotonic(), 0.01), self._watch)
+            seconds = max(self._until - time.monotonic(), 0.01)
+            self._timer = self._loop.call_later(seconds, self._watch)
 
     def _cancel(self) -> None:
         task, self._task = self._task, None

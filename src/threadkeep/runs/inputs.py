@@ -117,7 +117,7 @@ def _saving(
     )
     place = CheckpointRef(thread, INPUTS_NS, own_id)
     metadata = {INPUT_KEY: key}
-    return Put(place, None, checkpoint, metadata, fences=fences, asks=True, life=state.life)
+    return Put(place, None, checkpoint, metadata, fences=fences, life=state.life)
 
 
 Step: TypeAlias = NextInput | Literal[True]

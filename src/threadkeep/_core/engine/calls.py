@@ -38,7 +38,6 @@ class Put(NamedTuple):
     guard: str | None = None  # the thread's holder
     fences: tuple[model.Fence, ...] = ()
     takes: TakenInput | None = None
-    asks: bool = False  # somebody should resume the thread
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -71,7 +70,7 @@ class PutWrites(NamedTuple):
     by: RunEntry | None = None  # as in `Put`
     life: int | None = None
     guard: str | None = None
-    asks: bool = False
+    asks: bool = False  # somebody should resume the thread
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies

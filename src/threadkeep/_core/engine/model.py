@@ -405,7 +405,8 @@ class Batch(NamedTuple):
 
     The row then names `tip` first. A change without one gets a random tip from the store.
 
-    If the batch `asks`, somebody should resume the thread (see `LeaseThread`).
+    If the batch `asks`, or adds a row to `INPUTS_NS`, somebody should resume the thread (see
+    `LeaseThread`).
 
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
     thread's (if it had no entry, so do its times and status, but never its size). Then the

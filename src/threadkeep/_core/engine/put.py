@@ -360,7 +360,6 @@ def _put_batch(
         touch=touch,
         link=Link(proof, home=draft.home, borrowed=draft.borrowed),
         guard=call.guard,
-        asks=call.asks,
     )
     state = CheckpointSnapshot(
         *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),

@@ -194,14 +194,17 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
     for row in batch.checkpoints:
         if not row.ns and (newest is None or row.id > newest):
             newest = row.id
+        elif row.ns == model.INPUTS_NS:
+            lease = leases.asked(head)
     if touch is not None:
         entry, labels = _touched(entry, touch, batch.now)
-        if touch.event is not None:
-            status = _status(head, entry[2], touch, touch.event)
-    if head.attempts and batch.checkpoints:
-        lease = (head.holder, head.lease_until, 0)
+        event = touch.event
+        if event is not None and status != (event.status, None, None):
+            status = _status(head, entry[2], touch, event)
     if batch.asks:
         lease = leases.asked(head)
+    elif head.attempts and batch.checkpoints:
+        lease = (*lease[:2], 0)
     own = (seq, newest, logs, lists_all, gaps)
     new = Head(
         *(head.thread, after(head.tips, tip), *head[2:7], *own),

@@ -74,7 +74,8 @@ def of_checkpoint(
     at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
     said = () if row.ns else _said(metadata, reported.metadata)
-    event = None if row.ns else StatusEvent(_continued(row), row.id)
+    status = "unfinished" if row.flags & CONTINUES else None
+    event = None if row.ns else StatusEvent(status, row.id)
     return EntryUpdate(size, at=at, labels=said, saves=True, event=event)
 
 
@@ -85,10 +86,6 @@ def of_writes(row: WriteRow, size: int, now: int, status: str | None, error: obj
         return EntryUpdate(size)
     event = StatusEvent(status, row.checkpoint_id, _node_of(row, error) if error else None)
     return EntryUpdate(size, at=now, saves=True, event=event)
-
-
-def _continued(row: CheckpointRow) -> str | None:
-    return "unfinished" if row.flags & CONTINUES else None
 
 
 def _node_of(row: WriteRow, error: object) -> str | None:
@@ -181,7 +178,8 @@ def status_of(
                 return StatusEvent("failed", id, _named(row.task_path))
             if INTERRUPT in channels:
                 return StatusEvent("waiting", id)
-    return StatusEvent(_continued(own[-1].row) if own else None, max(at, default=""))
+    is_next = bool(own) and own[-1].row.flags & CONTINUES
+    return StatusEvent("unfinished" if is_next else None, max(at, default=""))
 
 
 def with_status(entry: ThreadEntry, event: StatusEvent) -> ThreadEntry:

@@ -56,7 +56,7 @@ _LABELS = ManyRows(
 # change together have statements of their own.
 _OFTEN = ("tips", "seq", "newest", "logs", "size")
 _TIMED = (*_OFTEN, "updated_at")
-_STATUS = (*_TIMED, "status", "status_at", "failed_node")
+_STATUS = ("status", "status_at", "failed_node")
 _SELDOM = (slice(3, 7), slice(13, 16), slice(17, 20), slice(23, None))
 _ALL = tuple([name for name in HEAD_COLUMNS if name not in {"thread", "number"}])
 
@@ -78,7 +78,10 @@ def _update_many(columns: Sequence[str]) -> ManyRows:
     return ManyRows(text, f"({', '.join('?' * (len(columns) + 2))})")
 
 
-_SET_OFTEN, _SET_TIMED, _SET_STATUS, _SET_ALL = map(_update, (_OFTEN, _TIMED, _STATUS, _ALL))
+_SET_OFTEN, _SET_TIMED, _SET_ALL = map(_update, (_OFTEN, _TIMED, _ALL))
+_SET_STATUS: dict[tuple[str, ...], str] = {
+    one: _update((*one, *_STATUS)) for one in (_OFTEN, _TIMED)
+}
 _SET_MANY = {_SET_OFTEN: _update_many(_OFTEN), _SET_TIMED: _update_many(_TIMED)}
 # So many heads share a statement: at each statement, another thread of the program may take the
 # GIL. (A table of 16 rows costs as much CPU time as 16 statements, a smaller one more.)
@@ -223,12 +226,12 @@ def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
         newest = None if new.newest is None else bound_id(new.newest)
         own = (pack_tips(new.tips), new.seq, newest, bytearray(pack_logs(new)), new.size)
         statement = _SET_OFTEN
+        columns: tuple[str, ...] = _OFTEN
+        if old.updated_at != new.updated_at:
+            statement, columns, own = _SET_TIMED, _TIMED, (*own, new.updated_at)
         if old[20:23] != new[20:23]:
             at = None if new.status_at is None else bound_id(new.status_at)
-            statement = _SET_STATUS
-            own = (*own, new.updated_at, new.status, at, new.failed_node)
-        elif old.updated_at != new.updated_at:
-            statement, own = _SET_TIMED, (*own, new.updated_at)
+            statement, own = _SET_STATUS[columns], (*own, new.status, at, new.failed_node)
     else:
         statement, own = _SET_ALL if old.tips else _SET_DAMAGED, head_values(new, _ALL)
     return statement, (*own, old.number, tip)

@@ -32,6 +32,7 @@ from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.load import Loaded, of_thread
 from threadkeep._core.engine.model import (
     HIDDEN,
+    INPUTS_NS,
     LAYERS_NS,
     Child,
     StoredCheckpoint,
@@ -466,7 +467,8 @@ def not_held(rows: ThreadRows, entry: ThreadEntry | None) -> dict[str, int]:
         "ttl": entry is not None and entry.ttl is not None,
         "origin": entry is not None and entry.origin is not None,
         "marked checkpoints": len(thread_entry.marks_of(labels)),
-        "partial output": sum([not is_left(ns) for ns, _ in stored]),
+        "stored inputs": sum([ns == INPUTS_NS for ns, _ in stored]),
+        "partial output": sum([not is_left(ns) and ns != INPUTS_NS for ns, _ in stored]),
         "layered memory": sum([ns == LAYERS_NS for ns, _ in stored]),
         "pruned checkpoints": sum([bool(one.row.flags & HIDDEN) for one in stored.values()]),
         "missing parents": sum(
