@@ -22,12 +22,11 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.rule_reads import ReadHead
 from threadkeep._core.engine.thread_entry import (
-    Cause,
     CountThreads,
     EntryUpdate,
     SearchThreads,
+    StatusEvent,
     ThreadQuery,
-    transition,
 )
 from threadkeep._core.tenants import label
 from threadkeep._stores.committing import plain_move
@@ -167,7 +166,7 @@ READS = {
     "a search of a tenant": SearchThreads(
         ThreadQuery(prefix="000"), "updated_at", descending=True, after=None, limit=20
     ),
-    "suspended threads of a tenant": CountThreads(ThreadQuery(("suspended",), prefix="000")),
+    "active threads of a tenant": CountThreads(ThreadQuery(("active",), prefix="000")),
 }
 
 
@@ -324,7 +323,7 @@ def saving(db, group):
 def groups_batch(thread, number):
     rows = {"segments": (segment(10_000 + number),), "checkpoints": (checkpoint(50_000 + number),)}
     writes = (write(50_000 + number), write(50_000 + number))
-    touch = EntryUpdate(9, transitions=(transition(Cause.SAVE, uid(50_000 + number)),))
+    touch = EntryUpdate(9, saves=True, event=StatusEvent("unfinished", uid(50_000 + number)))
     return Batch(thread, NOW, 0, 0, **rows, writes=writes, touch=touch)
 
 

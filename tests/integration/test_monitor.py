@@ -63,7 +63,7 @@ def traces(saver):
     """Everything that a saver returns about threads."""
     if not hasattr(saver, "threads"):
         return [*saver.list(None)]
-    every = ("created", "active", "suspended", "archived", "deleted")
+    every = ("created", "active", "forked", "archived", "deleted")
     return [*saver.list(None), *saver.threads.search(state=every), *saver.threads.scan()]
 
 

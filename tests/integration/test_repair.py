@@ -250,9 +250,9 @@ def test_an_interrupt_waits_again_where_the_answer_was_lost(
     place.repaired()
     entry = place.saver.threads.get("asked")
     assert place.again().check().notes == ()
-    assert entry.state in ("active", "suspended")
+    assert entry.status in ("waiting", "unfinished")
     final = builder.compile(checkpointer=place.again())
-    if entry.state == "suspended":
+    if entry.status == "waiting":
         final.invoke(Command(resume="no"), at("asked"))
     else:
         final.invoke(None, at("asked"))
