@@ -39,7 +39,8 @@ from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 ROWS = {
     "threads": "thread_id, generation, deleted_at, life, state, updated_at, size, status,"
-    " status_at, failed_node, revision, pinned, heap, CASE WHEN state IS NOT NULL THEN created_at END",
+    " status_at, failed_node, revision, pinned, heap,"
+    " CASE WHEN state IS NOT NULL THEN created_at END",
     "thread_labels": "*",
     "segments": "*",
     "checkpoints": "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen,"

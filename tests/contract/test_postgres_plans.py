@@ -344,6 +344,56 @@ def test_a_group_uses_indexes(db):
             assert 20 <= by_index < MOST
 
 
+STATUSES = """
+INSERT INTO threads (thread_id, tips, logs, state, created_at, updated_at, status, status_at)
+SELECT 'status ' || n, tips, logs, 'active', to_timestamp(n), to_timestamp(n),
+    CASE WHEN n % 500 = 0 THEN 'failed' WHEN n % 50 = 0 THEN 'waiting' END, 'x'
+FROM generate_series(1, 5000) n, threads WHERE thread_id = '0009';
+ANALYZE threads
+"""
+
+
+@pytest.fixture(scope="module")
+def statuses():
+    """A connection to a store of thousands of threads, of which few failed or wait."""
+    schema = empty_schema()
+    backend = PostgresBackend(url(), schema=schema)
+    backend.commit(Batch("0009", NOW))
+    backend.close()
+    with connected(url(), schema) as connection:
+        connection.execute(STATUSES)
+        yield connection
+
+
+BY_STATUS = {
+    name: (SearchThreads(query, "updated_at", descending=True, after=None, limit=20), rows)
+    for name, query, rows in (
+        ("failed", ThreadQuery(statuses=("failed",)), 10),
+        ("failed and active", ThreadQuery(("active",), statuses=("failed",)), 10),
+        ("failed lately", ThreadQuery(statuses=("failed",), updated=(4000 * 10**6, None)), 2),
+    )
+}
+BY_STATUS["count"] = CountThreads(ThreadQuery(statuses=("failed", "waiting"))), 100
+
+
+@pytest.mark.parametrize("asked", BY_STATUS)
+def test_failed_threads_are_found_by_index(statuses, asked):
+    read, rows = BY_STATUS[asked]
+    (plan,) = plans(statuses, read, "force_custom_plan")
+    used = {node.get("Index Name") for node in nodes(plan)} - {None, "thread_labels_pkey"}
+    assert used == {"threads_by_status"}, shown(plan)
+    assert touched(plan) <= 2 * rows, shown(plan)
+
+
+def test_a_page_of_failed_threads_is_not_sorted(statuses):
+    """Each page is read from the index in its order, and not beyond its end."""
+    first, _ = BY_STATUS["failed"]
+    for read in (first, first._replace(after=(4500 * 10**6, "status 4500"))):
+        (plan,) = plans(statuses, read._replace(limit=3), "force_custom_plan")
+        assert "Sort" not in {node["Node Type"] for node in nodes(plan)}, shown(plan)
+        assert touched(plan) <= 4, shown(plan)
+
+
 def test_a_sequential_scan_would_be_seen(db):
     db.execute(
         "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off"

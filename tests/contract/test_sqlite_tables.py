@@ -233,6 +233,26 @@ def test_hot_statements_search_by_key(work):
     backend.close()
 
 
+@pytest.mark.parametrize("order", ["updated_at", "size"])
+@pytest.mark.parametrize("states", [(), ("active",)])
+def test_failed_threads_are_found_by_index(states, order):
+    """A search in order of `updated_at` needs no sort, and the next page begins in the index."""
+    backend = SqliteBackend(":memory:")
+    db = backend._connections.writer()
+    query = ThreadQuery(states, statuses=("failed",))
+    search = SearchThreads(query, order, descending=True, after=None, limit=9)
+    with sqlite.statements(backend) as told:
+        backend.fetch([search, search._replace(after=(5, "t")), CountThreads(query)])
+    about_threads = [text for text in told if "FROM tk_threads t" in text]
+    assert len(about_threads) == 3
+    for statement in about_threads:
+        steps = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert re.match(r"SEARCH t USING .*INDEX tk_threads_by_status \(status=\?", steps[0]), steps
+        is_sorted = order == "size" and "ORDER BY" in statement
+        assert len(steps) == 1 + is_sorted, steps
+    backend.close()
+
+
 OF_A_TENANT = [
     FindThreads(None, 9, prefix="a "),
     FindThreads("a 3", 9, ("r",), prefix="a "),

@@ -38,6 +38,8 @@ from threadkeep.savers import backup
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives import archive
 
+from .test_thread_status import fails, played, sends
+
 T: Any = {"configurable": {"thread_id": "t"}}
 
 
@@ -128,6 +130,27 @@ def test_what_stays_is_found(saver: Any) -> None:
     assert (back.tags, back.metadata) == (("later",), {"user": 7})
     chat(saver).invoke(Command(resume="yes"), T)
     assert "really?: yes" in saver.get_tuple(T).checkpoint["channel_values"]["said"]
+
+
+def test_a_failure_stays_known(saver: Any) -> None:
+    """Also the node, which the rows of a sent task do not name."""
+    played(sends(fails)(saver), T)
+    head = saver.get_tuple(T).checkpoint["id"]
+    expected = ("failed", head, "work")
+
+    def known(found: Any) -> Any:
+        return found.status, found.status_checkpoint, found.failed_node
+
+    assert known(saver.threads.get("t")) == expected
+    saver.threads.gc(Retention(keep_last=1))
+    assert len([*saver.list(T)]) == 1
+    assert known(saver.threads.get("t")) == expected
+    assert known(saver.threads.archive("t")) == expected
+    (found,) = saver.threads.search(status="failed", failed_node="work").threads
+    assert (found.id, found.state) == ("t", "archived")
+    assert known(saver.threads.restore("t")) == expected
+    assert known(saver.threads.fork("t", new_thread_id="fork")) == expected
+    assert saver.check().notes == ()
 
 
 def _put(saver: Any, place: Any) -> None:
