@@ -355,7 +355,7 @@ ANALYZE threads
 
 @pytest.fixture(scope="module")
 def statuses():
-    """A connection to a store of thousands of threads, of which few failed or wait."""
+    """A connection to a store of thousands of threads; a few have failed or wait."""
     schema = empty_schema()
     backend = PostgresBackend(url(), schema=schema)
     backend.commit(Batch("0009", NOW))
