@@ -20,12 +20,11 @@ from threadkeep._core.engine.model import (
     ReadThread,
 )
 from threadkeep._core.engine.thread_entry import (
-    Cause,
     EntryUpdate,
-    ThreadEntry,
     Lifecycle,
+    StatusEvent,
+    ThreadEntry,
     metadata_label,
-    transition,
 )
 from threadkeep._run.group_commit import LoopWriter
 from threadkeep._stores.postgres import moves
@@ -39,8 +38,9 @@ from threadkeep.errors import (
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 ROWS = {
-    "threads": "thread_id, generation, deleted_at, life, state, updated_at, size, waits_at,"
-    " revision, pinned, heap, CASE WHEN state IS NOT NULL THEN created_at END",
+    "threads": "thread_id, generation, deleted_at, life, state, updated_at, size, status,"
+    " status_at, failed_node, revision, pinned, heap,"
+    " CASE WHEN state IS NOT NULL THEN created_at END",
     "thread_labels": "*",
     "segments": "*",
     "checkpoints": "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen,"
@@ -68,7 +68,7 @@ def begin(backend):
     """Threads in several states: with segments, sharing them, deleted."""
     for thread in ("a", "b", "\0c"):
         rows = {"segments": (segment(0), segment(1, 2)), "checkpoints": (checkpoint(1),)}
-        touch = EntryUpdate(10, at=NOW, transitions=(transition(Cause.SAVE, uid(1)),))
+        touch = EntryUpdate(10, at=NOW, saves=True, event=StatusEvent(None, uid(1)))
         backend.commit(Batch(thread, NOW, **rows, touch=touch))
     entry = ThreadEntry("fork", Lifecycle.FORKED, NOW, NOW, origin=("a", uid(1)))
     backend.commit(ForkThread("a", "fork", NOW, 0, (("", uid(1)),), (), entry))
@@ -79,11 +79,12 @@ def drawn(draw):
     """A batch that adds rows; now and then it is to be refused, or meets another."""
     number = draw.randrange(2, 9)
     thread = draw.choice([*THREADS, f"new {draw.randrange(1000)}"])
-    cause = draw.choice([Cause.SAVE, Cause.SAVE_INSIDE, Cause.INTERRUPT])
+    status = draw.choice([None, "unfinished", "waiting", "failed"])
+    event = StatusEvent(status, uid(number), "node" if status == "failed" else None)
     labels = (metadata_label("user", draw.randrange(3)),) * (draw.random() < 0.2)
-    transitions = (transition(cause, uid(number)),)
     touch = EntryUpdate(
-        number, at=draw.choice([None, NOW + number]), labels=labels, transitions=transitions
+        *(number, False, draw.choice([None, NOW + number]), labels, True),
+        event=draw.choice([None, event, event]),
     )
     place = draw.choice([0, *range(3, 60)])
     segments = (segment(place, data=b"%d" % draw.choice([place, place, place, 0])),)

@@ -22,12 +22,11 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.rule_reads import ReadHead
 from threadkeep._core.engine.thread_entry import (
-    Cause,
     CountThreads,
     EntryUpdate,
     SearchThreads,
+    StatusEvent,
     ThreadQuery,
-    transition,
 )
 from threadkeep._core.tenants import label
 from threadkeep._stores.committing import plain_move
@@ -167,7 +166,7 @@ READS = {
     "a search of a tenant": SearchThreads(
         ThreadQuery(prefix="000"), "updated_at", descending=True, after=None, limit=20
     ),
-    "suspended threads of a tenant": CountThreads(ThreadQuery(("suspended",), prefix="000")),
+    "active threads of a tenant": CountThreads(ThreadQuery(("active",), prefix="000")),
 }
 
 
@@ -324,7 +323,7 @@ def saving(db, group):
 def groups_batch(thread, number):
     rows = {"segments": (segment(10_000 + number),), "checkpoints": (checkpoint(50_000 + number),)}
     writes = (write(50_000 + number), write(50_000 + number))
-    touch = EntryUpdate(9, transitions=(transition(Cause.SAVE, uid(50_000 + number)),))
+    touch = EntryUpdate(9, saves=True, event=StatusEvent("unfinished", uid(50_000 + number)))
     return Batch(thread, NOW, 0, 0, **rows, writes=writes, touch=touch)
 
 
@@ -343,6 +342,56 @@ def test_a_group_uses_indexes(db):
                 sequential, by_index = map(int.__sub__, rows_read(db), before)
             assert sequential < MOST
             assert 20 <= by_index < MOST
+
+
+STATUSES = """
+INSERT INTO threads (thread_id, tips, logs, state, created_at, updated_at, status, status_at)
+SELECT 'status ' || n, tips, logs, 'active', to_timestamp(n), to_timestamp(n),
+    CASE WHEN n % 500 = 0 THEN 'failed' WHEN n % 50 = 0 THEN 'waiting' END, 'x'
+FROM generate_series(1, 5000) n, threads WHERE thread_id = '0009';
+ANALYZE threads
+"""
+
+
+@pytest.fixture(scope="module")
+def statuses():
+    """A connection to a store of thousands of threads; a few have failed or wait."""
+    schema = empty_schema()
+    backend = PostgresBackend(url(), schema=schema)
+    backend.commit(Batch("0009", NOW))
+    backend.close()
+    with connected(url(), schema) as connection:
+        connection.execute(STATUSES)
+        yield connection
+
+
+BY_STATUS = {
+    name: (SearchThreads(query, "updated_at", descending=True, after=None, limit=20), rows)
+    for name, query, rows in (
+        ("failed", ThreadQuery(statuses=("failed",)), 10),
+        ("failed and active", ThreadQuery(("active",), statuses=("failed",)), 10),
+        ("failed lately", ThreadQuery(statuses=("failed",), updated=(4000 * 10**6, None)), 2),
+    )
+}
+BY_STATUS["count"] = CountThreads(ThreadQuery(statuses=("failed", "waiting"))), 100
+
+
+@pytest.mark.parametrize("asked", BY_STATUS)
+def test_failed_threads_are_found_by_index(statuses, asked):
+    read, rows = BY_STATUS[asked]
+    (plan,) = plans(statuses, read, "force_custom_plan")
+    used = {node.get("Index Name") for node in nodes(plan)} - {None, "thread_labels_pkey"}
+    assert used == {"threads_by_status"}, shown(plan)
+    assert touched(plan) <= 2 * rows, shown(plan)
+
+
+def test_a_page_of_failed_threads_is_not_sorted(statuses):
+    """Each page is read from the index in its order, and not beyond its end."""
+    first, _ = BY_STATUS["failed"]
+    for read in (first, first._replace(after=(4500 * 10**6, "status 4500"))):
+        (plan,) = plans(statuses, read._replace(limit=3), "force_custom_plan")
+        assert "Sort" not in {node["Node Type"] for node in nodes(plan)}, shown(plan)
+        assert touched(plan) <= 4, shown(plan)
 
 
 def test_a_sequential_scan_would_be_seen(db):

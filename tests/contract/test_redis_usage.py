@@ -30,8 +30,8 @@ def fill(backend: RedisBackend) -> None:
             for at in range(number)
         ]
         rows.append(checkpoint(90, ts="yesterday"))
-        state = "suspended" if number % 3 else "active"
-        entry = ThreadEntry(name, state, NOW, NOW - number, waits_at=uid(1) if number % 3 else None)
+        state = "forked" if number % 3 else "active"
+        entry = ThreadEntry(name, state, NOW, NOW - number)
         backend.commit(
             Batch(name, NOW, checkpoints=tuple(rows), writes=(write(1),) * number, entry=entry)
         )
@@ -74,7 +74,7 @@ def test_states_are_counted_as_entries_are(
     fill(backend)
     with_small_pages(monkeypatch)
     queries = [ThreadQuery(), ThreadQuery(states=("active", "deleted"))]
-    queries += [ThreadQuery(states=(state,)) for state in ("active", "suspended", "archived")]
+    queries += [ThreadQuery(states=(state,)) for state in ("active", "forked", "archived")]
     first = [asked(backend, CountThreads(query)) for query in queries]
     monkeypatch.setattr(threads, "_FEW", -1)
     assert [asked(backend, CountThreads(query)) for query in queries] == first

@@ -15,10 +15,9 @@ from threadkeep._core.engine.model import (
     ReadThread,
 )
 from threadkeep._core.engine.thread_entry import (
-    Cause,
     EntryUpdate,
     ReadEntry,
-    transition,
+    StatusEvent,
 )
 from threadkeep._stores.records import tie
 from threadkeep._stores.sqlite import changes
@@ -70,7 +69,7 @@ def kinds(statements):
 def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
     segments = (segment(1), segment(2))
     writes = (write(1), write(2), write(1))
-    touch = EntryUpdate(9, at=5, transitions=(transition(Cause.SAVE, uid(1)),))
+    touch = EntryUpdate(9, at=5, saves=True, event=StatusEvent(None, uid(1)))
     backend.commit(batch(1, life=0, generation=0, segments=segments, writes=writes, touch=touch))
     assert kinds(statements) == [
         *("BEGIN", "SELECT", "INSERT tk_threads", "INSERT tk_heap_segments"),
@@ -223,7 +222,7 @@ def test_closing_fails_all(backend):
 )
 def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend, damage):
     """Of a thread that this connection has not written."""
-    told = EntryUpdate(1, at=7, transitions=(transition(Cause.SAVE, uid(1)),))
+    told = EntryUpdate(1, at=7, saves=True, event=StatusEvent(None, uid(1)))
     for thread in ("t", "damaged"):
         backend.commit(Batch(thread, 1, touch=told))
     writer = backend._connections.writer()

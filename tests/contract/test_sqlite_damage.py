@@ -3,7 +3,7 @@
 import pytest
 
 from threadkeep._core.engine.model import THREADS, Batch, HeadFence, ReadThread
-from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, ReadEntry, transition
+from threadkeep._core.engine.thread_entry import EntryUpdate, ReadEntry, StatusEvent
 from threadkeep._stores.sqlite.backend import SqliteBackend
 from threadkeep.errors import ConflictError, CorruptionError, SegmentTakenError, StaleThreadError
 from threadkeep.testing.records import checkpoint, linked, segment, uid, write
@@ -17,7 +17,7 @@ DAMAGE = [
 @pytest.fixture
 def backend():
     backend = SqliteBackend(":memory:")
-    touch = EntryUpdate(5, at=7, transitions=(transition(Cause.SAVE, uid(2)),), labels=('"tag"',))
+    touch = EntryUpdate(5, at=7, labels=('"tag"',), saves=True, event=StatusEvent(None, uid(2)))
     rows = (checkpoint(1), checkpoint(2, 1))
     backend.commit(
         Batch("t", 1, checkpoints=rows, writes=(write(2),), segments=(segment(0),), touch=touch)

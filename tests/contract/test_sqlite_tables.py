@@ -23,15 +23,14 @@ from threadkeep._core.engine.model import (
     WritesFence,
 )
 from threadkeep._core.engine.thread_entry import (
-    Cause,
     CountThreads,
     EntryUpdate,
     SearchThreads,
+    StatusEvent,
     ThreadEntry,
     ThreadQuery,
     metadata_label,
     tag_label,
-    transition,
 )
 from threadkeep._stores.sqlite import views
 from threadkeep._stores.sqlite.backend import SqliteBackend
@@ -68,8 +67,9 @@ def shell(tmp_path):
     )
     entry = ThreadEntry("asked", "active", NOW, NOW, 0, labels, True, 60_000_000, ("chat", uid(1)))
     backend.commit(Batch("asked", NOW, entry=entry))
-    waits = (transition(Cause.INTERRUPT, uid(3)),)
-    backend.commit(Batch("asked", NOW, touch=EntryUpdate(12, at=NOW + 1, transitions=waits)))
+    event = StatusEvent("failed", uid(3), "model")
+    touch = EntryUpdate(12, at=NOW + 1, saves=True, event=event)
+    backend.commit(Batch("asked", NOW, touch=touch))
     backend.close()
     shell = sqlite3.connect(path)
     shell.executescript(views.script())
@@ -126,7 +126,7 @@ def test_the_registry_is_readable(shell):
     assert [{k: v for k, v in row.items() if k not in COUNTS} for row in found[:1] + found[2:]] == [
         {
             "thread_id": "asked",
-            "state": "suspended",
+            "state": "active",
             "created_at": "2025-11-13T02:13:20.000000+00:00",
             "updated_at": "2025-11-13T02:13:20.000001+00:00",
             "bytes": 12,
@@ -136,7 +136,9 @@ def test_the_registry_is_readable(shell):
             "ttl_seconds": 60,
             "forked_from": "chat",
             "forked_from_checkpoint": uid(1),
-            "waits_at_checkpoint": uid(3),
+            "status": "failed",
+            "status_checkpoint": uid(3),
+            "failed_node": "model",
         },
         {
             "thread_id": "gone",
@@ -150,7 +152,9 @@ def test_the_registry_is_readable(shell):
             "ttl_seconds": None,
             "forked_from": None,
             "forked_from_checkpoint": None,
-            "waits_at_checkpoint": None,
+            "status": None,
+            "status_checkpoint": None,
+            "failed_node": None,
         },
     ]
 
@@ -229,6 +233,26 @@ def test_hot_statements_search_by_key(work):
     backend.close()
 
 
+@pytest.mark.parametrize("order", ["updated_at", "size"])
+@pytest.mark.parametrize("states", [(), ("active",)])
+def test_failed_threads_are_found_by_index(states, order):
+    """A search in order of `updated_at` needs no sort, and the next page begins in the index."""
+    backend = SqliteBackend(":memory:")
+    db = backend._connections.writer()
+    query = ThreadQuery(states, statuses=("failed",))
+    search = SearchThreads(query, order, descending=True, after=None, limit=9)
+    with sqlite.statements(backend) as told:
+        backend.fetch([search, search._replace(after=(5, "t")), CountThreads(query)])
+    about_threads = [text for text in told if "FROM tk_threads t" in text]
+    assert len(about_threads) == 3
+    for statement in about_threads:
+        steps = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert re.match(r"SEARCH t USING .*INDEX tk_threads_by_status \(status=\?", steps[0]), steps
+        is_sorted = order == "size" and "ORDER BY" in statement
+        assert len(steps) == 1 + is_sorted, steps
+    backend.close()
+
+
 OF_A_TENANT = [
     FindThreads(None, 9, prefix="a "),
     FindThreads("a 3", 9, ("r",), prefix="a "),
@@ -236,7 +260,7 @@ OF_A_TENANT = [
     ScanCheckpoints(None, None, None, None, {"step": 3}, None, 9, "a "),
     SearchThreads(ThreadQuery(prefix="a "), "updated_at", descending=True, after=None, limit=9),
     SearchThreads(
-        ThreadQuery(("suspended",), prefix="a "),
+        ThreadQuery(("active",), prefix="a "),
         "size",
         descending=False,
         after=(1, "a 3"),

@@ -93,7 +93,7 @@ def database(tmp_path) -> Path:
 def test_a_sqlite_file_is_read_and_written_to(database) -> None:
     with SqliteSaver.from_conn_string(str(database)) as saver:
         check_thread(saver)
-        assert [thread.id for thread in saver.threads.search(has_interrupt=False)] == ["real"]
+        assert [thread.id for thread in saver.threads.search(status="done")] == ["real"]
         at = Chain(saver, "real", start=5).follow().put(n=5)
         assert saver.get_tuple(at).checkpoint["channel_values"]["n"] == 5
         assert saver.check().ok

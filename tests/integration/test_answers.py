@@ -351,12 +351,12 @@ def test_the_registry_and_forks(saver: Any) -> None:
     before = saver.threads.get("one")
     answer(saver, "x")
     after = saver.threads.get("one")
-    assert (after.state, after.waits_at) == ("suspended", before.waits_at)
+    assert (after.status, after.status_checkpoint) == ("waiting", before.status_checkpoint)
     assert after.updated_at > before.updated_at
     with_answer = saver.threads.fork("one", None, "two")
     assert open_questions(saver, "two") == {}
     assert said(graph.invoke(None, CONFIG)) == [("x", "X")]
-    saver.threads.fork("one", before.waits_at, "three")
+    saver.threads.fork("one", before.status_checkpoint, "three")
     assert list(open_questions(saver, "three")) == ["x"], "as it was before the answer"
     answer(saver, "x", thread="three")
     for fork in (with_answer.id, "three"):

@@ -38,6 +38,8 @@ from threadkeep.savers import backup
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.archives import archive
 
+from .test_thread_status import fails, played, sends
+
 T: Any = {"configurable": {"thread_id": "t"}}
 
 
@@ -118,15 +120,37 @@ def test_what_stays_is_found(saver: Any) -> None:
     saver.threads.update("t", metadata={"user": 7})
     say(saver, "other", "u")
     saver.threads.archive("t")
-    for filters in ({"state": "archived"}, {"metadata": {"user": 7}}, {"has_interrupt": True}):
+    for filters in ({"state": "archived"}, {"metadata": {"user": 7}}, {"status": "waiting"}):
         (found,) = saver.threads.search(**filters).threads
-        assert (found.id, found.state) == ("t", "archived")
+        assert (found.id, found.state, found.status) == ("t", "archived", "waiting")
     saver.threads.tag("t", "later")
     assert state_of(saver) == "archived"
     back = saver.threads.restore("t")
-    assert (back.state, back.tags, back.metadata) == ("suspended", ("later",), {"user": 7})
+    assert (back.state, back.status) == ("active", "waiting")
+    assert (back.tags, back.metadata) == (("later",), {"user": 7})
     chat(saver).invoke(Command(resume="yes"), T)
     assert "really?: yes" in saver.get_tuple(T).checkpoint["channel_values"]["said"]
+
+
+def test_a_failure_stays_known(saver: Any) -> None:
+    """Also the node, which the rows of a sent task do not name."""
+    played(sends(fails)(saver), T)
+    head = saver.get_tuple(T).checkpoint["id"]
+    expected = ("failed", head, "work")
+
+    def known(found: Any) -> Any:
+        return found.status, found.status_checkpoint, found.failed_node
+
+    assert known(saver.threads.get("t")) == expected
+    saver.threads.gc(Retention(keep_last=1))
+    assert len([*saver.list(T)]) == 1
+    assert known(saver.threads.get("t")) == expected
+    assert known(saver.threads.archive("t")) == expected
+    (found,) = saver.threads.search(status="failed", failed_node="work").threads
+    assert (found.id, found.state) == ("t", "archived")
+    assert known(saver.threads.restore("t")) == expected
+    assert known(saver.threads.fork("t", new_thread_id="fork")) == expected
+    assert saver.check().notes == ()
 
 
 def _put(saver: Any, place: Any) -> None:
@@ -164,7 +188,8 @@ def test_each_call_finds_what_it_would_have_found(
         saver.put_writes(there, [("said", ["late"])], "task")
     elif call == "prune":
         saver.prune(["u"])
-    assert state_of(saver) in ("active", "suspended")
+    assert state_of(saver) == "active"
+    assert (saver.threads.get("t").status is None) == (saver.threads.get("u").status is None)
     assert [len(one[4] or ()) for one in shown(saver)] == [
         len(one[4] or ()) for one in shown(saver, "u")
     ]
@@ -278,7 +303,7 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
         assert shown(other) == shown(saver)
 
 
-@pytest.mark.parametrize("state", ["active", "suspended", "forked"])
+@pytest.mark.parametrize("state", ["active", "forked"])
 def test_an_archived_thread_in_another_state_is_put_right(
     saver: Any, state: str, tmp_path: Path
 ) -> None:

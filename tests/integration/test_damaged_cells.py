@@ -20,8 +20,8 @@ from threadkeep.threads.repair.check import Kind
 from threadkeep.threads.retention.gc import GcReport
 
 TABLES = {
-    "tk_threads": "number thread generation deleted_at state created_at updated_at size waits_at"
-    " revision pinned ttl origin origin_checkpoint heap",
+    "tk_threads": "number thread generation deleted_at state created_at updated_at size revision"
+    " pinned ttl origin origin_checkpoint heap status status_at failed_node",
     "tk_checkpoints": "thread ns id parent run seen flags ts source step metadata exact key_log"
     " key_pos manifest",
     "tk_writes": "thread ns checkpoint seq run seen task path body",

@@ -31,12 +31,15 @@ POSTGRES = {
     "size": "size = 9223372036854775807",
     "revision": "revision = -1",
     "generation": "generation = -1",
+    "status": "status = 'odd'",
 }
 REDIS = {
     **{name: (name, value) for name in ("created_at", "updated_at") for value in ("odd", "9" * 18)},
     "state": ("state", "odd"),
     "origin": ("origin", b"\xff"),
-    "waits_at": ("waits_at", b"\xff"),
+    "status": ("status", "odd"),
+    "status_at": ("status_at", b"\xff"),
+    "failed_node": ("failed_node", b"\xff"),
     "ttl": ("ttl", "-1"),
     "size": ("size", "odd"),
     "deleted_at": ("deleted_at", "-1"),
@@ -52,7 +55,9 @@ SQLITE = {
     "size": "size = 'odd'",
     "pinned": "pinned = 'odd'",
     "revision": "revision = 'odd'",
-    "waits_at": "waits_at = 5",
+    "status": "status = 'odd'",
+    "status_at": "status_at = 5",
+    "failed_node": "failed_node = x'ff'",
     "generation": "generation = 'odd'",
 }
 CASES = [("postgres", name) for name in POSTGRES] + [("redis", name) for name in REDIS]
@@ -90,7 +95,8 @@ def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
         assert done.ok, done.unrepaired
         assert saver.check().findings == saver.check().notes == ()
         after = saver.threads.get("bad")
-        assert (after.state, after.waits_at) == ("suspended", before.waits_at)
+        assert (after.state, after.status) == ("active", "waiting")
+        assert after.status_checkpoint == before.status_checkpoint
         assert after.bytes == before.bytes
         assert after.tags == ("kept",)
         assert len(graph(saver).get_state(at("bad")).values["log"]) == 2
@@ -143,9 +149,10 @@ def test_a_damaged_entry_of_an_archived_thread_that_waits(
         assert saver.check().findings == ()
         after = saver.threads.get("bad")
         assert after.state == "archived"
-        assert after.waits_at == archived.waits_at or after.pinned
+        assert after.status == archived.status == "waiting" or after.pinned
         assert saver.threads.gc(Retention(ttl=0.000001, max_count=1)).deleted == ()
-        assert saver.threads.restore("bad").waits_at == archived.waits_at
+        back = saver.threads.restore("bad")
+        assert (back.status, back.status_checkpoint) == ("waiting", archived.status_checkpoint)
         assert graph(saver).get_state(at("bad")).interrupts
 
 

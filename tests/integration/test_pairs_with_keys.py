@@ -80,7 +80,7 @@ async def async_runs(saver: Any, folder: Path) -> None:
 
 def interrupts(saver: Any, folder: Path) -> None:
     graph(saver, asks=True).invoke({"messages": [HumanMessage(TEXT)]}, at("t"))
-    (waiting,) = saver.threads.search(has_interrupt=True).threads
+    (waiting,) = saver.threads.search(status="waiting").threads
     assert waiting.id == "t"
     saver.threads.gc(Retention(keep_last=1))
     graph(saver, asks=True).invoke(Command(resume=f"{MARK}!"), at("t"))

@@ -182,10 +182,12 @@ def test_an_interrupt_waits(tmp_path):
         graph.invoke(asks("Please"), at("t"))
         with LangGraphReader(str(tmp_path / "a.db")) as reader:
             head = saver.get_tuple(at("t")).checkpoint["id"]
-            assert reader.threads.get("t").waits_at == head
+            found = reader.threads.get("t")
+            assert (found.status, found.status_checkpoint) == ("waiting", head)
             waiting = graph.get_state(at("t")).interrupts
             graph.invoke(Command(resume={one.id: "yes" for one in waiting}), at("t"))
-            assert reader.threads.get("t").waits_at is None
+            found = reader.threads.get("t")
+            assert (found.status, found.status_checkpoint) == (None, None)
 
 
 # -- what a store of a stranger holds ------------------------------------------------------

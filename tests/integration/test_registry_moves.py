@@ -81,5 +81,6 @@ def test_adopted_threads_are_as_old_as_they_are(saver: Any) -> None:
     after = datetime.now(UTC)
     saver.threads.adopt(source)
     found = saver.threads.get("one")
-    assert (found.state, found.metadata) == ("suspended", {"user_id": "u1"})
+    assert (found.state, found.status) == ("active", "waiting")
+    assert found.metadata == {"user_id": "u1"}
     assert before <= found.created_at <= found.updated_at <= after

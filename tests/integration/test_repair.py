@@ -16,6 +16,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
+from threadkeep import Retention
 from threadkeep._core.engine.context import read_manifest
 from threadkeep._stores.redis.rows import keys_of
 from threadkeep.savers.saver import Saver
@@ -250,9 +251,9 @@ def test_an_interrupt_waits_again_where_the_answer_was_lost(
     place.repaired()
     entry = place.saver.threads.get("asked")
     assert place.again().check().notes == ()
-    assert entry.state in ("active", "suspended")
+    assert entry.status in ("waiting", "unfinished")
     final = builder.compile(checkpointer=place.again())
-    if entry.state == "suspended":
+    if entry.status == "waiting":
         final.invoke(Command(resume="no"), at("asked"))
     else:
         final.invoke(None, at("asked"))
@@ -329,6 +330,101 @@ def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
         found = saver.threads.get("a")
         assert (found.state, found.bytes) == (wanted.state, wanted.bytes)
         assert {one.id for one in saver.threads.search().threads} == {"a", "b"}
+
+
+def asking(saver: Any) -> Any:
+    def ask(state: State) -> State:
+        return {"text": interrupt("go on?")}
+
+    return linear(saver, State, one=lambda _: {"log": [LONG]}, ask=ask)
+
+
+@pytest.fixture(params=SHARED)
+def statuses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Any]]:
+    """A store with a thread that waits, a fork of it, and a finished thread."""
+    with open_backend(request.param, tmp_path) as saver:
+        asking(saver).invoke({"log": ["in"]}, at("waits"))
+        saver.threads.fork("waits", new_thread_id="fork")
+        graph(saver).invoke({"log": ["in"]}, at("done"))
+        assert saver.check().notes == ()
+        yield request.param, saver
+
+
+THREADS = ("waits", "fork", "done")
+WRONG = pytest.mark.parametrize(
+    "wrong", [("failed", "waiting"), ("unfinished", "failed"), (None, "unfinished")]
+)
+
+
+def falsify(place: tuple[str, Any], folder: Path, wrong: tuple[str | None, str]) -> dict[str, Any]:
+    """Give each thread a wrong status, and return what the threads were."""
+    name, saver = place
+    before = {thread: saver.threads.get(thread) for thread in THREADS}
+    for thread in THREADS:
+        set_status(name, folder, thread, wrong[thread == "done"])
+        assert saver.threads.get(thread).status == (wrong[thread == "done"] or "done")
+    return before
+
+
+def set_status(name: str, folder: Path, thread: str, status: str | None) -> None:
+    harm = damaging(name, None, folder)
+    if name == "redis":
+        key = keys_of(harm._prefix, thread)[0]
+        harm._client.hset(key, "status", status) if status else harm._client.hdel(key, "status")
+        return
+    if name == "mysql":
+        harm.head(thread, status=status)
+        return
+    value = f"'{status}'" if status else "NULL"
+    if name == "sqlite":
+        harm.execute(f"UPDATE tk_threads SET status = {value} WHERE thread = ?", thread)
+        return
+    schema = harm._names["c"].partition(".")[0]
+    harm.execute(f"UPDATE {schema}.threads SET status = {value} WHERE thread_id = ?", thread)
+
+
+def as_known(found: Any) -> Any:
+    return found.state, found.status, found.status_checkpoint, found.failed_node, found.bytes
+
+
+@WRONG
+def test_a_wrong_status_is_put_right(
+    statuses: tuple[str, Any], wrong: tuple[str | None, str], tmp_path: Path
+) -> None:
+    _, saver = statuses
+    before = falsify(statuses, tmp_path, wrong)
+    report = saver.check()
+    assert report.ok
+    notes = {note.thread: note for note in report.notes}
+    assert {thread: note.kind for thread, note in notes.items()} == dict.fromkeys(
+        THREADS, Kind.REGISTRY
+    )
+    for thread, note in notes.items():
+        at = before[thread].status_checkpoint
+        real = f"waiting at '{at}'" if at else "done"
+        said = f"its status in the registry is {wrong[thread == 'done'] or 'done'}"
+        assert note.problem == f"{said}, but its rows show {real}"
+    done = saver.threads.repair(file=tmp_path / "out.tkq")
+    assert (done.ok, len(done.repaired), done.file) == (True, 3, None)
+    assert saver.check().notes == ()
+    for thread in THREADS:
+        assert as_known(saver.threads.get(thread)) == as_known(before[thread])
+    found = saver.threads.search(status="waiting", order="thread").threads
+    assert [one.id for one in found] == ["fork", "waits"]
+
+
+@WRONG
+def test_a_wrong_status_deletes_nothing_and_the_next_gc_corrects_it(
+    statuses: tuple[str, Any], wrong: tuple[str | None, str], tmp_path: Path
+) -> None:
+    _, saver = statuses
+    before = falsify(statuses, tmp_path, wrong)
+    assert not {"waits", "fork"} & {*saver.threads.gc(Retention(ttl=0.000001)).deleted}
+    saver.threads.gc(Retention(keep_last=1))
+    for thread in ("waits", "fork"):
+        found = saver.threads.get(thread)
+        assert as_known(found)[:-1] == as_known(before[thread])[:-1]
+    assert "status" not in str(saver.check().notes)
 
 
 @pytest.mark.parametrize("name", ["postgres", "sqlite"])

@@ -231,14 +231,14 @@ def test_threads_that_rested_go(saver: Any) -> None:
     graph = _chat(saver, "one")
     _chat(saver, "tagged")
     saver.threads.tag("tagged", "vip")
-    graph.invoke({"said": ["well?"]}, at("suspended"))
+    graph.invoke({"said": ["well?"]}, at("waiting"))
     assert _gc(saver, Retention(ttl=3600)).threads == ()
     found = _gc(saver, Retention(ttl=MOMENT))
     assert found.deleted == ("one",)
     assert [one.deleted for one in found.threads] == ["ttl"]
     assert (saver.threads.get("one").state, saver.get_tuple(at("one"))) == ("deleted", None)
     assert _gc(saver, Retention(ttl=MOMENT, keep_tagged=False)).deleted == ("tagged",)
-    assert saver.threads.get("suspended").has_interrupt
+    assert saver.threads.get("waiting").status == "waiting"
     graph.invoke({"said": ["again"]}, at("one"))
     assert saver.threads.get("one").state == "active"
 
@@ -254,10 +254,10 @@ def test_a_question_is_kept_in_forks_and_archives(tmp_path: Path, limit: Any) ->
         _chat(saver, "other", turns=1)
         assert saver.threads.gc(Retention(**limit)).deleted == ("other",)
         for thread in ("asked", "fork", "archived"):
-            assert saver.threads.get(thread).has_interrupt
+            assert saver.threads.get(thread).status == "waiting"
             answered = graph.invoke(Command(resume="fine"), at(thread))
             assert answered["said"][-1] == "fine"
-            assert not saver.threads.get(thread).has_interrupt
+            assert saver.threads.get(thread).status == "done"
 
 
 def test_a_ttl_of_its_own_counts_first(saver: Any) -> None:

@@ -18,7 +18,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Fails(Exception):
+class FailsError(Exception):
     """An error of a node."""
 
 
@@ -27,7 +27,7 @@ def node(name):
 
 
 def fails(_):
-    raise Fails("the model answered 502")
+    raise FailsError("the model answered 502")
 
 
 def asks(_):
@@ -134,7 +134,7 @@ def expected(state):
 def played(graph, config=CONFIG, **options):
     try:
         graph.invoke({"log": ["q"]}, config, **options)
-    except Fails:
+    except FailsError:
         return
 
 
@@ -175,7 +175,7 @@ def test_a_failure_ends_with_the_next_checkpoint():
 
     def flaky(_):
         if broken:
-            raise Fails
+            raise FailsError
         return {"log": ["fixed"]}
 
     with MemorySaver() as saver:

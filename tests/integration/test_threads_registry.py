@@ -22,6 +22,7 @@ from threadkeep._core.engine.operation import fetch
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
 from threadkeep.threads import ThreadInfo
 
+from .test_thread_status import expected
 from .test_threads_forks import Chat, _chat
 
 
@@ -31,6 +32,11 @@ def _known(saver: Any, thread: str) -> ThreadInfo:
     return found
 
 
+def _status(saver: Any) -> tuple[Any, str | None]:
+    found = _known(saver, "one")
+    return found.status, found.status_checkpoint
+
+
 # -- lifecycle -----------------------------------------------------------------------
 
 
@@ -38,7 +44,7 @@ def test_a_run_registers_its_thread(saver: Any) -> None:
     before = datetime.now(UTC)
     _chat(saver).invoke({"said": ["hello"]}, at("one", user_id="u1"))
     found = _known(saver, "one")
-    assert (found.id, found.state, found.tags, found.has_interrupt) == ("one", "active", (), False)
+    assert (found.id, found.state, found.status, found.tags) == ("one", "active", "done", ())
     assert found.metadata == {"user_id": "u1"}
     assert before - timedelta(seconds=1) <= found.created_at <= found.updated_at
     assert found.updated_at <= datetime.now(UTC) + timedelta(seconds=1)
@@ -56,16 +62,17 @@ def test_bytes_are_what_rows_and_segments_hold(saver: Any) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_an_interrupt_suspends_and_an_answer_goes_on(saver: Any, durability: str) -> None:
+def test_an_interrupt_waits_and_an_answer_goes_on(saver: Any, durability: str) -> None:
     graph = _chat(saver)
     graph.invoke({"said": ["well?"]}, at("one"), durability=durability)
     found = _known(saver, "one")
-    assert found.state == "suspended"
-    assert found.waits_at == graph.get_state(at("one")).config["configurable"]["checkpoint_id"]
-    assert [t.id for t in saver.threads.search(has_interrupt=True).threads] == ["one"]
+    head = graph.get_state(at("one")).config["configurable"]["checkpoint_id"]
+    assert (found.state, found.status, found.status_checkpoint) == ("active", "waiting", head)
+    assert [t.id for t in saver.threads.search(status="waiting").threads] == ["one"]
     graph.invoke(Command(resume="then this"), at("one"), durability=durability)
-    assert _known(saver, "one").state == "active"
-    assert saver.threads.count(state="suspended") == 0
+    found = _known(saver, "one")
+    assert (found.state, found.status, found.status_checkpoint) == ("active", "done", None)
+    assert saver.threads.count(status="waiting") == 0
 
 
 def _asking(saver: Any) -> Any:
@@ -86,32 +93,39 @@ def _asking(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
+def head(saver: Any) -> str:
+    return str(saver.get_tuple(at("one")).checkpoint["id"])
+
+
 def test_waiting_means_what_langgraph_means(saver: Any) -> None:
     """The registry, the tree and the graph's state agree at every moment."""
     graph, config = _asking(saver), at("one")
 
     def waiting() -> int:
-        found = graph.get_state(config).interrupts
+        state = graph.get_state(config)
+        found, status = state.interrupts, expected(state)
         tree = saver.threads.branches("one")
         assert bool(tree.checkpoints[tree.head].waiting) is bool(found)
-        assert _known(saver, "one").has_interrupt is bool(found)
+        assert _known(saver, "one").status == status
         assert sum(len(one.waiting) for one in tree.checkpoints.values()) == len(found)
         rows = saver._store.run(fetch(ReadThread("one")))
-        assert (thread_summary.of_rows(rows.checkpoints, (), 0).transitions[-1].waits) is bool(
-            found
-        )
+        event = thread_summary.of_rows(rows.checkpoints, (), 0).event
+        assert event == thread_summary.status_of(rows.checkpoints)
+        assert (event.status or "done") == status
         return len(found)
 
     graph.invoke({"said": ["well?"]}, config)
-    assert waiting() == 2
+    assert (waiting(), _status(saver)) == (2, ("waiting", head(saver)))
     first, second = [one.id for one in graph.get_state(config).interrupts]
     graph.invoke(Command(resume={first: "yes"}), config)
-    assert waiting() == 1
+    assert (waiting(), _status(saver)) == (1, ("waiting", head(saver)))
     with pytest.raises(ValueError, match="once"):
         graph.invoke(Command(resume={second: "no"}), config)
-    assert waiting() == 1  # the task has the answer, and has not ended
+    # the task has the answer, and has not ended
+    assert (waiting(), _status(saver)) == (1, ("failed", head(saver)))
+    assert _known(saver, "one").failed_node == "ask"
     graph.invoke(None, config)
-    assert waiting() == 0
+    assert (waiting(), _status(saver)) == (0, ("done", None))
 
 
 def test_an_answer_to_one_does_not_end_what_others_wait_for(saver: Any) -> None:
@@ -120,14 +134,15 @@ def test_an_answer_to_one_does_not_end_what_others_wait_for(saver: Any) -> None:
     saver.put_writes(head, [("__interrupt__", "this?")], "task 1")
     saver.put_writes(head, [("__interrupt__", "that?")], "task 2")
     saver.put_writes(head, [("said", "yes"), ("__resume__", ["yes"])], "task 1")
-    assert _known(saver, "one").waits_at == head["configurable"]["checkpoint_id"]
+    assert _status(saver) == ("waiting", head["configurable"]["checkpoint_id"])
 
 
-def test_an_update_of_a_suspended_thread_makes_it_active(saver: Any) -> None:
+def test_an_update_of_a_waiting_thread_ends_its_question(saver: Any) -> None:
     graph = _chat(saver)
     graph.invoke({"said": ["well?"]}, at("one"))
     graph.update_state(at("one"), {"said": ["never mind"]}, as_node="ask")
-    assert _known(saver, "one").state == "active"
+    assert graph.get_state(at("one")).next == ()
+    assert _status(saver) == ("done", None)
 
 
 def test_a_created_thread_is_active_once_something_is_saved(saver: Any) -> None:
@@ -303,7 +318,17 @@ async def test_awaited_changes_at_the_same_time(saver: Any) -> None:
         ("tags", [3]),
         ("updated_after", "yesterday"),
         ("created_before", datetime(2026, 1, 1)),  # noqa: DTZ001 - without a time zone
-        ("has_interrupt", 1),
+        ("state", "suspended"),
+        ("state", 1),
+        ("status", "asleep"),
+        ("status", "active"),
+        ("status", ["waiting", None]),
+        ("status", True),
+        ("failed_node", 7),
+        ("failed_node", "\ud800"),
+        ("has_interrupt", True),
+        ("older_than", -1),
+        ("older_than", "1h"),
         ("pinned", "yes"),
         ("min_bytes", -1),
         ("min_bytes", 1.5),

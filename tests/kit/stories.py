@@ -12,7 +12,7 @@ from threadkeep._core.engine.model import (
     ForkThread,
     Segment,
 )
-from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, ThreadEntry, transition
+from threadkeep._core.engine.thread_entry import EntryUpdate, StatusEvent, ThreadEntry
 from threadkeep.testing.records import checkpoint, segment, uid, write
 
 THREADS = ("t", "u", "v")
@@ -44,9 +44,9 @@ def a_batch(dice: random.Random) -> Batch:
     if dice.random() < 0.3:
         fields["drop_segments"] = tuple((log, n, dice.choice([1, 3])) for n in range(start))
     if dice.random() < 0.3:
-        fields["touch"] = EntryUpdate(
-            5, at=number, transitions=(transition(Cause.SAVE, uid(number)),)
-        )
+        status = dice.choice([None, None, "unfinished", "waiting", "failed"])
+        event = StatusEvent(status, uid(number), "node" if status == "failed" else None)
+        fields["touch"] = EntryUpdate(5, at=number, saves=True, event=event)
     if dice.random() < 0.1:
         fields["generation"] = dice.randint(0, 2)
     if dice.random() < 0.2:

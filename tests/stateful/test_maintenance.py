@@ -1,7 +1,7 @@
 """Two processes: one maintains a thread while the other runs it, each stopped at any request.
 
 After every request of either, the registry agrees with the rows, and everything protected is
-stored: the head, a waiting interrupt, pins. The run ends as it would have ended alone, and no
+stored: the head, an unanswered question, pins. The run ends as it would have ended alone, and no
 operation but those that promise it removes a checkpoint.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from integration.test_thread_status import expected
 from kit.engine import Passing, checkpoint, config, exactly
 from kit.postgres import empty_schema, url
 from kit.selection import FULL, drawn
@@ -23,7 +24,7 @@ from langgraph.types import Command, interrupt
 
 from threadkeep import ColdTier, Retention, Tiering, WarmTier
 from threadkeep._core.engine.cold_references import LEAST
-from threadkeep._core.engine.model import HIDDEN, FindThreads, ReadThread, ThreadRows
+from threadkeep._core.engine.model import CONTINUES, HIDDEN, FindThreads, ReadThread, ThreadRows
 from threadkeep._core.engine.rows import unpack_writes
 from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry
 from threadkeep._stores.base import Backend
@@ -42,19 +43,25 @@ SCHEDULES = 40 if FULL else 3
 # -- what must hold after each request ---------------------------------------------------
 
 
-def waiting(rows: ThreadRows) -> str | None:
-    """Return the newest checkpoint of the root, stored or to come, with an interrupt."""
+STATUSES = {"__error__": "failed", "__interrupt__": "waiting"}
+"""Channels of writes -> the status that they show, the strongest first."""
+
+
+def status_of(rows: ThreadRows) -> tuple[str, str | None]:
+    """Return the status by the newest checkpoint of the root, stored or to come, and its place.
+
+    Any write of these channels counts: no task of these runs is repeated after it failed.
+    """
     shown = [one for one in rows.checkpoints if not one.row.ns and not one.row.flags & HIDDEN]
-    newest = max([one.row.id for one in shown], default="")
-    pending = [w for one in shown if one.row.id == newest for w in one.writes]
-    pending += [w for w in rows.orphans if not w.ns and w.checkpoint_id > newest]
-    asked = {
-        row.checkpoint_id
-        for row in pending
-        for write in unpack_writes(row)
-        if write.channel == "__interrupt__"
-    }
-    return max(asked, default=None)
+    newest = max(shown, key=lambda one: one.row.id, default=None)
+    head = "" if newest is None else newest.row.id
+    pending = list(newest.writes) if newest is not None else []
+    pending += [w for w in rows.orphans if not w.ns and w.checkpoint_id > head]
+    told = [(row.checkpoint_id, write.channel) for row in pending for write in unpack_writes(row)]
+    for at in sorted({at for at, channel in told if channel in STATUSES}, reverse=True):
+        return next(status for channel, status in STATUSES.items() if (at, channel) in told), at
+    continues = newest is not None and newest.row.flags & CONTINUES
+    return ("unfinished" if continues else "done"), None
 
 
 @dataclass
@@ -63,7 +70,7 @@ class Witness:
 
     backend: Any
     heads: dict[str, str] = field(default_factory=dict)
-    waited: dict[str, str | None] = field(default_factory=dict)
+    statuses: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     pinned: str | None = None
 
     def look(self) -> None:
@@ -74,19 +81,19 @@ class Witness:
 
     def compare(self, thread: str, entry: ThreadEntry | None, rows: ThreadRows) -> None:
         if entry is None or entry.state == "deleted":
-            waited = self.waited.pop(thread, None)
+            status, _ = self.statuses.pop(thread, ("done", None))
             if thread == "t":
-                assert waited is None, "a waiting thread was deleted"
+                assert status != "waiting", "a waiting thread was deleted"
                 self.pinned = None
             self.heads.pop(thread, None)
             return
+        told = entry.status or "done", entry.status_at
         if entry.state == "archived":
-            assert entry.waits_at == self.waited.get(thread)
+            assert told == self.statuses[thread]
             return
-        at = waiting(rows)
-        assert entry.waits_at == at
-        assert entry.state == "forked" or (entry.state == "suspended") == (at is not None)
-        self.waited[thread] = at
+        assert told == status_of(rows)
+        assert entry.state in ("active", "forked") or not rows.checkpoints
+        self.statuses[thread] = told
         ids = {one.row.id for one in rows.checkpoints if not one.row.ns}
         head = max(ids, default="")
         assert head >= self.heads.get(thread, ""), "the head was removed"
@@ -229,7 +236,24 @@ def layers(saver: Any) -> Any:
     return graph
 
 
-RUNS = [interrupts, subgraphs, streams, layers]
+def failures(saver: Any) -> Any:
+    """A node fails once; the next input runs it again, and another one asks."""
+    broken = [True]
+
+    def fragile(state: Any) -> Any:
+        if broken:
+            broken.clear()
+            raise OSError("not this time")
+        return model(state)
+
+    graph = built(model, fragile, ask, saver=saver)
+    with pytest.raises(OSError, match="not this time"):
+        graph.invoke(given(0), config())
+    graph.invoke(given(1), config())
+    return graph
+
+
+RUNS = [interrupts, subgraphs, streams, layers, failures]
 
 
 def late(saver: Any) -> Any:
@@ -349,6 +373,9 @@ class Scene:
             raise self.other.error
         self.witness.look()
         assert self.saver.check().ok
+        found = self.saver.threads.get("t")
+        if graph is not None and found.state != "deleted":
+            assert found.status == expected(graph.get_state(config()))
         return graph
 
     def shown(self, graph: Any, *, history: bool) -> Any:

@@ -89,7 +89,7 @@ class ThreadContract(Contract):
     def test_a_drop_leaves_the_entry_that_it_brings(self) -> None:
         """With an entry the thread holds nothing, and is registered as the entry says."""
         self.fill()
-        left = ThreadEntry(THREAD, "archived", 3, 4, labels=('"tag"',), pinned=True, ttl=5)
+        left = ThreadEntry(THREAD, "active", 3, 4, labels=('"tag"',), pinned=True, ttl=5)
         left = left._replace(status="waiting", status_at=uid(3))
         self.drop(now=0, entry=left)
         assert self.rows()[:-2] == ThreadRows(1, 0, (), (), ())[:-2]

@@ -213,6 +213,10 @@ def _entry(engine: Engine, target: str, begin: _Begin, origin: ThreadEntry | Non
         labels=thread_entry.metadata_labels(origin.labels if origin is not None else ()),
         origin=(begin.at.thread, root.id),
     )
+    if origin is not None:
+        new = new._replace(
+            status=origin.status, status_at=origin.status_at, failed_node=origin.failed_node
+        )
     return thread_summary.with_status(new, thread_summary.status_of((begin.at,)))
 
 

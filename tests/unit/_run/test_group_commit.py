@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from threadkeep._core.engine.model import Batch, FindThreads, HeadFence
-from threadkeep._core.engine.thread_entry import Cause, EntryUpdate, transition
+from threadkeep._core.engine.thread_entry import EntryUpdate, StatusEvent
 from threadkeep._run.group_commit import MOST, LoopWriter, Writer
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import BackendError, ConflictError, StatementTimeoutError, UnreachableError
@@ -378,11 +378,12 @@ def test_one_wait_in_vain_among_useful_ones_leaves_out_none(monkeypatch):
     assert store.groups == [["t1", "t1"]] * 4 + [["t1"], ["t1", "t1"]]
 
 
-def test_interrupts_wait_for_nobody(monkeypatch):
+@pytest.mark.parametrize("status", ["waiting", "failed"])
+def test_interrupts_and_failures_wait_for_nobody(status, monkeypatch):
     monkeypatch.setattr("threadkeep._run.group_commit._LINGER_SECONDS", 1000)
     store = opened()
-    waits = EntryUpdate(transitions=(transition(Cause.INTERRUPT, "1"),))
-    Writer(store).commit(writes(1)._replace(touch=waits))
+    touch = EntryUpdate(saves=True, event=StatusEvent(status, "1"))
+    Writer(store).commit(writes(1)._replace(touch=touch))
     assert store.groups == [["t1"]]
 
 

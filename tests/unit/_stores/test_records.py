@@ -9,7 +9,8 @@ from threadkeep.errors import CorruptionError
 RECORDS = (
     Head(""),
     Head("t", (3, 2**62 - 1), 7, -(2**63), logs={1: 5, 2**40: 2**62}, origin=("a", "b")),
-    Head("\0é", number="text", state="active", waits_at="1", pinned=True, ttl=0),
+    Head("\0é", number="text", state="active", pinned=True, ttl=0),
+    Head("t", state="active", status="failed", status_at="1", failed_node="\0é"),
     CheckpointRow("", "1", None, 0, 0, 4, "no time", "{}", None, 1, 0, b"\0\xff"),
     CheckpointRow("ns", "2", "1", 2**62, 9, 0, 17, '{"step": 1}', b"exact", 1, 0, b""),
     WriteRow("ns", "1", 1, 2, "task", "~", b"body", 3),

@@ -28,7 +28,10 @@ from threadkeep.threads import queries
         ('"a key"=x', {"metadata": {"a key": "x"}}),
         ('#vip tag:"two words"', {"tags": ["vip", "two words"]}),
         ("state:active state:archived", {"state": ["active", "archived"]}),
-        ("is:waiting is:pinned", {"has_interrupt": True, "pinned": True}),
+        ("status:waiting is:pinned", {"status": ["waiting"], "pinned": True}),
+        ("status:failed status:unfinished", {"status": ["failed", "unfinished"]}),
+        ("node:model", {"failed_node": "model"}),
+        ('node:"call model"', {"failed_node": "call model"}),
         ("fork:order-17", {"forked_from": "order-17"}),
         ("size:>10MB", {"min_bytes": 10_000_000}),
         ("size:1.5k", {"min_bytes": 1500}),
@@ -51,7 +54,8 @@ def test_a_query_is_filters(text, want):
 @pytest.mark.parametrize(
     "text",
     [
-        *("state:asleep", "is:lost", "fork:", "size:<1MB", "size:much", "updated:soon"),
+        *("state:asleep", "state:suspended", "status:asleep", "status:active", "node:"),
+        *("is:lost", "is:waiting", "fork:", "size:<1MB", "size:much", "updated:soon"),
         *("updated:2026-02-30", "updated:9999-12-31", '#"open', 'a="open', '"a"b'),
     ],
 )

@@ -70,11 +70,12 @@ class Segment(NamedTuple):
         return Span(self.log, self.start, self.stop)
 
 
-# Bits of `CheckpointRow.flags`: the origin of a checkpoint, and what follows it.
+# Bits of `CheckpointRow.flags`: the origin of a checkpoint, and what follows it. HIDDEN is the
+# greatest, so that SQL can select visible checkpoints by a range.
 FREE = 1  # by a run that chose its checkpoint, or a fork: never fenced
 NESTED = 2  # by an update from inside a running task: does not move the fence
-HIDDEN = 4  # pruned, and kept only because a DeltaChannel is rebuilt through it
-CONTINUES = 8  # nodes run next
+CONTINUES = 4  # nodes run next
+HIDDEN = 8  # pruned, and kept only because a DeltaChannel is rebuilt through it
 
 
 @quick

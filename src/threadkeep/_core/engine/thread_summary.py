@@ -183,9 +183,14 @@ def status_of(
 
 
 def with_status(entry: ThreadEntry, event: StatusEvent) -> ThreadEntry:
-    """Return an entry with the status of an event from all rows."""
+    """Return an entry with the status of an event from all rows.
+
+    Rows do not name the node of a sent task, so the node of the same failure stays.
+    """
     at = event.at if thread_entry.is_of_a_task(event.status) else None
-    return entry._replace(status=event.status, status_at=at, failed_node=event.node)
+    is_same = event.status == "failed" and (event.status, at) == (entry.status, entry.status_at)
+    node = event.node or (entry.failed_node if is_same else None)
+    return entry._replace(status=event.status, status_at=at, failed_node=node)
 
 
 def written_at(entry: ThreadEntry, checkpoints: Iterable[StoredCheckpoint], now: int) -> int:

@@ -23,7 +23,7 @@ HEAP = "COALESCE(t.heap, t.number)"
 _HEAD = "SELECT t.number, t.record FROM tk_threads t"
 _OWN = f"{_HEAD} WHERE t.thread = %s"
 _OF_THREAD = "SELECT c.number, c.ns, c.id FROM tk_threads t JOIN tk_checkpoints c USING (number)"
-_VISIBLE = f"c.flags & {model.HIDDEN} = 0"
+_VISIBLE = f"c.flags < {model.HIDDEN}"
 
 
 class Lookup(NamedTuple):

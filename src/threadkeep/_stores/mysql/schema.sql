@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS tk_checkpoints (
     ns VARBINARY(1024) NOT NULL,
     id VARBINARY(1024) NOT NULL,
     parent VARBINARY(1024),
-    flags BIGINT NOT NULL,           -- 1 free, 2 nested, 4 hidden, 8 continues
+    flags BIGINT NOT NULL,           -- 1 free, 2 nested, 4 continues, 8 hidden
     key_log BIGINT NOT NULL,
     key_pos BIGINT NOT NULL,
     metadata LONGTEXT CHARACTER SET utf8mb4 NOT NULL, -- JSON

@@ -157,7 +157,7 @@ def _page(rows: Rows) -> list[model.StoredCheckpoint]:
 
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
-_VISIBLE = f"c.flags & {model.HIDDEN} = 0"
+_VISIBLE = f"c.flags < {model.HIDDEN}"  # (the greatest flag: the planner can estimate a range)
 _HEAP_OF_T = "CASE WHEN t.heap IS NULL THEN t.thread_id ELSE t.heap END"
 # The heap of a thread, given twice. A subquery, so that it is looked up once.
 _HEAP = """

@@ -4,7 +4,7 @@
 -- the server's own, or byte by byte: Lua's `<` depends on the locale, and its numbers are doubles.
 
 local THREAD, ROWS, CHILDREN, WRITES, PLACES, DATA = unpack(KEYS, 1, 6)
-local NESTED, HIDDEN = 2, 4
+local NESTED, HIDDEN = 2, 8
 local LAST = string.rep('\255', 9)  -- sorts after any number
 
 -- The tips of the last commits, newest first, 8 bytes each. (Two fields: Redis keeps a hash compact

@@ -32,7 +32,7 @@ CREATE TABLE tk_checkpoints (
     parent,
     run INTEGER,
     seen INTEGER,
-    flags INTEGER,                 -- 1 free, 2 nested, 4 hidden, 8 continues
+    flags INTEGER,                 -- 1 free, 2 nested, 4 continues, 8 hidden
     ts NOT NULL,                   -- microseconds since 1970, or text
     source TEXT,                   -- of plain metadata (see records.py)
     step INTEGER,

@@ -37,7 +37,7 @@ CREATE VIEW IF NOT EXISTS checkpoints AS SELECT
     time_text(c.ts) AS ts,
     coalesce(c.metadata,
         '{"source":"' || c.source || '","step":' || c.step || ',"parents":{}}') AS metadata,
-    coalesce(c.flags & 4, 0) <> 0 AS hidden,
+    coalesce(c.flags & 8, 0) <> 0 AS hidden,
     length(c.manifest) AS manifest_bytes
 FROM tk_checkpoints c JOIN tk_threads t ON t.number = c.thread;
 CREATE VIEW IF NOT EXISTS writes AS SELECT

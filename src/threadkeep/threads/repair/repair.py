@@ -278,7 +278,9 @@ def _registering(engine: Engine, snapshot: ThreadSnapshot) -> Batch:
     rows, entry, now, new = snapshot.rows, snapshot.entry, engine.now(), None
     touch = thread_summary.of_thread(rows)
     if rows.family or (entry is not None and entry.origin is not None):
-        touch = touch._replace(size=0, whole=False)  # (a shared segment counts for only one)
+        # (a shared segment counts for only one, so the size stays)
+        known = 0 if entry is None else entry.size
+        touch = touch._replace(size=known, whole=entry is not None)
     if entry is None or entry.state in ("", Lifecycle.DELETED):
         new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, rows.orphans, now)
     elif not rows.checkpoints:

@@ -12,8 +12,10 @@ SOUND = ThreadEntry(
     pinned=True,
     ttl=5,
     origin=("o", "1"),
-    waits_at="1",
     revision=7,
+    status="failed",
+    status_at="1",
+    failed_node="node",
 )
 
 
@@ -37,7 +39,10 @@ def test_a_sound_entry_stays_as_it_is() -> None:
         ("pinned", "odd", True),
         ("ttl", -1, None),
         ("origin", "o", None),
-        ("waits_at", b"x", None),
+        ("status", "odd", None),
+        ("status", b"failed", None),
+        ("status_at", b"x", None),
+        ("failed_node", 5, None),
         ("deleted_at", -1, 0),
         ("revision", 2**63 - 1, 0),
         ("labels", ('"tag"', "{"), ('"tag"',)),

@@ -7,7 +7,7 @@ from kit.engine import Chain, config, fresh, memory_saver, run_on
 from langchain_core.messages import HumanMessage
 
 from threadkeep._core.codec.frame import Compression, pack, unpack
-from threadkeep._core.engine.model import CopyThread, Segment
+from threadkeep._core.engine.model import HIDDEN, CopyThread, Segment
 from threadkeep.errors import CorruptionError
 from threadkeep.threads.transfer import digest, whole_thread
 
@@ -133,7 +133,7 @@ def test_what_is_hidden_is_told_apart():
     thread = whole(saver)
     row = thread.checkpoints[0]
     hidden = dataclasses.replace(
-        thread, checkpoints=(row._replace(flags=row.flags | 4), *thread.checkpoints[1:])
+        thread, checkpoints=(row._replace(flags=row.flags | HIDDEN), *thread.checkpoints[1:])
     )
     a, b = digest.of_checkpoints(thread), digest.of_checkpoints(hidden)
     assert [a[key] == b[key] for key in a] == [False, True]

@@ -80,7 +80,7 @@ CREATE TABLE {schema}.checkpoints (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 );
-COMMENT ON COLUMN {schema}.checkpoints.flags IS '1 free, 2 nested, 4 hidden, 8 continues';
+COMMENT ON COLUMN {schema}.checkpoints.flags IS '1 free, 2 nested, 4 continues, 8 hidden';
 COMMENT ON COLUMN {schema}.checkpoints.ts_text IS 'the time where it is not a canonical ISO time';
 COMMENT ON COLUMN {schema}.checkpoints.metadata_text IS 'the metadata letter by letter, where jsonb would lose its order';
 COMMENT ON COLUMN {schema}.checkpoints.exact IS 'the metadata as stored values, where JSON would lose types';
