@@ -136,7 +136,7 @@ def test_running_and_held_threads(told, refused, url):
     assert lines[1].startswith("small   held ")
     assert lines[-1] == "To let a held thread be resumed: threadkeep release"
     assert told("show", "small")[0].startswith("thread small  held  1 failed attempt  updated ")
-    assert told("release", "smal")[0].startswith("thread small  unfinished  updated ")
+    assert told("release", "sm")[0].startswith("thread small  unfinished  updated ")
     assert told("threads", "--status", "held") == ["No threads found"]
     assert told("release", "small", "--json")["thread"]["status"] == "unfinished"
     assert refused("release", "other") == (1, "ThreadNotFoundError")
