@@ -16,6 +16,8 @@ Long conversations: LayeredCheckpointSaver with Layers and a summarizer (ChatMod
 CallableSummarizer or ExtractiveSummarizer), LayeredMemoryMiddleware, IntegratedCheckpointManager,
 `add_messages`.
 
+Runs that one worker at a time makes: `guard`, Guard, `task_key`.
+
 Streamed answers: `stream_saved`, `astream_saved`, StreamingCheckpointSaver.
 
 Encryption: KeyRing. Roles of PostgreSQL for tenants: `grant_role`, `revoke_role`.

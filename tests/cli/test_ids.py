@@ -31,6 +31,7 @@ def ids(url):
         "tag sup x",
         "set sup n=1",
         "pin sup",
+        "release sup",
         "copy sup new",
         "fork sup --as new",
         "archive sup",

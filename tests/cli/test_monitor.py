@@ -6,6 +6,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kit.engine import Chain
 from kit.places import at
 from langgraph.graph import START, MessagesState, StateGraph
 
-from threadkeep import SqliteSaver
+from threadkeep import SqliteSaver, guard
 from threadkeep.__main__ import main
 
 
@@ -78,9 +79,15 @@ def test_limits_of_statuses(store, told, capsys):
     with SqliteSaver(store) as saver:
         compiled = graph.compile(checkpointer=saver, interrupt_before=["stops"])
         compiled.invoke({"messages": []}, at("idle"))
-    assert "threads  0 waiting, 0 failed, 1 unfinished" in told("monitor", store, "--once")
-    assert "Status: 0 waiting, 0 failed, 1 unfinished" in told("stats", store)[2]
-    told("monitor", store, "--once", "--max-unfinished-seconds", "0")
+        with suppress(ValueError), guard(saver, "held", max_attempts=1) as held:
+            compiled.invoke({"messages": []}, held.config)
+            raise ValueError
+    counts = "0 running, 0 waiting, 0 failed, 1 held, 1 unfinished"
+    assert f"threads  {counts}" in told("monitor", store, "--once")
+    assert f"Status: {counts}" in told("stats", store)[2]
+    told("monitor", store, "--once", "--max-unfinished-seconds", "0", "--max-held", "1")
+    assert main(["monitor", store, "--once", "--max-held", "0"]) == 1
+    assert "raised: 1 thread held at" in capsys.readouterr().out
     limits = ["--max-unfinished-seconds", "1e-6", "--max-failures-per-minute", "1"]
     assert main(["monitor", store, "--once", *limits]) == 1
     assert "raised: 1 thread unfinished, thread 'idle' idle for" in capsys.readouterr().out

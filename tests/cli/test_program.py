@@ -61,6 +61,7 @@ SUCCEEDS = {
     "pin": "pin threads.db alpha",
     "prune": "prune threads.db alpha beta",
     "heads": "heads threads.db",
+    "release": "release threads.db alpha",
     "repair": "repair threads.db",
     "restore": "restore new.db backup.tkb",
     "rotate": "rotate encrypted.db",

@@ -45,6 +45,7 @@ create threads.db order-9 --metadata user_id=u1 --ttl 30d
 set threads.db order-9 plan=pro
 tag threads.db order-9 vip
 pin threads.db order-9
+release threads.db order-9
 copy threads.db order-7 order-7-copy
 fork threads.db order-7 --as what-if
 merge threads.db what-if order-7 --dry-run

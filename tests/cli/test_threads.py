@@ -3,6 +3,7 @@
 import random
 import re
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from kit.cli import threadkeep
@@ -11,7 +12,9 @@ from kit.graphs import linear
 from langchain_core.messages import HumanMessage
 from langgraph.graph import MessagesState
 
-from threadkeep import SqliteSaver
+from threadkeep import SqliteSaver, guard
+from threadkeep.cli.terminal import thread_line
+from threadkeep.threads import ThreadStatus
 
 LONG = random.Random(1).randbytes(4_000).hex()
 
@@ -115,6 +118,36 @@ def test_failed_threads_name_the_node(told):
     assert told("threads", "--failed-node", "ship", "--count") == ["0"]
     assert told("threads", "--failed")[1].startswith("order   failed charge")
     assert told("threads", "order")[0].startswith("thread order  failed charge  updated ")
+
+
+def test_running_and_held_threads(told, refused, url):
+    with SqliteSaver(url) as saver:
+        with suppress(ValueError), guard(saver, "small", max_attempts=1):
+            raise ValueError
+        with guard(saver, "large", worker="host-1"):
+            (line,) = told("threads", "--status", "running")[1:]
+            assert line.startswith("large   running host-1  pinned ")
+            shown = "thread large  running host-1  lease until 20"
+            assert told("show", "large")[0].startswith(shown)
+            asked = told("threads", "large", "--json")["thread"]
+            assert (asked["status"], asked["worker"], asked["attempts"]) == ("running", "host-1", 0)
+        assert told("threads", "large")[0].startswith("thread large  done  pinned ")
+    lines = told("threads", "--status", "held")
+    assert lines[1].startswith("small   held ")
+    assert lines[-1] == "To let a held thread be resumed: threadkeep release"
+    assert told("show", "small")[0].startswith("thread small  held  1 failed attempt  updated ")
+    assert told("release", "sm")[0].startswith("thread small  unfinished  updated ")
+    assert told("threads", "--status", "held") == ["No threads found"]
+    assert told("release", "small", "--json")["thread"]["status"] == "unfinished"
+    assert refused("release", "other") == (1, "ThreadNotFoundError")
+
+
+def test_a_dead_worker_is_named(url):
+    with SqliteSaver(url) as saver:
+        found = saver.threads.get("large")
+    now, status = found.updated_at, ThreadStatus.UNFINISHED
+    line = thread_line(replace(found, worker="host-1", lease_until=now, status=status)).plain
+    assert f"  unfinished  lease of host-1 until {str(now)[:19]}  pinned  " in line
 
 
 def ageless(line):

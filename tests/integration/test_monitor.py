@@ -24,7 +24,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from typing_extensions import TypedDict
 
-from threadkeep import MemorySaver, Retention
+from threadkeep import MemorySaver, Retention, guard
 from threadkeep._run import driver
 from threadkeep.memory import LayeredCheckpointSaver
 from threadkeep.monitor import Monitor, Thresholds, monitor, observe, probes, stats
@@ -400,6 +400,7 @@ def runs(saver, threads):
             graph.compile(checkpointer=saver, interrupt_before=stops).invoke({}, at(thread))
 
 
+NONE = dict.fromkeys(("running", "waiting", "failed", "held", "unfinished"), 0)
 RUNS = {"s1": "stops", "f1": "fails", "d": "ends", "a": "asks", "s2": "stops", "f2": "fails"}
 
 
@@ -407,11 +408,11 @@ RUNS = {"s1": "stops", "f1": "fails", "d": "ends", "a": "asks", "s2": "stops", "
 def test_statuses_are_counted_and_judged(name, tmp_path, monkeypatch):
     monkeypatch.setattr("threadkeep._stores.redis.threads._FEW", 1)
     later = Clock()
-    limits = Thresholds(max_failures_per_minute=1)
+    limits = Thresholds(max_failures_per_minute=1, max_unfinished_seconds=600)
     with open_backend(name, tmp_path) as saver:
         runs(saver, RUNS)
         found = saver.stats()
-        assert found.statuses == {"waiting": 1, "failed": 2, "unfinished": 2}
+        assert found.statuses == {**NONE, "waiting": 1, "failed": 2, "unfinished": 2}
         assert 0 <= found.oldest_unfinished < 60
         stored = saver.stats(max_age=3600)
         assert saver.stats(max_age=3600).oldest_unfinished == stored.oldest_unfinished
@@ -422,7 +423,7 @@ def test_statuses_are_counted_and_judged(name, tmp_path, monkeypatch):
         statuses = shown.statuses
         assert (statuses.waiting, statuses.failed, statuses.unfinished) == (1, 2, 2)
         assert (statuses.failures_per_minute, statuses.oldest_thread) == (2, "s1")
-        assert "threads  1 waiting, 2 failed, 2 unfinished" in shown.report()
+        assert "threads  0 running, 1 waiting, 2 failed, 0 held, 2 unfinished" in shown.report()
         assert json.loads(json.dumps(shown.as_json()))["statuses"]["oldest_thread"] == "s1"
         (alert,) = shown.alerts
         assert alert.text.startswith("raised: 2 threads failed in the last minute (max_failures")
@@ -446,6 +447,32 @@ def test_statuses_are_counted_and_judged(name, tmp_path, monkeypatch):
         assert shown.alerts == ()
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+def test_running_and_held_threads_are_counted(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("threadkeep._stores.redis.threads._FEW", 1)
+    with open_backend(name, tmp_path) as saver:
+        runs(saver, {"s": "stops", "r": "stops", "h": "fails", "d": "ends", "w": "ends"})
+        with suppress(ValueError), guard(saver, "h", max_attempts=1):
+            raise ValueError
+        saver.threads.create("c")
+        watch = Monitor(saver, Thresholds(max_unfinished_seconds=600, max_held=0), in_a_row=1)
+        with guard(saver, "r"), guard(saver, "c"), guard(saver, "w"):
+            counted = {**NONE, "running": 3, "held": 1, "unfinished": 1}
+            assert saver.stats().statuses == counted
+            shown = watch.measure()
+            assert shown.statuses.oldest_thread == "s"
+            assert shown.statuses.failures_per_minute == 0
+            assert "threads  3 running, 0 waiting, 0 failed, 1 held, 1 unf" in shown.report()
+            assert [one.text.partition(" at ")[0] for one in shown.alerts] == [
+                "raised: 1 thread held"
+            ]
+            for status in ("running", "held", "unfinished"):
+                assert saver.threads.count(status=status) == counted[status]
+        saver.runs.release("h")
+        assert saver.stats().statuses == {**NONE, "failed": 1, "unfinished": 2}
+        assert watch.measure().alerts == ()
+
+
 async def test_statuses_of_async_tenants_layers_and_other_savers():
     async with MemorySaver() as saver:
         acme = saver.for_tenant("acme")
@@ -465,7 +492,7 @@ def test_archived_threads_do_not_count(tmp_path):
     with open_backend("sqlite", tmp_path, cold=(tmp_path / "cold").as_uri()) as saver:
         runs(saver, {"s": "stops", "f": "fails"})
         saver.threads.archive("s")
-        assert saver.stats().statuses == {"waiting": 0, "failed": 1, "unfinished": 0}
+        assert saver.stats().statuses == {**NONE, "failed": 1}
         assert saver.stats().oldest_unfinished is None
 
 
@@ -477,7 +504,7 @@ def test_statuses_are_exported_while_a_monitor_measures():
         assert exported(registry, reader) == ({}, {})
         watch = Monitor(saver)
         watch.measure()
-        expected = {"waiting": 1, "failed": 2, "unfinished": 2, "failures_per_minute": 2}
+        expected = {**NONE, "waiting": 1, "failed": 2, "unfinished": 2, "failures_per_minute": 2}
         for found in exported(registry, reader):
             assert 0 < found.pop("oldest_unfinished_seconds") < 60
             assert found == expected

@@ -3,13 +3,14 @@
 import json
 import logging
 import re
+from contextlib import suppress
 
 import pytest
 from kit.browser import PHONE, check_accessible, check_fits
-from kit.graphs_to_look_at import asks, desk, named
+from kit.graphs_to_look_at import asks, desk, failing, named
 from playwright.sync_api import expect
 
-from threadkeep import MemorySaver, SqliteSaver
+from threadkeep import MemorySaver, SqliteSaver, guard
 
 
 @pytest.fixture
@@ -69,6 +70,32 @@ def test_tags_and_pins(saver, tab, lines):
         "thread": "order-17",
         "tag": "vip, urgent",
     }
+
+
+def test_a_held_thread_is_released(saver, writing, serve, lines):
+    with suppress(ValueError):
+        failing(saver).invoke(asks("Try this"), named("failed"))
+    with suppress(ValueError), guard(saver, "failed", max_attempts=1):
+        raise ValueError
+    tab = serve(saver).open("/?q=status:held")
+    assert tab.locator("tr[data-row] .badge").all_inner_texts() == ["held: fail"]
+    check_accessible(tab)
+    tab = writing.open("/thread?id=failed")
+    assert tab.locator(".thread-error").count() == 1
+    acts(tab).get_by_role("button", name="Release").click()
+    tab.locator("#facts .badge.failed").wait_for()
+    expect(acts(tab).get_by_role("button", name="Release")).to_have_count(0)
+    assert saver.threads.get("failed").status == "failed"
+    assert [(one["action"], one["result"]) for one in lines()] == [("release", "done")]
+
+
+def test_a_running_thread_names_its_worker(saver, serve):
+    with guard(saver, "order-17", worker="host-1"):
+        tab = serve(saver).open("/?q=status:running")
+        badge = tab.locator("tr[data-row] .badge")
+        assert badge.all_inner_texts() == ["running: host-1"]
+        check_accessible(tab)
+    expect(tab.locator("tr[data-row]")).to_have_count(0)
 
 
 def test_a_fork_of_a_checkpoint(saver, writing, tab):

@@ -146,7 +146,8 @@ def addresses(saver, writes):
     (first, *_) = saver.threads.interrupts("refund")
     yield f"POST /inbox/answer?thread=refund&id={first.id}&checkpoint={first.checkpoint_id}"
     yield f"POST /edit?{a}&channel=summary"
-    for action in ("tag", "untag", "pin", "unpin", "fork", "restore", "delete", "erase", "archive"):
+    actions = "tag untag pin unpin release fork restore delete erase archive"
+    for action in actions.split():
         yield f"POST /actions?thread=order-18&action={action}"
 
 

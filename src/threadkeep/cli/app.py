@@ -42,8 +42,8 @@ F = TypeVar("F", bound=Callable[..., int | None])
 _PANELS = {
     "Look at threads and stores": "threads show state history branches versions diff messages"
     " partial items cache stats advise",
-    "Change threads": "create set tag pin copy fork merge archive prune delete erase"
-    " delete-account",
+    "Change threads": "create set tag pin release copy fork merge archive prune delete"
+    " erase delete-account",
     "Move threads between stores": "export import adopt leave mirror",
     "Keep a store": "check repair backup restore gc tier heads rotate upgrade",
     "Set up and run": "ui monitor migrate grant views",

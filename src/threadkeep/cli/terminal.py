@@ -339,6 +339,8 @@ _STYLES: dict[str, str] = {
     ThreadStatus.WAITING: "bold yellow",
     ThreadStatus.FAILED: "bold red",
     ThreadStatus.UNFINISHED: "magenta",
+    ThreadStatus.RUNNING: "green",
+    ThreadStatus.HELD: "bold red",
     Lifecycle.ARCHIVED: "blue",
     Lifecycle.DELETED: "dim",
     Lifecycle.CREATED: "cyan",
@@ -357,6 +359,8 @@ def thread_line(thread: ThreadInfo) -> Text:
     return line(
         (f"thread {thread.id}", "bold"),
         _status(thread),
+        _lease(thread),
+        plural(thread.attempts, "failed attempt") if thread.attempts else "",
         _state(thread),
         "pinned" if thread.pinned else "",
         f"updated {_ago(thread)}",
@@ -407,11 +411,19 @@ def _langgraph_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
 
 
 def _status(thread: ThreadInfo) -> tuple[str, str]:
-    """Return the status of a thread, with the node that failed, and its style."""
+    """Return the status of a thread, with its worker or the node that failed, and its style."""
     if thread.status is None:
         return "", ""
-    node = f" {thread.failed_node}" if thread.failed_node else ""
-    return f"{thread.status}{node}", _STYLES.get(thread.status, "")
+    name = thread.worker if thread.status == ThreadStatus.RUNNING else thread.failed_node
+    return f"{thread.status} {name or ''}".rstrip(), _STYLES.get(thread.status, "")
+
+
+def _lease(thread: ThreadInfo) -> str:
+    """Return the end of a thread's lease, with its worker if that is dead."""
+    if thread.lease_until is None:
+        return ""
+    worker = "" if thread.status == ThreadStatus.RUNNING else f" of {thread.worker}"
+    return f"lease{worker} until {moment(thread.lease_until.isoformat())}"
 
 
 def _state(thread: ThreadInfo) -> tuple[str, str]:

@@ -33,6 +33,7 @@ class Thresholds:
         max_growth_per_day: limit of the growth of the store in a day, in bytes.
         max_failures_per_minute: limit of the threads that failed in the last minute.
         max_unfinished_seconds: limit of the seconds since the last write of an unfinished thread.
+        max_held: limit of the held threads.
 
     Raises:
         InvalidArgumentError: a limit is invalid.
@@ -44,7 +45,8 @@ class Thresholds:
     max_thread_bytes: int | None = None
     max_growth_per_day: int | None = None
     max_failures_per_minute: float | None = None
-    max_unfinished_seconds: float | None = 600
+    max_unfinished_seconds: float | None = None
+    max_held: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -52,6 +54,8 @@ class Thresholds:
             is_valid, hint = is_number and 0 < value < float("inf"), "more than 0"
             if name == "max_error_rate":
                 is_valid, hint = is_number and 0 <= value <= 1, "from 0 to 1"
+            elif name == "max_held":
+                is_valid, hint = is_number and 0 <= value < float("inf"), "0 or more"
             if value is not None and not is_valid:
                 raise invalid(name, value, f"Use a number, {hint}, or None.")
 

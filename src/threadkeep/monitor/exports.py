@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from threadkeep._core.engine.usage import Counters, ThreadStatuses
+from threadkeep._core.engine.usage import STATUSES, Counters, ThreadStatuses
 from threadkeep._core.texts import shown
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import invalid
@@ -224,7 +224,7 @@ GAUGES = (
     Metric(
         "threads",
         "Threads that are not done.",
-        {(status,): status for status in ("waiting", "failed", "unfinished")},
+        {(status,): status for status in STATUSES},
         labels=("status",),
     ),
     Metric("failures_per_minute", "Failures in the last minute.", {(): "failures_per_minute"}),

@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep._core import validation
 from threadkeep._core.engine.operation import External, Operation
-from threadkeep._core.engine.usage import ThreadStatuses
+from threadkeep._core.engine.usage import STATUSES, ThreadStatuses
 from threadkeep._core.texts import lasting, plural, shown
 from threadkeep._run import driver
 from threadkeep._run.driver import sync_and_async
@@ -386,6 +386,7 @@ def _of_statuses(found: ThreadStatuses) -> Iterator[Reading]:
     idle = "" if age is None else f", thread {found.oldest_thread!r} idle for {lasting(age)}"
     text = f"{plural(found.unfinished, 'thread')} unfinished{idle}"
     yield Reading("max_unfinished_seconds", age or 0, text)
+    yield Reading("max_held", found.held, f"{plural(found.held, 'thread')} held")
 
 
 def _text(error: Exception) -> str:
@@ -407,7 +408,7 @@ def _report(found: Snapshot) -> Iterator[str]:
     if found.last_error is not None:
         yield f"last error  {found.last_error}"
     if (some := found.statuses) is not None:
-        counts = f"{some.waiting:,} waiting, {some.failed:,} failed, {some.unfinished:,} unfinished"
+        counts = ", ".join([f"{getattr(some, one):,} {one}" for one in STATUSES])
         yield f"threads  {counts}"
     if found.storage is not None:
         yield f"stored  {found.storage.bytes:,} bytes{_growing(found.storage.growth_per_day)}"

@@ -19,6 +19,7 @@ from threadkeep._core.engine.rows import pack_time
 from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
 from threadkeep._core.engine.usage import (
     DAY,
+    STATUSES,
     ItemUsage,
     ReadUsage,
     StoreUsage,
@@ -31,7 +32,7 @@ from threadkeep._run import driver
 from threadkeep._run.delegate import behind
 from threadkeep.errors import CorruptionError, DestroyedKeyError, invalid
 from threadkeep.threads.registry import EPOCH
-from threadkeep.threads.statistics_report import MOST, STATUSES, Stats
+from threadkeep.threads.statistics_report import MOST, Stats
 
 IDLE_DAYS = 30
 _SAMPLE = 40  # threads, besides the largest

@@ -9,15 +9,14 @@ from typing import Any
 
 from threadkeep._core import texts
 from threadkeep._core.engine.thread_sizes import ChannelStats, ThreadStats
-from threadkeep._core.engine.usage import Hour, ThreadUsage
+from threadkeep._core.engine.usage import STATUSES, Hour, ThreadUsage
 from threadkeep._core.texts import shown
 from threadkeep._core.validation import MICROSECOND
 from threadkeep.errors import invalid
 from threadkeep.threads.registry import EPOCH
 
 MOST = 10
-STATUSES = ("waiting", "failed", "unfinished")
-_STATUS = "Status: {:,} waiting, {:,} failed, {:,} unfinished{}"
+_STATUS = "Status: {:,} running, {:,} waiting, {:,} failed, {:,} held, {:,} unfinished{}"
 DERIVED = (
     *("growth_per_hour", "growth_per_day", "checkpoint_bytes"),
     *("writes_per_superstep", "deltas_saved"),
@@ -65,8 +64,8 @@ class Stats:
         key_bytes: with `exact`, bytes of encrypted values by the id of their key, "" for values
             that are not encrypted, without the cold store's, empty if the saver has no keys,
             or a tenant.
-        statuses: threads that are waiting, failed and unfinished. All others are done. Empty for
-            other LangGraph savers.
+        statuses: threads that are running, waiting, failed, held and unfinished. All others are
+            done. Empty for other LangGraph savers.
         oldest_unfinished: seconds since the last write of the unfinished thread that is idle
             longest, or None without one.
     """
@@ -234,7 +233,7 @@ _CHINESE = {
     "result": "{:,} 个结果",
     "about ": "约 ",
     "{}, {}, {:.1f} writes per superstep": "{}，{}，每个超步 {:.1f} 次写入",
-    _STATUS: "状态：{:,} 个等待回答，{:,} 个失败，{:,} 个未完成{}",
+    _STATUS: "状态：{:,} 个运行中，{:,} 个等待回答，{:,} 个失败，{:,} 个已搁置，{:,} 个未完成{}",
     ", the oldest idle for {}": "，其中最久的已 {}没有写入",
     **dict(zip(("ms", "s", "min", "h", "d"), ("毫秒", "秒", "分钟", "小时", "天"), strict=True)),
     "{}, {} a checkpoint": "{}，每个检查点 {}",

@@ -182,6 +182,7 @@ def test_a_channel_that_hangs_or_fails_stops_no_other(caplog):
         {"max_growth_per_day": float("nan")},
         {"max_failures_per_minute": -1},
         {"max_unfinished_seconds": 0},
+        {"max_held": -1},
     ],
 )
 def test_invalid_thresholds_are_refused(limits):

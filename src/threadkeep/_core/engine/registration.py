@@ -27,18 +27,18 @@ from threadkeep._core.engine.thread_entry import (
     EntryFence,
     Lifecycle,
     Order,
+    ReadClock,
     ReadEntry,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
-    ThreadStatus,
     find_record,
     is_archived,
     is_there,
     sound,
 )
 from threadkeep._core.engine.tips import Link, Proof
-from threadkeep._core.engine.usage import ThreadStatuses
+from threadkeep._core.engine.usage import STATUSES, ThreadStatuses
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -333,10 +333,12 @@ def count(query: ThreadQuery) -> Operation[int]:
 
 def statuses(now: int) -> Operation[ThreadStatuses]:
     """Count threads by status, and find the unfinished thread that is idle longest."""
-    names = (ThreadStatus.WAITING, ThreadStatus.FAILED, ThreadStatus.UNFINISHED)
-    waiting, failed, unfinished = [ThreadQuery(WITH_CHECKPOINTS, statuses=(one,)) for one in names]
-    recent = failed._replace(updated=(now - _MINUTE, None))
-    counts = map(CountThreads, (waiting, failed, unfinished, recent))
+    clock = yield from fetch(ReadClock(""))
+    every = ThreadQuery((Lifecycle.CREATED, *WITH_CHECKPOINTS), now=clock)
+    queries = {one: every._replace(statuses=(one,)) for one in STATUSES}
+    unfinished, recent = queries["unfinished"], queries["failed"]
+    recent = recent._replace(updated=(now - _MINUTE, None))
+    counts = map(CountThreads, (*queries.values(), recent))
     # (more than one, as damaged entries are passed over)
     first = SearchThreads(unfinished, "updated_at", descending=False, after=None, limit=TOGETHER)
     *numbers, page = yield Fetch([*counts, first])

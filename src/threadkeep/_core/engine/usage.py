@@ -86,20 +86,26 @@ class ItemUsage(NamedTuple):
         return ItemUsage._make([*counts, samples > 0])
 
 
+STATUSES = ("running", "waiting", "failed", "held", "unfinished")
+"""Statuses of threads that are not done."""
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadStatuses:
     """Threads by status, without archived threads. All others are done.
 
     Args:
-        waiting, failed, unfinished: numbers of threads.
+        running, waiting, failed, held, unfinished: numbers of threads.
         failures_per_minute: threads that failed in the last minute.
         oldest_unfinished: seconds since the last write of the unfinished thread that is idle
             longest, or None without one.
         oldest_thread: its id.
     """
 
+    running: int
     waiting: int
     failed: int
+    held: int
     unfinished: int
     failures_per_minute: int
     oldest_unfinished: float | None = None

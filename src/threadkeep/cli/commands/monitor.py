@@ -277,9 +277,10 @@ def _thresholds(
     max_unfinished_seconds: float = option(
         "--max-unfinished-seconds S",
         "Limit of an unfinished thread's idle time. 0: none.",
-        600.0,
+        0,
         min=0,
     ),
+    max_held: int | None = option("--max-held N", "Limit of held threads. Default: none.", min=0),
 ) -> Thresholds:
     return Thresholds(
         max_latency_ms=max_latency_ms or None,
@@ -288,6 +289,7 @@ def _thresholds(
         max_growth_per_day=parse_size("--max-growth-per-day", max_growth_per_day),
         max_failures_per_minute=max_failures_per_minute or None,
         max_unfinished_seconds=max_unfinished_seconds or None,
+        max_held=max_held,
     )
 
 

@@ -132,7 +132,9 @@ def threads(
                 found += page
             document = {"threads": [one.as_json() for one in found], "cursor": page.cursor}
             more = f"More threads: --cursor {page.cursor}, or --all" if page.cursor else None
-            session.print(document, thread_table(found) or "No threads found", more)
+            is_any_held = any(one.status == ThreadStatus.HELD for one in found)
+            advice = "To let a held thread be resumed: threadkeep release" if is_any_held else None
+            session.print(document, thread_table(found) or "No threads found", more, advice)
 
 
 def _existing(saver: Saver | LangGraphReader, thread: str, *states: Lifecycle) -> ThreadInfo:
@@ -207,6 +209,16 @@ def pin(
     with session.open() as saver:
         name = whole_thread(saver, thread)
         info = saver.threads.unpin(name) if remove else saver.threads.pin(name)
+    print_thread(session, info)
+
+
+@command("threadkeep release threads.db 42")
+def release(session: Session, thread: str = THREAD) -> None:
+    """Let a held thread be resumed again."""
+    with session.open() as saver:
+        name = whole_thread(saver, thread)
+        saver.runs.release(name)
+        info = _existing(saver, name)
     print_thread(session, info)
 
 

@@ -31,6 +31,7 @@ ACTIONS: Mapping[str, Action] = {
     ),
     "pin": lambda saver, at, _: saver.threads.apin(at.thread, **_mark(at)),
     "unpin": lambda saver, at, _: saver.threads.aunpin(at.thread, **_mark(at)),
+    "release": lambda saver, at, _: saver.runs.arelease(at.thread),
     "fork": lambda saver, at, given: saver.threads.afork(
         at.thread, at.id or None, given.get("name") or None
     ),

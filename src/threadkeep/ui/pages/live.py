@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,6 +20,7 @@ from sse_starlette import ServerSentEvent as Event
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from threadkeep.threads import ThreadInfo, ThreadPage
 from threadkeep.ui.page import Asked, route
 
 MOST_WATCHED = 64
@@ -31,9 +33,16 @@ _NEWEST = 10  # threads of the list that are watched
 _FAILED = "-"
 
 
-def seen(entries: Any) -> str:
-    """Return a short text that is another one once these entries have changed."""
-    return f"{crc32(repr(entries).encode('utf-8', 'replace')):x}"
+def seen(found: Any) -> str:
+    """Return a short text that is another one once an entry or a page of entries has changed.
+
+    The renewal of a lease is no change.
+    """
+    entries = found.threads if isinstance(found, ThreadPage) else [found]
+    known = [
+        replace(one, lease_until=None) if isinstance(one, ThreadInfo) else one for one in entries
+    ]
+    return f"{crc32(repr(known).encode('utf-8', 'replace')):x}"
 
 
 class Watcher:

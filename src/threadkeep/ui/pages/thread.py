@@ -31,6 +31,7 @@ _WINDOW = 100  # messages
 _SEARCHED = 1000  # channels that may hold messages
 _MANY = 10**9
 _ERRORS = 5  # of tasks that failed at once
+_WITH_ERRORS = (ThreadStatus.FAILED, ThreadStatus.HELD)
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
 
 
@@ -162,8 +163,8 @@ def _is_newest(request: Asked) -> bool:
 
 
 async def _errors(request: Asked, info: Any, found: CheckpointTuple | None) -> tuple[str, ...]:
-    """Return the errors of a failed thread, at its newest checkpoint."""
-    if found is None or info.status != ThreadStatus.FAILED or not _is_newest(request):
+    """Return the errors of a failed or held thread, at its newest checkpoint."""
+    if found is None or info.status not in _WITH_ERRORS or not _is_newest(request):
         return ()
     writes: Any = found.pending_writes
     await writes.aload()

@@ -13,7 +13,8 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.types import Interrupt
 from starlette.exceptions import HTTPException
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, guard
+from threadkeep._run import driver
 from threadkeep.ui import app
 from threadkeep.ui.page import Asked
 from threadkeep.ui.pages import live
@@ -156,3 +157,19 @@ def test_pending_writes_alone_are_noticed(writes, list_too):
         assert live.seen(read()) == before
         saver.put_writes(config, writes, "task")
         assert live.seen(read()) != before, json.dumps(str(read()))
+
+
+@pytest.mark.parametrize("list_too", [True, False])
+def test_the_renewal_of_a_lease_is_no_change(list_too):
+    with MemorySaver() as saver:
+        thread = saver.put(place(), checkpoint({"text": "a"}), metadata(), {"text": 1})
+        name = thread["configurable"]["thread_id"]
+        read = saver.threads.search if list_too else partial(saver.threads.get, name)
+        free = live.seen(read())
+        with guard(saver, name) as held:
+            before, until = live.seen(read()), saver.threads.get(name).lease_until
+            assert before != free
+            driver.run(held._commit(held._change._replace(does="renew")))
+            assert saver.threads.get(name).lease_until > until
+            assert live.seen(read()) == before
+        assert live.seen(read()) == free
