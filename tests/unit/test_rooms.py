@@ -42,6 +42,7 @@ FLOORS = (  # from the ground up: a room imports what lies below it, and nothing
     {"keys"},
     {"_run"},
     {"threads"},
+    {"runs"},
     {"savers"},
     {"backends", "cache", "memory", "monitor", "sessions", "store", "streaming", "testing"},
     {"opening", "roles", "ui"},

@@ -1,7 +1,7 @@
 """A guard: of all workers, one at a time runs a thread.
 
 The holder's name and a random token stand in the thread's own row (`_core.engine.leases`), and each
-save of the run is committed only while they do. So a worker that was stopped and goes on later
+save of the run is committed only while they do. So a worker that was stopped and continues later
 stores nothing. The lease ends by the store's clock. The holder renews it from a thread of its own,
 and ends its own run before that, by its monotonic clock, if no renewal was confirmed.
 """
@@ -241,7 +241,7 @@ class Guard:
 
     @property
     def due(self) -> float:
-        """When to renew the lease, by the monotonic clock."""
+        """Time of the next renewal, by the monotonic clock."""
         return self._due
 
     def renew(self) -> None:

@@ -120,10 +120,10 @@ def _saving(
     return Put(place, None, checkpoint, metadata, fences=fences, life=state.life)
 
 
-Step: TypeAlias = NextInput | Literal[True]
+NextRun: TypeAlias = NextInput | Literal[True]
 
 
-def following(engine: Engine, thread: str, *, is_first: bool) -> Operation[Step | None]:
+def following(engine: Engine, thread: str, *, is_first: bool) -> Operation[NextRun | None]:
     """Return the input to run next, True to continue without one, or None if there is nothing.
 
     Args:

@@ -183,11 +183,11 @@ class Runs:
         of_guard = {one: options.pop(one) for one in _OF_GUARD if one in options}
         return guard(self._saver, own, **of_guard), {"durability": "sync", **options}
 
-    def _following(self, thread: str, *, is_first: bool) -> Operation[inputs.Step | None]:
+    def _following(self, thread: str, *, is_first: bool) -> Operation[inputs.NextRun | None]:
         return on(self._store, inputs.following(self._engine, thread, is_first=is_first))
 
 
-def _run_of(step: inputs.Step, held: Guard) -> tuple[Any, RunnableConfig]:
+def _run_of(step: inputs.NextRun, held: Guard) -> tuple[Any, RunnableConfig]:
     """Return the input and the config of a run. True: it continues without an input."""
     if step is True:
         return None, held.config

@@ -26,7 +26,7 @@ from threadkeep.monitor.probes import Window
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
 from threadkeep.ui import pages
-from threadkeep.ui.guard import Authorize, Guard, LocalAccess, MountedAccess
+from threadkeep.ui.guard import Authorize, LocalAccess, MountedAccess, PageGuard
 from threadkeep.ui.page import ROUTES, Asked, OnAnswer, StorePage
 
 for _one in iter_modules(pages.__path__):  # (each adds its routes)
@@ -49,7 +49,7 @@ def app(
     write: bool = False,
     secret: str | None = None,
     on_answer: OnAnswer | None = None,
-) -> Guard:
+) -> PageGuard:
     """Return the page as an ASGI application, to be mounted in your own service.
 
     The page reads the saver's store, and shows values of your classes as they are stored: your
@@ -91,13 +91,13 @@ def app(
 
 def build(
     page: StorePage, access: LocalAccess | MountedAccess, routes: Sequence[BaseRoute] = ()
-) -> Guard:
+) -> PageGuard:
     """Return the application of a page, with more routes before its own."""
     static = Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")]))
     failing: Any = dict.fromkeys((*_OURS, HTTPException, Exception), _failed)
     made = Starlette(routes=[*routes, *ROUTES, static], exception_handlers=failing)
     made.state.page, made.state.work = page, {}
-    return Guard(made, access, writes=page.writer is not None)
+    return PageGuard(made, access, writes=page.writer is not None)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

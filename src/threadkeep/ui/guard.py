@@ -55,7 +55,7 @@ class User(NamedTuple):
     csrf: str
 
 
-class Guard:
+class PageGuard:
     """Middleware that passes only requests of the page's users, and adds headers to answers.
 
     Only with `writes`, requests may change the store.

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from threadkeep.ui.app import build
-from threadkeep.ui.guard import Guard, LocalAccess
+from threadkeep.ui.guard import LocalAccess, PageGuard
 from threadkeep.ui.page import Asked, StorePage
 from threadkeep.ui.sessions import Sessions
 
@@ -18,7 +18,7 @@ _LONGEST = 1000  # bytes of a token or password
 _SECONDS = 2  # that open answers get when the page stops
 
 
-def server_of(app: Guard) -> uvicorn.Server:
+def server_of(app: PageGuard) -> uvicorn.Server:
     """Return a server of the page, until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         app,
@@ -31,7 +31,9 @@ def server_of(app: Guard) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def local_app(page: StorePage, sessions: Sessions, port: int, names: Collection[str] = ()) -> Guard:
+def local_app(
+    page: StorePage, sessions: Sessions, port: int, names: Collection[str] = ()
+) -> PageGuard:
     """Return the application with its entry, for a port of this machine."""
     access = LocalAccess(sessions, port, names)
 

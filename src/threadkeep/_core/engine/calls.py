@@ -70,7 +70,7 @@ class PutWrites(NamedTuple):
     by: RunEntry | None = None  # as in `Put`
     life: int | None = None
     guard: str | None = None
-    asks: bool = False  # somebody should resume the thread
+    asks: bool = False  # the thread is due afterwards
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies

@@ -13,7 +13,7 @@ from threadkeep._core.engine.tips import after
 from threadkeep.errors import HeldError, LeaseLostError, ThreadLockedError
 
 
-class Lease(NamedTuple):
+class Holding(NamedTuple):
     """The last fields of a head."""
 
     holder: str | None
@@ -29,7 +29,7 @@ class Lease(NamedTuple):
 
 
 def asked(head: Head) -> tuple[str | None, int | None, int]:
-    """Return the lease of a head whose thread somebody should resume."""
+    """Return the lease of a head whose thread becomes due."""
     until = DUE if head.lease_until is None else head.lease_until
     return head.holder, until, head.attempts
 
@@ -38,10 +38,14 @@ def move_of(change: LeaseThread, head_of: Callable[[str], Head], tip: int) -> Pl
     """Return the move of a change of a lease, or None if there is nothing to change."""
     head = head_of(change.thread)
     now = yield from ask(ReadClock(change.thread))
-    old = Lease(head.holder, head.lease_until, head.attempts)
+    old = Holding(head.holder, head.lease_until, head.attempts)
     new = _RULES[change.does](change, old, now)
-    if change.does == "end" and (yield from ask(ReadNewer(head, INPUTS_NS, None, 1))):
-        new = new._replace(until=DUE)
+    if change.does in _LAST and new.until != HELD_UNTIL:
+        has_inputs = yield from ask(ReadNewer(head, INPUTS_NS, None, 1))
+        if has_inputs:
+            new = new._replace(until=DUE)
+        elif head.status is None:  # (there is nothing to resume)
+            new = Holding(None, None, 0)
     if new == old:
         return None
     is_last = bool(change.last) and head.tips[:1] == (change.last,)
@@ -50,7 +54,7 @@ def move_of(change: LeaseThread, head_of: Callable[[str], Head], tip: int) -> Pl
     return Move(head, head._replace(tips=tips, **lease))  # type: ignore[arg-type] # by name
 
 
-def _take(change: LeaseThread, old: Lease, now: int) -> Lease:
+def _take(change: LeaseThread, old: Holding, now: int) -> Holding:
     """Refuse a live holder, and the thread's last attempt."""
     attempts = old.attempts
     if old.holder not in {None, change.holder}:
@@ -62,10 +66,10 @@ def _take(change: LeaseThread, old: Lease, now: int) -> Lease:
             hint="Look at its last error, then release it: saver.runs.release(thread_id).",
             thread=change.thread,
         )
-    return Lease(change.holder, now + change.length, attempts)
+    return Holding(change.holder, now + change.length, attempts)
 
 
-def _locked(thread: str, old: Lease, now: int) -> ThreadLockedError:
+def _locked(thread: str, old: Holding, now: int) -> ThreadLockedError:
     name, seconds = str(old.holder).rpartition(" ")[0], ((old.until or now) - now) / 1e6
     return ThreadLockedError(
         f"{name} runs the thread, and may hold it for another {seconds:.0f} s.",
@@ -74,50 +78,51 @@ def _locked(thread: str, old: Lease, now: int) -> ThreadLockedError:
     )
 
 
-def _hold(change: LeaseThread, old: Lease, now: int) -> Lease:
+def _hold(change: LeaseThread, old: Holding, now: int) -> Holding:
     is_dead = old.holder is not None and old.has_ended(now)
     if is_dead and old.attempts + 1 >= change.most:
-        return Lease(None, HELD_UNTIL, old.attempts + 1)
+        return Holding(None, HELD_UNTIL, old.attempts + 1)
     return old
 
 
-def _release(_: LeaseThread, old: Lease, __: int) -> Lease:
-    return Lease(None, DUE, 0) if old.is_held else old
+def _release(_: LeaseThread, old: Holding, __: int) -> Holding:
+    return Holding(None, DUE, 0) if old.is_held else old
 
 
-def _ask(_: LeaseThread, old: Lease, __: int) -> Lease:
+def _ask(_: LeaseThread, old: Holding, __: int) -> Holding:
     return old._replace(until=DUE) if old.until is None else old
 
 
-def _own(change: LeaseThread, old: Lease) -> None:
+def _own(change: LeaseThread, old: Holding) -> None:
     if old.holder != change.holder:
         raise LeaseLostError(thread=change.thread)
 
 
-def _renew(change: LeaseThread, old: Lease, now: int) -> Lease:
+def _renew(change: LeaseThread, old: Holding, now: int) -> Holding:
     _own(change, old)
     if old.has_ended(now):
         raise LeaseLostError(thread=change.thread)
     return old._replace(until=now + change.length)
 
 
-def _end(change: LeaseThread, old: Lease, _: int) -> Lease:
+def _end(change: LeaseThread, old: Holding, _: int) -> Holding:
     _own(change, old)
-    return Lease(None, None, 0)
+    return Holding(None, None, 0)
 
 
-def _yield(change: LeaseThread, old: Lease, _: int) -> Lease:
+def _yield(change: LeaseThread, old: Holding, _: int) -> Holding:
     _own(change, old)
-    return Lease(None, DUE, old.attempts)
+    return Holding(None, DUE, old.attempts)
 
 
-def _fail(change: LeaseThread, old: Lease, _: int) -> Lease:
+def _fail(change: LeaseThread, old: Holding, _: int) -> Holding:
     _own(change, old)
     attempts = old.attempts + 1
-    return Lease(None, HELD_UNTIL if attempts >= change.most else DUE, attempts)
+    return Holding(None, HELD_UNTIL if attempts >= change.most else DUE, attempts)
 
 
-_Rule: TypeAlias = Callable[[LeaseThread, Lease, int], Lease]
+_LAST = ("end", "yield", "fail")
+_Rule: TypeAlias = Callable[[LeaseThread, Holding, int], Holding]
 _RULES: Mapping[str, _Rule] = {
     "take": _take,
     "hold": _hold,

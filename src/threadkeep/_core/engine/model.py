@@ -406,8 +406,7 @@ class Batch(NamedTuple):
 
     The row then names `tip` first. A change without one gets a random tip from the store.
 
-    If the batch `asks`, or adds a row to `INPUTS_NS`, somebody should resume the thread (see
-    `LeaseThread`).
+    If the batch `asks`, or adds a row to `INPUTS_NS`, the thread is due (see `LeaseThread`).
 
     The registry comes last. The state, labels, pin, ttl and origin of an `entry` become the
     thread's (if it had no entry, so do its times and status, but never its size). Then the
@@ -541,19 +540,18 @@ class LeaseThread(NamedTuple):
     """Take, renew or give back the lease of a thread. It ends by the store's clock.
 
     A thread with a holder is its own until `lease_until`. Without a holder, `lease_until` is `DUE`
-    if somebody should resume the thread, None if nobody should, or `HELD_UNTIL` if nobody may.
-    `does` is one of:
+    if a worker should resume the thread, `HELD_UNTIL` if none may, else None. `does` is one of:
 
     - "take": `holder` becomes the holder for `length` microseconds. `ThreadLockedError` if another
       one holds it. A holder whose lease has ended counts as dead, which is an attempt. `HeldError`
       if the thread is held, or this is its attempt number `most`;
     - "hold": the thread is held, if "take" is refused for its attempts;
     - "release": a thread is held no longer, and has no attempts;
-    - "ask": somebody should resume the thread, unless it has a holder or is held;
+    - "ask": the thread is due, unless it has a holder or is held;
     - "renew": the lease ends later. `LeaseLostError` if it has ended, or is another one's;
     - "end": the holder has finished, but for stored inputs. This and the last two are also refused
       if the lease is another one's;
-    - "yield": the holder stops, and somebody should resume;
+    - "yield": the holder stops, and the thread is due if there is anything to resume;
     - "fail": the same after an error, which is an attempt. Attempt number `most` holds the thread.
 
     `last` is the tip of the last renewal of this lease, whose place in the

@@ -144,7 +144,7 @@ class Loads(_ByIdentity[LoadEntry]):
         return found
 
 
-class Runs(_ByIdentity[RunEntry]):
+class KnownRuns(_ByIdentity[RunEntry]):
     """Table of the runs of graphs, with the lives of the threads that they have loaded.
 
     A run's first read of a thread decides, also if the thread has no checkpoint yet.
@@ -180,7 +180,7 @@ class Runs(_ByIdentity[RunEntry]):
 LOADS = Loads()
 """The only table of the process, as ids may pass from one saver to another."""
 
-RUNS = Runs()
+RUNS = KnownRuns()
 """Likewise the only one."""
 
 

@@ -111,7 +111,7 @@ class ThreadQuery(NamedTuple):
     updated: tuple[int | None, int | None] = (None, None)
     statuses: tuple[str, ...] = ()  # one of these `ThreadStatus`es, at `now` by the store's clock
     now: int = 0
-    due: int | None = None  # at this time by the store's clock, somebody should resume it
+    due: int | None = None  # a time of the store at which a worker should resume it
     failed_node: str | None = None
     pinned: bool | None = None
     size: int | None = None  # least bytes
@@ -174,7 +174,7 @@ class ThreadStatus(StrEnum):
     FAILED = "failed"  # a task has raised an error
     UNFINISHED = "unfinished"  # a task runs next: without a guard, it may be running
     RUNNING = "running"  # a guard holds it
-    HELD = "held"  # too many attempts failed: nobody may resume it until it is released
+    HELD = "held"  # too many attempts failed: it must be released first
 
 
 UNSAVED = (None, Lifecycle.CREATED, Lifecycle.DELETED)
@@ -191,7 +191,7 @@ def is_of_a_task(status: str | None) -> bool:
 
 
 DUE = 1
-"""`lease_until` of a thread without a holder that somebody should resume."""
+"""`lease_until` of a thread without a holder that a worker should resume."""
 HELD_UNTIL = 253_402_300_799_999_999
 """`lease_until` of a thread that is held: the end of the year 9999."""
 

@@ -126,7 +126,7 @@ def _terms(entry: Head | ThreadEntry) -> set[str]:
 
 
 def _terms_of(status: str) -> tuple[str, ...]:
-    """Return terms of which each thread with a status has one."""
+    """Return terms: each thread with a status has one of them."""
     if status in ("running", "held"):
         return ("lease:",)
     return ("lease:", "status:unfinished") if status == "unfinished" else (f"status:{status}",)

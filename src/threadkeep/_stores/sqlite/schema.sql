@@ -22,7 +22,7 @@ CREATE TABLE tk_threads (
     status_at,                     -- the checkpoint of a failure or a question
     failed_node TEXT,
     holder TEXT,                   -- name and token of the guard that holds it
-    lease_until INTEGER,           -- the end of its lease; NULL: nobody should resume it
+    lease_until INTEGER,           -- the end of its lease; 1: due (see engine/leases.py)
     attempts INTEGER               -- deaths and failures since the last checkpoint
 );
 CREATE TABLE tk_checkpoints (

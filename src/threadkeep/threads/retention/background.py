@@ -17,8 +17,8 @@ from threadkeep._core.engine.operation import Operation, Progress
 from threadkeep._core.lru import Lru
 from threadkeep._run.driver import End
 from threadkeep._stores import process_forks
-from threadkeep.errors import ThreadkeepError
-from threadkeep.threads.retention.lease import JobLease, LeaseLostError
+from threadkeep.errors import LeaseLostError, ThreadkeepError
+from threadkeep.threads.retention.lease import JobLease
 
 _MOST_COUNTED = 10_000  # threads with a counter, and more of them evict counters
 _log = logging.getLogger("threadkeep")

@@ -230,7 +230,7 @@ class _Collection:
 
 
 def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
-    """Return True if its ttl is over, and nobody should resume it. Its own ttl comes first."""
+    """Return True if its ttl is over, and it is not due. Its own ttl replaces the policy's."""
     if entry.lease_until is not None:
         return False
     ttl = entry.ttl

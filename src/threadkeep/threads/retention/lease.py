@@ -13,17 +13,13 @@ from typing import Any
 
 from threadkeep._core.engine.operation import Operation, commit
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep.errors import ReadOnlyError, StaleThreadError
+from threadkeep.errors import LeaseLostError, ReadOnlyError, StaleThreadError
 from threadkeep.threads import documents
 
 LIFETIME = 60_000_000
 """Microseconds after which the lease of a killed worker ends. A worker renews it until then."""
 
 _RENEWED = LIFETIME // 3
-
-
-class LeaseLostError(Exception):
-    """Another worker has the lease: this one did not renew it in time."""
 
 
 class JobLease:
@@ -90,7 +86,7 @@ class JobLease:
             with suppress(StaleThreadError):
                 yield from self._hold(generation)
         if not self._is_held:
-            raise LeaseLostError
+            raise LeaseLostError("Another worker does this job.")
 
     def _hold(self, generation: int | None) -> Operation[None]:
         now = self._author.now()

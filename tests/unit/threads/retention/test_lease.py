@@ -6,8 +6,9 @@ import pytest
 
 from threadkeep import MemorySaver
 from threadkeep._run.driver import End
+from threadkeep.errors import LeaseLostError
 from threadkeep.threads.retention import background
-from threadkeep.threads.retention.lease import LIFETIME, JobLease, LeaseLostError, due_at
+from threadkeep.threads.retention.lease import LIFETIME, JobLease, due_at
 
 EVERY = 600_000_000
 
