@@ -139,6 +139,9 @@ def test_the_registry_is_readable(shell):
             "status": "failed",
             "status_checkpoint": uid(3),
             "failed_node": "model",
+            "holder": None,
+            "lease_until": None,
+            "attempts": 0,
         },
         {
             "thread_id": "gone",
@@ -155,6 +158,9 @@ def test_the_registry_is_readable(shell):
             "status": None,
             "status_checkpoint": None,
             "failed_node": None,
+            "holder": None,
+            "lease_until": None,
+            "attempts": 0,
         },
     ]
 

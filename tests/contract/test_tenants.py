@@ -15,6 +15,7 @@ from threadkeep._core.engine.model import (
     DropThread,
     FindThreads,
     ForkThread,
+    LeaseThread,
     Read,
     ReadCheckpoint,
     ReadDamage,
@@ -27,6 +28,7 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
+    ReadClock,
     ReadEntry,
     SearchThreads,
     ThreadEntry,
@@ -251,6 +253,7 @@ READS = (
     SearchThreads(ALL, "thread", descending=False, after=("", ""), limit=99),
     CountThreads(ALL),
     CountThreads(ThreadQuery(states=("active",))),
+    ReadClock("t"),
     ReadDamage(),
 )
 
@@ -276,7 +279,7 @@ SHOWING = {
     *(ReadCheckpoint, ReadSegments, ReadPath, ScanCheckpoints, ReadThread, ReadEntry),
     SearchThreads,
 }
-COUNTS = [1, 1, 1, 2, 6, 2, 2, 2, 3, 2, 3, 3, 1, 3, 3, 3, 3, 3, 0]
+COUNTS = [1, 1, 1, 2, 6, 2, 2, 2, 3, 2, 3, 3, 1, 3, 3, 3, 3, 3, 1, 0]
 
 
 def len_of(read, reply):
@@ -286,9 +289,9 @@ def len_of(read, reply):
         return len(reply.threads)
     if isinstance(read, ReadCheckpoint):
         return int(reply.found is not None)
-    return (
-        reply if isinstance(reply, int) else len([reply] if isinstance(read, ReadEntry) else reply)
-    )
+    if isinstance(read, CountThreads | ReadClock):
+        return reply if isinstance(read, CountThreads) else 1
+    return len([reply] if isinstance(read, ReadEntry) else reply)
 
 
 def test_no_change_reaches_rows_of_another_tenant(store):
@@ -313,6 +316,7 @@ def test_no_change_reaches_rows_of_another_tenant(store):
         DropThread("t t", NOW + 99),
         DropThread("2", 0, entry=None, rows=Batch("2", NOW, checkpoints=(checkpoint(5),))),
         DropThread("new", NOW, entry=entry._replace(thread="new")),
+        LeaseThread("t", "take", "worker 1", 60_000_000, 3),
     )
     assert {type(one) for one in changes} == {*get_args(Change)}
     for change in changes:
