@@ -17,7 +17,6 @@ from threadkeep._core.engine.heads import NO_LOGS, Head, RowsKey
 from threadkeep._core.engine.thread_entry import (
     HELD_UNTIL,
     REPAIR,
-    WITH_STATUS,
     Lifecycle,
     SearchThreads,
     ThreadEntry,
@@ -289,7 +288,7 @@ def query_terms(query: ThreadQuery) -> list[Term]:
         *(("t.created_at >= {time}", created_from), ("t.created_at < {time}", created_to)),
         *(("t.updated_at >= {time}", updated_from), ("t.updated_at < {time}", updated_to)),
         ("(t.pinned IS TRUE) = %s", query.pinned),
-        ("t.failed_node = %s", query.failed_node),
+        ("t.status = 'failed' AND t.failed_node = %s", query.failed_node),
         ("t.lease_until <= %s", query.due),
         *(("coalesce(t.size, 0) >= %s", query.size), ("t.origin = %s", query.origin)),
         ("t.ttl IS NOT NULL AND {rest} < {time}", query.rested),
@@ -300,9 +299,18 @@ def query_terms(query: ThreadQuery) -> list[Term]:
     return found
 
 
+def is_rare(query: ThreadQuery) -> bool:
+    """Return True if few threads match, in no order of an index."""
+    return query.due is not None or not _ORDERED.issuperset(query.statuses)
+
+
+_ORDERED = {"done", "waiting", "failed"}
+_WITHOUT_STATUS = ("created", "deleted")
+
+
 def _status_term(statuses: Collection[str], now: int) -> str:
     """Return a condition on the status, as `status_of` decides it."""
-    is_saved = f"t.status IS NULL AND t.state IN {WITH_STATUS}"
+    is_saved = f"t.status IS NULL AND t.state NOT IN {_WITHOUT_STATUS}"
     is_free = f"(t.lease_until IS NULL OR t.lease_until <= {now})"
     terms = {
         "done": f"{is_saved} AND t.lease_until IS NULL",

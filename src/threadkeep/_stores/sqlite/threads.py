@@ -27,7 +27,7 @@ from threadkeep._core.engine.usage import (
     ThreadUsage,
     hours_of,
 )
-from threadkeep._stores.records import Term, begins_with, query_terms, terms_of
+from threadkeep._stores.records import Term, begins_with, is_rare, query_terms, terms_of
 from threadkeep._stores.sqlite.records import SELECTED, head_of, read_head
 
 _SCATTER = 2**32
@@ -54,7 +54,7 @@ def search(db: sqlite3.Connection, read: thread_entry.SearchThreads) -> list[Thr
     """Answer a `SearchThreads`."""
     source, terms = _source(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
-    if read.query.prefix and read.order != "thread":
+    if (read.query.prefix or is_rare(read.query)) and read.order != "thread":
         order = f"+{order}"  # (an index of times would walk through all threads)
     # (a damaged value has no place in the order)
     kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
