@@ -153,11 +153,12 @@ def _guarded(call: Put, guard: Any, taken: Any) -> Put:
 
     Raises LeaseLostError if the guard knows that it does not hold the thread.
     """
-    if taken is None or call.place.ns or call.metadata.get("source") != "input":
-        taken = None
-    else:
-        call.metadata[INPUT_KEY] = taken.key
-    return call._replace(guard=guard.holder, takes=taken)
+    holder = guard.holder_of(call.place.thread)
+    is_input = not call.place.ns and call.metadata.get("source") == "input"
+    if taken is None or holder is None or not is_input:
+        return call._replace(guard=holder)
+    call.metadata[INPUT_KEY] = taken.key
+    return call._replace(guard=holder, takes=taken)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -208,7 +209,7 @@ def put_writes(
     configurable = config["configurable"]
     by, guard = RUNS.of(_run_of(configurable)), configurable.get(GUARD)
     made = PutWrites(target, pairs, task_id, task_path, by=by)
-    return made if guard is None else made._replace(guard=guard.holder)
+    return made if guard is None else made._replace(guard=guard.holder_of(target.thread))
 
 
 def listing(

@@ -49,6 +49,7 @@ _SHORTEST = timedelta(seconds=1)
 _MARGIN = 0.1  # part of a lease that the holder leaves unused: clocks do not run equally fast
 _PARTS = 3  # renewals of one lease
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks at a thread that another holds
+_IDLE = 5.0  # seconds after which a thread without leases to renew ends
 _AGAIN = 0.2  # seconds after which a failed renewal is tried again
 
 
@@ -134,15 +135,16 @@ class Guard:
         }
         """The config for the run: `graph.ainvoke(input, guard.config)`."""
 
-    @property
-    def holder(self) -> str:
-        """The worker's name, and the random token of this guard.
+    def holder_of(self, thread: str) -> str | None:
+        """Return the holder that a save of a thread needs, or None for another thread.
 
         Raises:
             LeaseLostError: the guard does not hold the thread, or does not know it.
         """
+        if thread != self._thread:  # (of a graph that a node calls)
+            return None
         if self.lost:
-            raise LeaseLostError(thread=self._thread)
+            raise LeaseLostError(thread=thread)
         return self._change.holder
 
     @property
@@ -312,18 +314,20 @@ class _Keeper(ResetInChild):
             self._guards.discard(one)
 
     def _run(self) -> None:
+        is_idle = False
         while True:
             with self._lock:
                 guards = [*self._guards]
-                if not guards:
+                if is_idle and not guards:
                     self._thread = None
                     return
-            now = time.monotonic()
+            is_idle = not guards
             for one in guards:
-                if one.due <= now and one in self._guards:
+                if one.due <= time.monotonic() and one in self._guards:
                     one.renew()
-            due = min([one.due for one in guards])
-            self._wake.wait(min(max(due - time.monotonic(), 0.01), 1.0))
+            due = min([one.due for one in guards], default=0.0)
+            seconds = _IDLE if is_idle else min(max(due - time.monotonic(), 0.01), 1.0)
+            self._wake.wait(seconds)
 
 
 class _Keepers(ResetInChild):
