@@ -24,6 +24,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from threadkeep._core import arguments, validation
+from threadkeep._core.arguments import GUARD
 from threadkeep._core.engine.model import OWN_NS
 from threadkeep._core.engine.operation import Operation
 from threadkeep._run.driver import sync_or_async
@@ -409,6 +410,7 @@ class StreamRows(PartialRows):
         self._created = _now()
         self._max_pending = max_pending
         self._run = object()
+        self._guard = None if isinstance(config, str) else config["configurable"].get(GUARD)
         self._root: str | None = None
         self._parts: list[tuple[Any, ...]] = []
         self._ids: list[str] = []
@@ -419,7 +421,10 @@ class StreamRows(PartialRows):
             yield from self._call(self._saver, "get_tuple", self._config())
 
     def _config(self, parent: str | None = None) -> RunnableConfig:
-        return arguments.saving_as(self._run, super()._config(parent))
+        config = arguments.saving_as(self._run, super()._config(parent))
+        if self._guard is not None:
+            config["configurable"][GUARD] = self._guard
+        return config
 
     def append(self, parts: Iterable[Part]) -> Operation[None]:
         """Save more parts, as durably as the saver does."""
