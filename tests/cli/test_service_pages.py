@@ -1,23 +1,18 @@
 """The pages on web services: their programs serve, move over, and stop in mid-answer."""
 
 import json
-import os
 import re
 import shlex
-import signal
 import sqlite3
 import subprocess
 from base64 import b64encode
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
-import httpx
-import psycopg
 import pytest
-from kit import postgres
-from kit.cli import SECONDS
 from kit.engine import Chain
 from kit.forked import python
+from kit.service import for_service, programs, run, serving
 
 from threadkeep import KeyRing, PostgresSaver, SqliteSaver
 from threadkeep.__main__ import main
@@ -40,14 +35,6 @@ from service import app
 """
 
 
-def programs(page):
-    """Return the programs of a page by the names in their first lines."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return dict(
-        re.findall(r"^```python\n# (\w+\.py)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    )
-
-
 def changed(program):
     """Return the program of the page on FastAPI after the change that the page shows."""
     page = (DOCS / "fastapi.md").read_text(encoding="utf-8")
@@ -61,47 +48,10 @@ def changed(program):
 @pytest.fixture
 def database(tmp_path, monkeypatch):
     """A database of the test's own, and a folder with the pages' programs."""
-    for page in ("web-service.md", "fastapi.md"):
-        for name, program in programs(page).items():
-            (tmp_path / name).write_text(program)
     (tmp_path / "after.py").write_text(changed(programs("fastapi.md")["before.py"]))
     (tmp_path / "slow.py").write_text(SLOW)
-    name = f"service_{os.getpid()}"
-    url = postgres.url()
-    with psycopg.connect(url, autocommit=True) as server:
-        server.execute(f"DROP DATABASE IF EXISTS {name}")
-        server.execute(f"CREATE DATABASE {name}")
-        # (the role of the tests has the name of threadkeep's schema)
-        server.execute(f"ALTER DATABASE {name} SET search_path = public")
-        own = re.sub(r"/[^/?]+(\?|$)", rf"/{name}\1", url)
-        monkeypatch.setenv("DATABASE_URL", own)
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-        yield own
-        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@contextmanager
-def serving(module):
-    """Run a program of a page as one worker; SIGTERM must stop it cleanly."""
-    command = [*python(), "-W", "error", "-m", "uvicorn", f"{module}:app", "--port", "0"]
-    command += ["--timeout-graceful-shutdown", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
-        log = ""
-        try:
-            while not (found := re.search(r"running on (http\S+)", log)):
-                line = worker.stderr.readline()
-                assert line, log
-                log += line
-            with httpx.Client(base_url=found[1], timeout=SECONDS) as client:
-                yield client
-                worker.send_signal(signal.SIGTERM)
-                log += worker.communicate(timeout=SECONDS)[1]
-        finally:
-            worker.kill()
-    assert "Application shutdown complete" in log, log
-    assert "could not be saved" not in log
+    with for_service(tmp_path, monkeypatch, "web-service.md", "fastapi.md") as url:
+        yield url
 
 
 def events(lines):
@@ -125,13 +75,6 @@ def ask(client, thread, text):
 
 def answers(number):
     return f"You have said {number} things."
-
-
-def run(*arguments):
-    command = [*python(), "-m", "threadkeep", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_workers_are_replaced_one_by_one_and_back(database, monkeypatch):

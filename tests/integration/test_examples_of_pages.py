@@ -29,7 +29,9 @@ PROGRAMS = {  # pages of programs only, which this test runs as processes
     "fastapi.md": "tests/cli/test_service_pages.py",
     "file-format.md": "tests/cli/test_service_pages.py",
     "laptop.md": "tests/cli/test_service_pages.py",
+    "runs.md": "tests/cli/test_worker_pages.py",
     "web-service.md": "tests/cli/test_service_pages.py",
+    "workers.md": "tests/cli/test_worker_pages.py",
 }
 # Addresses that a test cannot reach, times that it cannot wait for, and omissions.
 REPLACED = {

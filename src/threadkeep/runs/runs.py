@@ -119,8 +119,8 @@ class Runs:
 
         Args:
             lease: "expired": threads with stored inputs, and threads whose guarded run died, failed
-                or was stopped. None: also failed and unfinished threads that no guard has held, of
-                which some may be running.
+                or was stopped. None: all failed and unfinished threads. Runs without a guard
+                may still be under way.
             older_than: how long the thread was not updated, in seconds or as a timedelta.
         """
         if lease not in ("expired", None):

@@ -64,8 +64,7 @@ class Filters(TypedDict, total=False):
     """Filters of threads. All of them must match.
 
     state: a state, or a list of states to accept. Without it, all threads except deleted ones.
-    status: a status, or a list of statuses to accept: done, waiting, failed, unfinished,
-        running, held.
+    status: one or a list of done, waiting, failed, unfinished, running and held.
     failed_node: the node that failed last.
     metadata: keys and values to match, compared as JSON (1 is not 1.0).
     tags: tags that the thread must have.
