@@ -311,17 +311,18 @@ _WITHOUT_STATUS = ("created", "deleted")
 def _status_term(statuses: Collection[str], now: int) -> str:
     """Return a condition on the status, as `status_of` decides it."""
     is_saved = f"t.status IS NULL AND t.state NOT IN {_WITHOUT_STATUS}"
-    is_free = f"(t.lease_until IS NULL OR t.lease_until <= {now})"
+    has_lease = f"(t.lease_until < {HELD_UNTIL} AND (t.lease_until <= {now} OR t.holder IS NULL))"
+    is_free = f"(t.lease_until IS NULL OR {has_lease})"
     terms = {
         "done": f"{is_saved} AND t.lease_until IS NULL",
         "running": f"t.lease_until > {now} AND t.holder IS NOT NULL",
-        "held": f"t.lease_until > {now} AND t.holder IS NULL",
+        "held": f"t.lease_until = {HELD_UNTIL} AND t.holder IS NULL",
     }
     stored = ", ".join([f"'{one}'" for one in statuses if one not in terms])
     found = [terms[one] for one in statuses if one in terms]
     found += [f"t.status IN ({stored}) AND {is_free}"] if stored else []
     if "unfinished" in statuses:
-        found.append(f"{is_saved} AND t.lease_until <= {now}")
+        found.append(f"{is_saved} AND {has_lease}")
     return " OR ".join([f"({one})" for one in found])
 
 

@@ -89,8 +89,8 @@ class Guard:
     On exit:
         LeaseLostError: the lease was lost during the run, so its tasks were cancelled.
 
-    An error of the run counts as an attempt. A cancelled or drained run does not, and may be
-    resumed at once.
+    An error of the run counts as an attempt, and the thread is due again after the length of a
+    lease, later after more attempts. A cancelled or drained run is no attempt, and due at once.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def move_of(change: LeaseThread, head_of: Callable[[str], Head], tip: int) -> Pl
     new = _RULES[change.does](change, old, now)
     if change.does in _LAST and new.until != HELD_UNTIL:
         has_inputs = yield from ask(ReadNewer(head, INPUTS_NS, None, 1))
-        if has_inputs:
+        if has_inputs and new.until is None:
             new = new._replace(until=DUE)
         elif head.status is None:  # (there is nothing to resume)
             new = Holding(None, None, 0)
@@ -115,10 +115,11 @@ def _yield(change: LeaseThread, old: Holding, _: int) -> Holding:
     return Holding(None, DUE, old.attempts)
 
 
-def _fail(change: LeaseThread, old: Holding, _: int) -> Holding:
+def _fail(change: LeaseThread, old: Holding, now: int) -> Holding:
     _own(change, old)
     attempts = old.attempts + 1
-    return Holding(None, HELD_UNTIL if attempts >= change.most else DUE, attempts)
+    later = now + change.length * attempts
+    return Holding(None, HELD_UNTIL if attempts >= change.most else later, attempts)
 
 
 _LAST = ("end", "yield", "fail")

@@ -539,8 +539,9 @@ class ForkThread(NamedTuple):
 class LeaseThread(NamedTuple):
     """Take, renew or give back the lease of a thread. It ends by the store's clock.
 
-    A thread with a holder is its own until `lease_until`. Without a holder, `lease_until` is `DUE`
-    if a worker should resume the thread, `HELD_UNTIL` if none may, else None. `does` is one of:
+    A thread with a holder is its own until `lease_until`. Without a holder, `lease_until` is the
+    time from which a worker should resume the thread (`DUE`: at once), `HELD_UNTIL` if none may, or
+    None if there is nothing to resume. `does` is one of:
 
     - "take": `holder` becomes the holder for `length` microseconds. `ThreadLockedError` if another
       one holds it. A holder whose lease has ended counts as dead, which is an attempt. `HeldError`
@@ -552,7 +553,8 @@ class LeaseThread(NamedTuple):
     - "end": the holder has finished, but for stored inputs. This and the last two are also refused
       if the lease is another one's;
     - "yield": the holder stops, and the thread is due if there is anything to resume;
-    - "fail": the same after an error, which is an attempt. Attempt number `most` holds the thread.
+    - "fail": the same after an error, which is an attempt, but only after `length` for each
+      attempt. Attempt number `most` holds the thread.
 
     `last` is the tip of the last renewal of this lease, whose place in the
     row the new tip takes: the row names few tips.

@@ -191,15 +191,17 @@ def is_of_a_task(status: str | None) -> bool:
 
 
 DUE = 1
-"""`lease_until` of a thread without a holder that a worker should resume."""
+"""`lease_until` of a thread without a holder that a worker should resume at once."""
 HELD_UNTIL = 253_402_300_799_999_999
 """`lease_until` of a thread that is held: the end of the year 9999."""
 
 
 def status_of(entry: ThreadEntry, now: int) -> ThreadStatus | None:
     """Return the status of an entry, by the store's clock, or None if nothing was saved."""
-    if entry.lease_until is not None and entry.lease_until > now:
-        return ThreadStatus.HELD if entry.holder is None else ThreadStatus.RUNNING
+    if entry.holder is None and entry.lease_until == HELD_UNTIL:
+        return ThreadStatus.HELD
+    if entry.holder is not None and (entry.lease_until or 0) > now:
+        return ThreadStatus.RUNNING
     if entry.state not in WITH_STATUS:
         return None
     if entry.lease_until is not None and entry.status is None:  # (an input is stored, perhaps)
