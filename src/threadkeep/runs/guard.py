@@ -53,44 +53,30 @@ _IDLE = 5.0  # seconds after which a thread without leases to renew ends
 _AGAIN = 0.2  # seconds after which a failed renewal is tried again
 
 
-def guard(
-    saver: Any,
-    thread_id: str | RunnableConfig,
-    *,
-    lease: timedelta | float = 30,
-    worker: str | None = None,
-    wait: timedelta | float = 0,
-    max_attempts: int = 3,
-) -> Guard:
-    """Return a guard of a thread, for `async with` or `with` around a run.
+class Guard:
+    """Holds a thread for one run, by `async with` or `with`. Its other name is `guard`.
 
     Args:
         saver: the saver of the graph.
-        thread_id: the thread, or a config that names it and is to be part of `Guard.config`.
+        thread_id: the thread, or a config that names it and is to be part of `config`.
         lease: how long the thread stays locked if this worker dies, at least a second. The guard
             renews it.
         worker: name of this worker, by default host and process id.
         wait: how long to wait for another worker's run.
         max_attempts: number of deaths and failures after which the thread is held.
 
-    Raises:
-        InvalidArgumentError: an argument is invalid, or the saver is not threadkeep's.
-    """
-    return Guard(saver, thread_id, lease=lease, worker=worker, wait=wait, max_attempts=max_attempts)
-
-
-class Guard:
-    """Holds a thread for one run: see `guard`.
-
-    On entry:
+    Entry raises:
         ThreadLockedError: another worker holds the thread, also after `wait`.
         HeldError: the thread is held after too many attempts.
 
-    On exit:
+    Exit raises:
         LeaseLostError: the lease was lost during the run, so its tasks were cancelled.
 
     An error of the run counts as an attempt, and the thread is due again after the length of a
     lease, later after more attempts. A cancelled or drained run is no attempt, and due at once.
+
+    Raises:
+        InvalidArgumentError: an argument is invalid, or the saver is not threadkeep's.
     """
 
     def __init__(
@@ -98,10 +84,10 @@ class Guard:
         saver: Any,
         thread_id: str | RunnableConfig,
         *,
-        lease: timedelta | float,
-        worker: str | None,
-        wait: timedelta | float,
-        max_attempts: int,
+        lease: timedelta | float = 30,
+        worker: str | None = None,
+        wait: timedelta | float = 0,
+        max_attempts: int = 3,
     ) -> None:
         self._store = store_of(saver)
         given: Mapping[str, Any] = (
@@ -125,7 +111,7 @@ class Guard:
         )
         self._last = 0  # tip of the last renewal
         self._until = 0.0  # by the monotonic clock
-        self._lost = False
+        self._lost = self._is_cancelled = False
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -180,13 +166,18 @@ class Guard:
     async def __aexit__(
         self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        task, self._task = self._task, None
-        lost = self._leave()
-        if not lost:
+        task, is_ours = asyncio.current_task(), self._is_cancelled
+        self._task = None
+        if not self._leave():
             await asyncio.shield(arun(self._give_back(error)))
-        elif error is not None and not isinstance(error, LeaseLostError):
-            if task is not None and isinstance(error, asyncio.CancelledError):
-                task.uncancel()
+            return
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        if is_ours and task is not None:
+            if not is_cancelled:  # (the run ended before the cancellation arrived)
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            is_cancelled = task.uncancel() > 0  # (by others, too)
+        if error is not None and not (is_cancelled or isinstance(error, LeaseLostError)):
             raise LeaseLostError(thread=self._thread) from error
 
     def _leave(self) -> bool:
@@ -217,7 +208,7 @@ class Guard:
             seconds = min(pause, left)
             yield External(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
             pause = min(2 * pause, _LONGEST_PAUSE)
-        self._lost = False
+        self._lost = self._is_cancelled = False
         self._confirmed(before)
         _KEEPERS.of(self._store).add(self)
 
@@ -287,7 +278,11 @@ class Guard:
     def _cancel(self) -> None:
         task, self._task = self._task, None
         if task is not None:
+            self._is_cancelled = True
             task.cancel("The lease of the thread was lost.")
+
+
+guard = Guard
 
 
 class _Keeper(ResetInChild):
