@@ -7,7 +7,7 @@ reads need no lock, because the move names the heads that it builds on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from threadkeep._core.engine import leases, model, thread_entry
 from threadkeep._core.engine.heads import (
@@ -185,7 +185,7 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
     segments, drops, logs, gaps, lists_all = placed
     seq, newest, touch = head.seq, head.newest, batch.touch
     writes, labels, entry = batch.writes, _NO_LABELS, head[12:17]
-    status, lease = head[20:23], head[23:26]
+    rest: Any = head[17:]
     if writes and batch.numbered:
         seq = max(seq, *[row.seq for row in writes])
     elif writes:
@@ -195,21 +195,19 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
         if not row.ns and (newest is None or row.id > newest):
             newest = row.id
         elif row.ns == model.INPUTS_NS:
-            lease = leases.asked(head)
+            rest = (*rest[:6], *leases.asked(head))
     if touch is not None:
         entry, labels = _touched(entry, touch, batch.now)
         event = touch.event
-        if event is not None and status != (event.status, None, None):
-            status = _status(head, entry[2], touch, event)
+        if event is not None and (head.status != event.status or head.status_at is not None):
+            rest = (*rest[:3], *_status(head, entry[2], touch, event), *rest[6:])
     if batch.asks:
-        lease = leases.asked(head)
+        rest = (*rest[:6], *leases.asked(head))
     elif head.attempts and batch.checkpoints:
-        lease = (*lease[:2], 0)
-    own = (seq, newest, logs, lists_all, gaps)
+        rest = (*rest[:-1], 0)
     new = Head(
-        *(head.thread, after(head.tips, tip), *head[2:7], *own),
-        *(*entry, *head[17:20]),
-        *(*status, *lease),
+        *(head.thread, after(head.tips, tip), *head[2:7], seq, newest, logs, lists_all, gaps),
+        *(*entry, *rest),
     )
     return Move(old, new, segments, batch.checkpoints, writes, labels, drops)
 

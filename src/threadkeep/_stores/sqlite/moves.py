@@ -216,20 +216,16 @@ def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that sets a stored head, and its parameters."""
     own: tuple[Any, ...]
     tip = pack_tip(old.tips[0]) if old.tips else b""
-    if (
-        old[3:7] == new[3:7]
-        and old[13:16] == new[13:16]
-        and old[17:20] == new[17:20]
-        and old[23:] == new[23:]
-        and old.tips
-    ):
+    is_usual = old[17:] == new[17:]
+    keeps_rest = is_usual or (old[17:20] == new[17:20] and old[23:] == new[23:])
+    if old[3:7] == new[3:7] and old[13:16] == new[13:16] and keeps_rest and old.tips:
         newest = None if new.newest is None else bound_id(new.newest)
         own = (pack_tips(new.tips), new.seq, newest, bytearray(pack_logs(new)), new.size)
         statement = _SET_OFTEN
         columns: tuple[str, ...] = _OFTEN
         if old.updated_at != new.updated_at:
             statement, columns, own = _SET_TIMED, _TIMED, (*own, new.updated_at)
-        if old[20:23] != new[20:23]:
+        if not is_usual:
             at = None if new.status_at is None else bound_id(new.status_at)
             statement, own = _SET_STATUS[columns], (*own, new.status, at, new.failed_node)
     else:
