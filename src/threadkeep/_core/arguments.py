@@ -98,10 +98,13 @@ def _run_of(configurable: Mapping[str, Any]) -> Any:
     return configurable.get(OWN_RUN) or getattr(runtime, "control", None) or runtime
 
 
-def _holder_of(configurable: Mapping[str, Any]) -> str | None:
-    """Return the holder that a save needs. Raises LeaseLostError if it knows that it lost."""
+def _holder_of(configurable: Mapping[str, Any], thread: str) -> str | None:
+    """Return the holder that a save needs. Raises LeaseLostError if it knows that it lost.
+
+    A node may save in another thread with the config of its run.
+    """
     guard = configurable.get(GUARD)
-    return None if guard is None else str(guard.holder)
+    return None if guard is None or guard.thread != thread else str(guard.holder)
 
 
 def put(
@@ -155,12 +158,12 @@ def put(
 
 def _guarded(call: Put, configurable: Mapping[str, Any]) -> Put:
     """Return a save under a guard, which removes the stored input that its run begins with."""
-    taken = configurable.get(TAKES)
-    if taken is None or call.place.ns or call.metadata.get("source") != "input":
+    holder, taken = _holder_of(configurable, call.place.thread), configurable.get(TAKES)
+    if holder is None or call.place.ns or call.metadata.get("source") != "input":
         taken = None
-    else:
+    if taken is not None:
         call.metadata[INPUT_KEY] = taken.key
-    return call._replace(guard=_holder_of(configurable), takes=taken)
+    return call._replace(guard=holder, takes=taken)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -209,7 +212,7 @@ def put_writes(
     if type(task_path) is not str or not task_path.isascii():
         task_path = validation.text("task_path", "" if task_path is None else task_path, target)
     configurable = config["configurable"]
-    by, guard = RUNS.of(_run_of(configurable)), _holder_of(configurable)
+    by, guard = RUNS.of(_run_of(configurable)), _holder_of(configurable, target.thread)
     return PutWrites(target, pairs, task_id, task_path, by=by, guard=guard)
 
 

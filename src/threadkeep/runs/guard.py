@@ -32,12 +32,14 @@ from threadkeep._core.engine.model import LeaseThread
 from threadkeep._core.engine.operation import External, Operation, commit
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.validation import MICROSECOND, duration
+from threadkeep._run.delegate import Delegate
 from threadkeep._run.driver import Wake, arun, on, run
 from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import (
     HeldError,
     LeaseLostError,
+    StateError,
     ThreadkeepError,
     ThreadLockedError,
     invalid,
@@ -48,7 +50,15 @@ _SHORTEST = timedelta(seconds=1)
 _MARGIN = 0.1  # part of a lease that the holder leaves unused: clocks do not run equally fast
 _PARTS = 3  # renewals of one lease
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks at a thread that another holds
+_LONGEST_NAME = 255
 _AGAIN = 0.2  # seconds after which a failed renewal is tried again
+
+
+def plain(saver: Any) -> Any:
+    """Return the saver in which another one, such as one with layers, stores threads."""
+    while isinstance(saver, Delegate):
+        saver = saver._inner  # noqa: SLF001 - a saver of ours
+    return saver
 
 
 def guard(
@@ -101,7 +111,7 @@ class Guard:
         wait: timedelta | float,
         max_attempts: int,
     ) -> None:
-        self._store = store_of(saver)
+        self._store = store_of(plain(saver))
         given: Mapping[str, Any] = (
             {"configurable": {"thread_id": thread_id}} if isinstance(thread_id, str) else thread_id
         )
@@ -115,7 +125,9 @@ class Guard:
         if type(max_attempts) is not int or max_attempts < 1:
             raise invalid("max_attempts", max_attempts, "Use a number from 1.")
         name = f"{socket.gethostname()}-{getpid()}" if worker is None else worker
-        self._holder = f"{validation.text('worker', name)} {secrets.token_hex(8)}"
+        if len(validation.text("worker", name).encode()) > _LONGEST_NAME:
+            raise invalid("worker", name, f"Use at most {_LONGEST_NAME} bytes.")
+        self._holder = f"{name} {secrets.token_hex(8)}"
         self._lease = length.total_seconds()
         self._wait = duration("wait", wait).total_seconds() if wait else 0.0
         self._change = LeaseThread(
@@ -124,13 +136,21 @@ class Guard:
         self._last = 0  # tip of the last renewal
         self._until = 0.0  # by the monotonic clock
         self._lost = False
+        self._process = 0  # that holds the thread: a fork's child has another guard, or none
         self._task: asyncio.Task[Any] | None = None
+        self._cancels = 0  # requests to cancel the task before those of the guard
+        self._is_cancelled = False  # by the guard
         self._loop: asyncio.AbstractEventLoop | None = None
         self.config: RunnableConfig = {
             **given,  # type: ignore[typeddict-item] # a config
             "configurable": {**configurable, "thread_id": self._thread, GUARD: self},
         }
         """The config for the run: `graph.ainvoke(input, guard.config)`."""
+
+    @property
+    def thread(self) -> str:
+        """The thread's id."""
+        return self._thread
 
     @property
     def holder(self) -> str:
@@ -146,17 +166,24 @@ class Guard:
     @property
     def lost(self) -> bool:
         """True if the guard does not hold the thread, or cannot know it in time."""
-        return self._lost or time.monotonic() >= self._until
+        return self._lost or time.monotonic() >= self._until or self._process != getpid()
 
     # -- entry and exit ------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        run(self._enter())
+        self._begin()
+        try:
+            run(self._enter())
+        except BaseException as error:
+            run(self._not_entered(error))
+            raise
         return self
 
     def __exit__(
         self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._process != getpid():
+            return
         lost = self._leave()
         if lost and error is not None and not isinstance(error, LeaseLostError):
             raise LeaseLostError(thread=self._thread) from error
@@ -164,27 +191,56 @@ class Guard:
             run(self._give_back(error))
 
     async def __aenter__(self) -> Self:
+        self._begin()
+        try:
+            await arun(self._enter())
+        except BaseException as error:
+            await asyncio.shield(arun(self._not_entered(error)))
+            raise
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        await arun(self._enter())
+        self._cancels = 0 if self._task is None else self._task.cancelling()
         self._watch()
         return self
 
     async def __aexit__(
         self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        task, self._task = self._task, None
+        if self._process != getpid():
+            return
+        self._task = None
         lost = self._leave()
         if not lost:
             await asyncio.shield(arun(self._give_back(error)))
-        elif error is not None and not isinstance(error, LeaseLostError):
-            if task is not None and isinstance(error, asyncio.CancelledError):
-                task.uncancel()
+            return
+        if self._is_cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.uncancel() > self._cancels:
+                return  # (others have cancelled it, too)
+        elif isinstance(error, asyncio.CancelledError):
+            return
+        if (self._is_cancelled or error is not None) and not isinstance(error, LeaseLostError):
             raise LeaseLostError(thread=self._thread) from error
+
+    def _begin(self) -> None:
+        if self._process == getpid():
+            raise StateError(
+                "This guard holds the thread already.",
+                hint="Make a guard for each run: threadkeep.guard(saver, thread_id).",
+                thread=self._thread,
+            )
+        self._process, self._is_cancelled = getpid(), False
 
     def _leave(self) -> bool:
         _KEEPERS.of(self._store).remove(self)
-        lost, self._lost = self.lost, True
+        lost, self._lost, self._process = self.lost, True, 0
         return lost
+
+    def _not_entered(self, error: BaseException) -> Operation[None]:
+        """Give back a lease that may have been taken before an interrupt."""
+        _KEEPERS.of(self._store).remove(self)
+        self._lost, self._process = True, 0
+        if not isinstance(error, Exception):
+            yield from self._give_back(error)
 
     def _enter(self) -> Operation[None]:
         end, pause = time.monotonic() + self._wait, _FIRST_PAUSE
@@ -272,6 +328,7 @@ class Guard:
     def _cancel(self) -> None:
         task, self._task = self._task, None
         if task is not None:
+            self._is_cancelled = True
             task.cancel("The lease of the thread was lost.")
 
 
