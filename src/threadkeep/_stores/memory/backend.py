@@ -255,7 +255,11 @@ def _count(store: MemoryRows, read: thread_entry.CountThreads) -> int:
 def _matching(store: MemoryRows, query: thread_entry.ThreadQuery) -> list[thread_entry.ThreadEntry]:
     threads: Iterable[MemoryThread] = store.threads.values()
     if query.statuses and "done" not in query.statuses:  # (seen without making their entries)
-        threads = [one for one in threads if one.head.status in query.statuses]
+        threads = [
+            one
+            for one in threads
+            if one.head.status in query.statuses or one.head.lease_until is not None
+        ]
     entries = [thread.entry for thread in threads]
     return [entry for entry in entries if entry is not None and matches(entry, query)]
 
