@@ -33,7 +33,7 @@ from threadkeep._core.engine.operation import External, Operation, commit
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.validation import MICROSECOND, duration
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.driver import Wake, arun, on, run
+from threadkeep._run.driver import Wake, arun, run, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import (
@@ -248,7 +248,11 @@ class Guard:
             before = time.monotonic()
             try:
                 yield from self._commit(self._change)
-                break
+                self._lost = False
+                self._confirmed(before)
+                if not self.lost:
+                    break  # (else the event loop was blocked for longer than the lease)
+                continue
             except HeldError:
                 yield from self._commit(self._change._replace(does="hold"))
                 raise
@@ -259,8 +263,6 @@ class Guard:
             seconds = min(pause, left)
             yield External(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
             pause = min(2 * pause, _LONGEST_PAUSE)
-        self._lost = False
-        self._confirmed(before)
         _KEEPERS.of(self._store).add(self)
 
     def _give_back(self, error: BaseException | None) -> Operation[None]:
@@ -278,7 +280,9 @@ class Guard:
 
     def _commit(self, change: LeaseThread) -> Operation[None]:
         link = Link(Proof(0))
-        yield from on(self._store, commit(change._replace(last=self._last, link=link)))
+        own = commit(change._replace(last=self._last, link=link))
+        # (to its end: a caller that is cancelled then knows if the lease was taken)
+        yield from sync_or_async(partial(self._store.run, own), partial(self._store.arun, own))
         self._last = link.tip
 
     # -- renewal, in another thread --------------------------------------------------------

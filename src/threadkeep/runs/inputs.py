@@ -35,6 +35,7 @@ from threadkeep.threads import answering
 
 MOST = 100  # stored inputs of a thread
 _CHANNEL = "input"
+_ATTEMPTS = 100  # to store an input: a run and other inputs may be faster
 
 
 class SubmittedInput(NamedTuple):
@@ -86,7 +87,7 @@ def submit(
         yield from put.save(engine.apart(), call)
         return SubmittedInput(thread, key, str(call.place.id), is_taken=False)
 
-    return retry(thread, attempt, (*OVERTAKEN, ThreadDeletedError))
+    return retry(thread, attempt, (*OVERTAKEN, ThreadDeletedError), _ATTEMPTS)
 
 
 def _scan(thread: str) -> ScanCheckpoints:

@@ -409,6 +409,8 @@ class StreamRows(PartialRows):
         self._created = _now()
         self._max_pending = max_pending
         self._run = object()
+        configurable = {} if isinstance(config, str) else config.get("configurable", {})
+        self._guard = {one: configurable[one] for one in (arguments.GUARD,) if one in configurable}
         self._root: str | None = None
         self._parts: list[tuple[Any, ...]] = []
         self._ids: list[str] = []
@@ -419,7 +421,9 @@ class StreamRows(PartialRows):
             yield from self._call(self._saver, "get_tuple", self._config())
 
     def _config(self, parent: str | None = None) -> RunnableConfig:
-        return arguments.saving_as(self._run, super()._config(parent))
+        config = super()._config(parent)
+        config["configurable"].update(self._guard)
+        return arguments.saving_as(self._run, config)
 
     def append(self, parts: Iterable[Part]) -> Operation[None]:
         """Save more parts, as durably as the saver does."""
