@@ -23,7 +23,7 @@ from kit import postgres_server, redis_servers
 from kit.forked import python
 from kit.guards import all_saved
 from kit.places import at
-from kit.selection import SEED, some
+from kit.selection import FULL, SEED, some
 
 from tests.crash.run_nursery import NODES, graph_on
 from tests.crash.test_killed import url_of
@@ -171,7 +171,7 @@ class Story:
 def test_killed_workers(nursery: Nursery, store: str, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     story = Story(url_of(store, 0, tmp_path), tmp_path, THREADS)
-    options = {**story.options, "slow": 0.3, "lease": 1, "attempts": 10**6}
+    options = {**story.options, "slow": 0.7 if FULL else 0.3, "lease": 1, "attempts": 10**6}
     killed: set[str] = set()
     with open_saver(story.url) as saver:
         story.submit(saver)

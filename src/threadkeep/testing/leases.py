@@ -384,6 +384,20 @@ class LeaseContract(Contract):
             wrong = Batch(thread, NOW, checkpoints=(checkpoint(2, 1),), guard=ONE)
             self.refuses(wrong, LeaseLostError, thread=thread)
 
+    def test_a_copy_has_no_stored_inputs(self) -> None:
+        """Inputs that are stored in the source stay there, and run once."""
+        self.known_thread()
+        inputs = checkpoint(3, ns=INPUTS_NS), checkpoint(5, ns=INPUTS_NS)
+        self.put(checkpoints=inputs, writes=(write(1),), asks=True)
+        self.commit(CopyThread(THREAD, "copy", NOW + 1))
+        assert [stored.row for stored in self.rows("copy").checkpoints] == [checkpoint(1)]
+        assert len(self.rows("copy").checkpoints[0].writes) == 1
+        assert [stored.row for stored in self.rows().checkpoints[1:]] == [*inputs]
+        self.lease("take", thread="copy")
+        self.lease("end", thread="copy")
+        assert self.lease_of("copy") == NONE
+        assert self.lease_of() == (None, "due", 0)
+
     def test_an_entry_that_is_set_keeps_the_lease(self) -> None:
         """`entry=` of a batch does not change the lease."""
         self.known_thread()
