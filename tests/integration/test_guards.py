@@ -389,6 +389,22 @@ async def test_a_run_ends_before_a_lease_that_cannot_be_renewed(
         linear(ours, State, a=says("a")).invoke(INPUT, held.config)
 
 
+async def test_an_error_of_one_renewal_ends_no_lease(
+    ours: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its own nor those of others, which the same thread renews."""
+
+    def fails(_: Any) -> Any:
+        monkeypatch.undo()
+        raise RuntimeError
+
+    async with guard(ours, "one", lease=1) as one, guard(ours, "two", lease=1) as two:
+        monkeypatch.setattr(one, "_commit", fails)
+        await asyncio.sleep(2)
+        assert not one.lost
+        assert not two.lost
+
+
 async def test_a_cancellation_by_others_stays_one(ours: Any) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1), guard(ours, "thread"):

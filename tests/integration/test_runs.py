@@ -4,6 +4,7 @@ import asyncio
 import operator
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
@@ -138,6 +139,21 @@ async def _call(call: Callable[[], Any]) -> Any:
     return await call()
 
 
+def test_a_key_stores_once_for_all_processes(another: Callable[..., Any]) -> None:
+    savers = [another() for _ in range(4)]
+
+    def again(number: int) -> str:
+        saver = savers[number % 4]
+        graph = linear(saver, State, a=says("a"))
+        return str(saver.runs.submit(graph, "thread", given("1"), key="k").id)
+
+    with ThreadPoolExecutor(8) as pool:
+        stored = set(pool.map(again, range(24)))
+    assert len(stored) == 1
+    graph = linear(savers[0], State, a=says("a"))
+    assert savers[0].runs.resume(graph, "thread") == {"log": ["1", "a"]}
+
+
 async def test_inputs_of_many_tasks(saver: Any) -> None:
     """All that was accepted runs once."""
     graph = linear(saver, State, a=says("a"), b=says("b"))
@@ -216,6 +232,18 @@ def test_options_of_a_run(ours: Any) -> None:
         ours.runs.resume(graph, "thread", wait=0.01)
     found = ours.runs.resume(graph, "thread", config=config, worker="me", output_keys=["log"])
     assert found == {"log": ["1", "['x'] u"]}
+
+
+def test_a_run_continues_from_the_head(ours: Any) -> None:
+    """Also if a config names another checkpoint."""
+    graph = linear(ours, State, a=says("a"))
+    submit(graph, "1")
+    ours.runs.resume(graph, "thread")
+    first = list(graph.get_state_history(at()))[-1]
+    submit(graph, "2", "3")
+    found = ours.runs.resume(graph, "thread", config=first.config)
+    assert found == {"log": ["1", "a", "2", "a", "3", "a"]}
+    assert graph.get_state(at()).values == found
 
 
 # -- questions ---------------------------------------------------------------------------

@@ -188,7 +188,7 @@ class Guard:
         if lost and error is not None and not isinstance(error, LeaseLostError):
             raise LeaseLostError(thread=self._thread) from error
         if not lost:
-            run(self._give_back(error))
+            run(self._give_back(_end_of(error)))
 
     async def __aenter__(self) -> Self:
         self._begin()
@@ -210,7 +210,7 @@ class Guard:
         self._task = None
         lost = self._leave()
         if not lost:
-            await asyncio.shield(arun(self._give_back(error)))
+            await asyncio.shield(arun(self._give_back(_end_of(error))))
             return
         if self._is_cancelled:
             task = asyncio.current_task()
@@ -239,8 +239,8 @@ class Guard:
         """Give back a lease that may have been taken before an interrupt."""
         _KEEPERS.of(self._store).remove(self)
         self._lost, self._process = True, 0
-        if not isinstance(error, Exception):
-            yield from self._give_back(error)
+        if not isinstance(error, ThreadkeepError):
+            yield from self._give_back("yield")
 
     def _enter(self) -> Operation[None]:
         end, pause = time.monotonic() + self._wait, _FIRST_PAUSE
@@ -265,12 +265,7 @@ class Guard:
             pause = min(2 * pause, _LONGEST_PAUSE)
         _KEEPERS.of(self._store).add(self)
 
-    def _give_back(self, error: BaseException | None) -> Operation[None]:
-        does = "end"
-        if isinstance(error, Exception) and not isinstance(error, GraphBubbleUp):
-            does = "fail"
-        elif error is not None:
-            does = "yield"
+    def _give_back(self, does: str) -> Operation[None]:
         try:
             yield from self._commit(self._change._replace(does=does))
         except LeaseLostError:
@@ -302,7 +297,7 @@ class Guard:
             run(self._commit(self._change._replace(does="renew")))
         except LeaseLostError:
             self._lose()
-        except ThreadkeepError as error:
+        except Exception as error:  # noqa: BLE001 - the thread renews the leases of others, too
             _log.warning("The lease of thread %r was not renewed: %s", self._thread, error)
             self._due = time.monotonic() + _AGAIN
         else:
@@ -334,6 +329,14 @@ class Guard:
         if task is not None:
             self._is_cancelled = True
             task.cancel("The lease of the thread was lost.")
+
+
+def _end_of(error: BaseException | None) -> str:
+    """Return the change of the lease at the end of a run."""
+    if error is None:
+        return "end"
+    is_failure = isinstance(error, Exception) and not isinstance(error, GraphBubbleUp)
+    return "fail" if is_failure else "yield"
 
 
 class _Keeper(ResetInChild):

@@ -182,7 +182,10 @@ class Runs:
         """Return the guard of a run, and the arguments of its graph."""
         self._check(graph)
         name, given = validation.thread_id(thread_id), config or {}
-        own: Any = {**given, "configurable": {**given.get("configurable", {}), "thread_id": name}}
+        configurable = {**given.get("configurable", {}), "thread_id": name}
+        for one in ("checkpoint_id", "checkpoint_ns"):  # (a run continues from the head)
+            configurable.pop(one, None)
+        own: Any = {**given, "configurable": configurable}
         of_guard = {one: options.pop(one) for one in _OF_GUARD if one in options}
         if options.get("durability") == "exit":
             raise invalid("durability", "exit", 'Use "sync" or "async".')
