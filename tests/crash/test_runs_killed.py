@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 from kit import postgres_server, redis_servers
+from kit.backends import SHARED
 from kit.forked import python
 from kit.guards import all_saved
 from kit.places import at
@@ -32,7 +33,6 @@ from threadkeep import open_saver
 
 _log = logging.getLogger("threadkeep.tests")
 ROOT = Path(__file__).parents[2]
-STORES = ("sqlite", "postgres", "redis")
 SERVERS = ("postgres", "redis")
 PATIENCE = 120.0
 THREADS, INPUTS = some(4, 50), 4
@@ -167,7 +167,7 @@ class Story:
         return sum(len(runs) - 1 for runs in self.runs(4).values())
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", SHARED)
 def test_killed_workers(nursery: Nursery, store: str, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     story = Story(url_of(store, 0, tmp_path), tmp_path, THREADS)
@@ -212,7 +212,7 @@ def interrupted(story: Story) -> dict[str, list[tuple[str, ...]]]:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", SHARED)
 def test_killed_while_inputs_are_submitted(nursery: Nursery, store: str, tmp_path: Path) -> None:
     """An accepted one is stored, and one that is submitted again by its key runs once."""
     chance = random.Random(SEED + 1)
@@ -236,7 +236,7 @@ def test_killed_while_inputs_are_submitted(nursery: Nursery, store: str, tmp_pat
         assert story.repeated() == 0
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", SHARED)
 def test_a_stopped_worker_that_wakes_saves_nothing(
     nursery: Nursery, store: str, tmp_path: Path
 ) -> None:
@@ -298,7 +298,7 @@ def test_workers_whose_clocks_are_wrong(nursery: Nursery, store: str, tmp_path: 
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", SHARED)
 def test_many_workers_on_one_list(nursery: Nursery, store: str, tmp_path: Path) -> None:
     """Each input runs once, and runs that fail are held without blocking others."""
     story = Story(url_of(store, 0, tmp_path), tmp_path, some(8, 40), 2)

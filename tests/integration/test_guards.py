@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, TypedDict
+from uuid import UUID
 
 import pytest
 from kit.graphs import linear
@@ -147,6 +148,8 @@ async def test_names_of_workers(ours: Any) -> None:
         with guard(ours, "thread", worker=name):
             assert seen(ours)[1] == name
     config = {"configurable": {"thread_id": "thread", "user": "u"}, "tags": ["mine"]}
+    for thread in (7, 7.5, UUID(int=7), at(7)):
+        assert guard(ours, thread).thread == str(7 if thread == at(7) else thread)
     made = guard(ours, config)
     assert made.config["tags"] == ["mine"]
     assert made.config["configurable"]["user"] == "u"
@@ -164,6 +167,7 @@ async def test_names_of_workers(ours: Any) -> None:
         {"worker": "x" * 256},
         {"thread_id": {"configurable": {}}},
         {"thread_id": {}},
+        {"thread_id": None},
         {"saver": InMemorySaver()},
     ],
     ids=str,
@@ -185,7 +189,7 @@ def test_a_guard_holds_once_at_a_time(ours: Any) -> None:
     assert said(ours) is None
 
 
-# -- what is saved -----------------------------------------------------------------------
+# -- saves -------------------------------------------------------------------------------
 
 
 def chain(saver: Any, takeover: Any) -> Any:

@@ -112,13 +112,9 @@ class Guard:
         max_attempts: int,
     ) -> None:
         self._store = store_of(plain(saver))
-        given: Mapping[str, Any] = (
-            {"configurable": {"thread_id": thread_id}} if isinstance(thread_id, str) else thread_id
-        )
-        configurable = given.get("configurable") if validation.is_mapping(given) else None
-        if not validation.is_mapping(configurable):
-            raise invalid("thread_id", thread_id, "Use the thread's id, or a config that names it.")
-        self._thread = validation.thread_id(configurable.get("thread_id"))
+        self._thread = validation.thread_id(thread_id)
+        given: Mapping[str, Any] = thread_id if validation.is_mapping(thread_id) else {}
+        configurable = given.get("configurable", {})
         length = duration("lease", lease)
         if length < _SHORTEST:
             raise invalid("lease", lease, "Use at least one second.")
