@@ -41,6 +41,10 @@ WIRING = {
     "test_a_copy_has_all_rows",
     "test_an_entry_is_set",
     "test_a_fork_reads_the_segments_of_its_origin",
+    "test_a_thread_has_one_holder",
+    "test_a_guarded_batch_needs_its_holder",
+    "test_a_copy_has_no_stored_inputs",
+    "test_threads_are_found_by_lease",
     "test_a_closed_backend_refuses_everything",
     # Groups, files, threads.
     "test_a_refused_change_leaves_its_neighbours_alone",

@@ -6,6 +6,10 @@ lost or a fence forks, but no value is wrong.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from langgraph.checkpoint.base import id as ids
+
 RUNTIME = "__pregel_runtime"
 """In `configurable` if a run (not a state read) loads its checkpoint, and so may be lent the
 objects of the last run. (`langgraph._internal._constants.CONFIG_KEY_RUNTIME`)"""
@@ -52,6 +56,25 @@ JOIN = "join:"
 HAS_TASK_PATH = "_has_task_path"
 """Attribute of LangGraph's SqliteSaver, if its table has the column `writes.task_path`. Its
 `setup()` would write, so adoption sets the attribute itself. (`langgraph.checkpoint.sqlite`)"""
+
+
+LAST_ID = "_last_v6_timestamp"
+"""The time of the last id that LangGraph made, which the next one is after.
+(`langgraph.checkpoint.base.id`)"""
+
+
+def follow_ids(checkpoint_id: str) -> None:
+    """Let the next ids that LangGraph makes come after an id of a worker whose clock is ahead.
+
+    Otherwise the checkpoints of a run would come before the one that it continues.
+    """
+    if len(checkpoint_id) == _UUID_LENGTH and checkpoint_id[14] == "6":
+        with suppress(ValueError):
+            digits = checkpoint_id[:8] + checkpoint_id[9:13] + checkpoint_id[15:18]
+            setattr(ids, LAST_ID, max(getattr(ids, LAST_ID, None) or 0, int(digits, 16)))
+
+
+_UUID_LENGTH = 36
 
 
 def is_internal(channel: str) -> bool:

@@ -109,9 +109,10 @@ class Retention:
     checkpoints without tag or pin are removed together with their parent task's checkpoint, unless
     the subgraph has its own checkpointer (`checkpointer=True`).
 
-    A thread is deleted by `ttl` and `max_count`, unless it is pinned, tagged (with `keep_tagged`)
-    or waiting (an interrupt waits in it). The thread's own ttl (`threads.create(ttl=)`) takes
-    precedence, and only a pin protects from it.
+    A thread is deleted by `ttl` and `max_count`, unless it is pinned, tagged (with `keep_tagged`),
+    waiting (an interrupt waits in it), or to be resumed (it has stored inputs, or a guarded run
+    that is not done). The thread's own ttl (`threads.create(ttl=)`) takes precedence. Only a pin
+    protects from it, and a run to resume.
 
     Args:
         keep_last: number of newest checkpoints to keep.

@@ -1,7 +1,7 @@
 """A guard: of all workers, one at a time runs a thread.
 
 The holder's name and a random token stand in the thread's own row (`_core.engine.leases`), and each
-save of the run is committed only while they do. So a worker that was stopped and continues later
+save of the run is committed only while they do. So a worker that was stopped and goes on later
 stores nothing. The lease ends by the store's clock. The holder renews it from a thread of its own,
 and ends its own run before that, by its monotonic clock, if no renewal was confirmed.
 """
@@ -32,7 +32,8 @@ from threadkeep._core.engine.model import LeaseThread
 from threadkeep._core.engine.operation import External, Operation, commit
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.validation import MICROSECOND, duration
-from threadkeep._run.driver import Wake, arun, on, run
+from threadkeep._run.delegate import Delegate
+from threadkeep._run.driver import Wake, arun, run, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import (
@@ -49,8 +50,16 @@ _SHORTEST = timedelta(seconds=1)
 _MARGIN = 0.1  # part of a lease that the holder leaves unused: clocks do not run equally fast
 _PARTS = 3  # renewals of one lease
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks at a thread that another holds
+_LONGEST_NAME = 255
 _IDLE = 5.0  # seconds after which a thread without leases to renew ends
 _AGAIN = 0.2  # seconds after which a failed renewal is tried again
+
+
+def plain(saver: Any) -> Any:
+    """Return the saver in which another one, such as one with layers, stores threads."""
+    while isinstance(saver, Delegate):
+        saver = saver._inner  # noqa: SLF001 - a saver of ours
+    return saver
 
 
 class Guard:
@@ -89,21 +98,19 @@ class Guard:
         wait: timedelta | float = 0,
         max_attempts: int = 3,
     ) -> None:
-        self._store = store_of(saver)
-        given: Mapping[str, Any] = (
-            {"configurable": {"thread_id": thread_id}} if isinstance(thread_id, str) else thread_id
-        )
-        configurable = given.get("configurable") if validation.is_mapping(given) else None
-        if not validation.is_mapping(configurable):
-            raise invalid("thread_id", thread_id, "Use the thread's id, or a config that names it.")
-        self._thread = validation.thread_id(configurable.get("thread_id"))
+        self._store = store_of(plain(saver))
+        self._thread = validation.thread_id(thread_id)
+        given: Mapping[str, Any] = thread_id if validation.is_mapping(thread_id) else {}
+        configurable = given.get("configurable", {})
         length = duration("lease", lease)
         if length < _SHORTEST:
             raise invalid("lease", lease, "Use at least one second.")
         if type(max_attempts) is not int or max_attempts < 1:
             raise invalid("max_attempts", max_attempts, "Use a number from 1.")
         name = f"{socket.gethostname()}-{getpid()}" if worker is None else worker
-        self._worker = validation.text("worker", name)
+        if len(validation.text("worker", name).encode()) > _LONGEST_NAME:
+            raise invalid("worker", name, f"Use at most {_LONGEST_NAME} bytes.")
+        self._worker = name
         self._lease = length.total_seconds()
         self._wait = duration("wait", wait).total_seconds() if wait else 0.0
         self._change = LeaseThread(
@@ -111,8 +118,11 @@ class Guard:
         )
         self._last = 0  # tip of the last renewal
         self._until = 0.0  # by the monotonic clock
-        self._lost = self._is_cancelled = False
+        self._lost = False
+        self._process = 0  # that holds the thread: a fork's child has another guard, or none
         self._task: asyncio.Task[Any] | None = None
+        self._cancels = 0  # requests to cancel the task before those of the guard
+        self._is_cancelled = False  # by the guard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.config: RunnableConfig = {
@@ -136,68 +146,99 @@ class Guard:
     @property
     def lost(self) -> bool:
         """True if the guard does not hold the thread, or cannot know it in time."""
-        return self._lost or time.monotonic() >= self._until
+        return self._lost or time.monotonic() >= self._until or self._process != getpid()
 
     # -- entry and exit ------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        run(self._enter())
+        self._begin()
+        try:
+            run(self._enter())
+        except BaseException as error:
+            run(self._not_entered(error))
+            raise
         return self
 
     def __exit__(
         self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._process != getpid():
+            return
         lost = self._leave()
         if lost and error is not None and not isinstance(error, LeaseLostError):
             raise LeaseLostError(thread=self._thread) from error
         if not lost:
-            run(self._give_back(error))
+            run(self._give_back(_end_of(error)))
 
     async def __aenter__(self) -> Self:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._begin()
         try:
             await arun(self._enter())
-        except asyncio.CancelledError as error:  # (the lease may be taken)
-            await asyncio.shield(arun(self._give_back(error)))
+        except BaseException as error:
+            await asyncio.shield(arun(self._not_entered(error)))
             raise
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._cancels = 0 if self._task is None else self._task.cancelling()
         self._watch()
         return self
 
     async def __aexit__(
         self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        task, is_ours = asyncio.current_task(), self._is_cancelled
-        self._task = None
-        if not self._leave():
-            await asyncio.shield(arun(self._give_back(error)))
+        if self._process != getpid():
             return
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        if is_ours and task is not None:
-            if not is_cancelled:  # (the run ended before the cancellation arrived)
+        self._task = None
+        lost = self._leave()
+        if not lost:
+            await asyncio.shield(arun(self._give_back(_end_of(error))))
+            return
+        if self._is_cancelled:
+            if not isinstance(error, asyncio.CancelledError):  # (it may arrive only now)
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
-            is_cancelled = task.uncancel() > 0  # (by others, too)
-        if error is not None and not (is_cancelled or isinstance(error, LeaseLostError)):
+            task = asyncio.current_task()
+            if task is not None and task.uncancel() > self._cancels:
+                return  # (others have cancelled it, too)
+        elif isinstance(error, asyncio.CancelledError):
+            return
+        if (self._is_cancelled or error is not None) and not isinstance(error, LeaseLostError):
             raise LeaseLostError(thread=self._thread) from error
+
+    def _begin(self) -> None:
+        if self._process == getpid():
+            raise StateError(
+                "This guard holds the thread already.",
+                hint="Make a guard for each run: threadkeep.guard(saver, thread_id).",
+                thread=self._thread,
+            )
+        self._process, self._is_cancelled, self._last = getpid(), False, 0
+        self._change = self._change._replace(holder=f"{self._worker} {secrets.token_hex(8)}")
 
     def _leave(self) -> bool:
         _KEEPERS.of(self._store).remove(self)
-        lost, self._lost = self.lost, True
+        lost, self._lost, self._process = self.lost, True, 0
         if self._timer is not None:
             self._timer.cancel()
         return lost
 
+    def _not_entered(self, error: BaseException) -> Operation[None]:
+        """Give back a lease that may have been taken before an interrupt."""
+        _KEEPERS.of(self._store).remove(self)
+        self._lost, self._process = True, 0
+        if not isinstance(error, ThreadkeepError):
+            yield from self._give_back("yield")
+
     def _enter(self) -> Operation[None]:
-        if not self.lost:
-            raise StateError("This guard holds its thread already.", thread=self._thread)
-        self._change = self._change._replace(holder=f"{self._worker} {secrets.token_hex(8)}")
-        self._last = 0
         end, pause = time.monotonic() + self._wait, _FIRST_PAUSE
         while True:
             before = time.monotonic()
             try:
                 yield from self._commit(self._change)
-                break
+                self._lost = False
+                self._confirmed(before)
+                if not self.lost:
+                    break  # (else the event loop was blocked for longer than the lease)
+                continue
             except HeldError:
                 yield from self._commit(self._change._replace(does="hold"))
                 raise
@@ -208,16 +249,9 @@ class Guard:
             seconds = min(pause, left)
             yield External(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
             pause = min(2 * pause, _LONGEST_PAUSE)
-        self._lost = self._is_cancelled = False
-        self._confirmed(before)
         _KEEPERS.of(self._store).add(self)
 
-    def _give_back(self, error: BaseException | None) -> Operation[None]:
-        does = "end"
-        if isinstance(error, Exception) and not isinstance(error, GraphBubbleUp):
-            does = "fail"
-        elif error is not None:
-            does = "yield"
+    def _give_back(self, does: str) -> Operation[None]:
         try:
             yield from self._commit(self._change._replace(does=does))
         except LeaseLostError:
@@ -227,7 +261,9 @@ class Guard:
 
     def _commit(self, change: LeaseThread) -> Operation[None]:
         link = Link(Proof(0))
-        yield from on(self._store, commit(change._replace(last=self._last, link=link)))
+        own = commit(change._replace(last=self._last, link=link))
+        # (to its end: a caller that is cancelled then knows if the lease was taken)
+        yield from sync_or_async(partial(self._store.run, own), partial(self._store.arun, own))
         self._last = link.tip
 
     # -- renewal, in another thread --------------------------------------------------------
@@ -247,7 +283,7 @@ class Guard:
             run(self._commit(self._change._replace(does="renew")))
         except LeaseLostError:
             self._lose()
-        except ThreadkeepError as error:
+        except Exception as error:  # noqa: BLE001 - the thread renews the leases of others, too
             _log.warning("The lease of thread %r was not renewed: %s", self._thread, error)
             self._due = time.monotonic() + _AGAIN
         else:
@@ -280,6 +316,14 @@ class Guard:
         if task is not None:
             self._is_cancelled = True
             task.cancel("The lease of the thread was lost.")
+
+
+def _end_of(error: BaseException | None) -> str:
+    """Return the change of the lease at the end of a run."""
+    if error is None:
+        return "end"
+    is_failure = isinstance(error, Exception) and not isinstance(error, GraphBubbleUp)
+    return "fail" if is_failure else "yield"
 
 
 guard = Guard

@@ -29,11 +29,13 @@ from threadkeep._core.engine.registration import OVERTAKEN, retry
 from threadkeep._core.engine.rows import created_at, id_after, unpack_time
 from threadkeep._core.engine.thread_entry import ReadEntry, ThreadEntry, sound
 from threadkeep._core.engine.thread_summary import row_size
+from threadkeep._core.langgraph_internals import follow_ids
 from threadkeep.errors import StateError, ThreadDeletedError
 from threadkeep.threads import answering
 
 MOST = 100  # stored inputs of a thread
 _CHANNEL = "input"
+_ATTEMPTS = 100  # to store an input: a run and other inputs may be faster
 
 
 class SubmittedInput(NamedTuple):
@@ -59,8 +61,10 @@ class NextInput(NamedTuple):
     value: Any
 
 
-def submit(engine: Engine, thread: str, value: Any, key: str) -> Operation[SubmittedInput]:
-    """Store an input, if none with this key was stored."""
+def submit(
+    engine: Engine, thread: str, value: Any, key: str, *, is_new: bool
+) -> Operation[SubmittedInput]:
+    """Store an input, if none with this key was stored. `is_new`: no other has the key."""
 
     def attempt() -> Operation[SubmittedInput]:
         state, pending = yield Fetch([ReadCheckpoint(thread, "", None), _scan(thread)])
@@ -68,7 +72,7 @@ def submit(engine: Engine, thread: str, value: Any, key: str) -> Operation[Submi
             if _key_of(one) == key:
                 return SubmittedInput(thread, key, one.row.id, is_taken=False)
         wanted = listing.Listing(thread, "", None, None, {INPUT_KEY: key}, 1, lazy=True)
-        at: listing.Listing | None = wanted
+        at: listing.Listing | None = None if is_new else wanted
         while at is not None:
             found, at = yield from listing.page(engine, at)
             if found:
@@ -83,7 +87,7 @@ def submit(engine: Engine, thread: str, value: Any, key: str) -> Operation[Submi
         yield from put.save(engine.apart(), call)
         return SubmittedInput(thread, key, str(call.place.id), is_taken=False)
 
-    return retry(thread, attempt, (*OVERTAKEN, ThreadDeletedError))
+    return retry(thread, attempt, (*OVERTAKEN, ThreadDeletedError), _ATTEMPTS)
 
 
 def _scan(thread: str) -> ScanCheckpoints:
@@ -101,8 +105,10 @@ def _saving(
     head = unless_hidden(state.found)
     last = pending[0].row.id if pending else None
     own_id = str(uuid6())
-    if last is not None and own_id <= last:  # (the clock of another worker is ahead)
-        own_id = id_after((created_at(last) or 0) + 1)
+    for one in (last, head and head.row.id):
+        made = created_at(one)
+        if made is not None and own_id <= str(one):  # (the clock of another worker is ahead)
+            own_id = id_after(made + 1)
     checkpoint = {
         "v": 1,
         "id": own_id,
@@ -136,6 +142,8 @@ def following(engine: Engine, thread: str, *, is_first: bool) -> Operation[NextR
     entry: ThreadEntry | None = sound(found)
     status = None if entry is None else entry.status
     oldest = pending[-1] if pending else None
+    if pending:
+        follow_ids(pending[0].row.id)
     if status in ("unfinished", "failed"):
         return True if is_first else None
     if entry is not None and status == "waiting":

@@ -22,7 +22,7 @@ from threadkeep._run.driver import arun, each_and_aeach, on, run, sync_and_async
 from threadkeep._run.layered_backend import store_of
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, invalid
 from threadkeep.runs import inputs
-from threadkeep.runs.guard import Guard, guard
+from threadkeep.runs.guard import Guard, guard, plain
 from threadkeep.runs.inputs import SubmittedInput
 from threadkeep.threads.registry import ThreadInfo, clock, info
 
@@ -61,7 +61,8 @@ class Runs:
             raise invalid("input", input, hint)
         name = validation.thread_id(thread_id)
         own = secrets.token_hex(16) if key is None else validation.text("key", key)
-        return on(self._store, inputs.submit(self._engine, name, input, own))
+        is_new = key is None
+        return on(self._store, inputs.submit(self._engine, name, input, own, is_new=is_new))
 
     submit, asubmit = sync_and_async(_submit)
 
@@ -88,6 +89,7 @@ class Runs:
         Raises:
             ThreadLockedError, HeldError, LeaseLostError: see `Guard`.
             InvalidArgumentError: an argument is invalid, or the graph has another checkpointer.
+                `durability="exit"` is refused, because an input would not be stored as taken.
         """
         held, given = self._prepared(graph, thread_id, config, options)
         result, is_first = None, True
@@ -163,7 +165,8 @@ class Runs:
     release, arelease = sync_and_async(_release)
 
     def _check(self, graph: Any) -> None:
-        if getattr(getattr(graph, "checkpointer", None), "_store", None) is not self._store:
+        own = getattr(plain(getattr(graph, "checkpointer", None)), "_store", None)
+        if own is not self._store:
             raise InvalidArgumentError(
                 "The graph is compiled with another checkpointer, or none.",
                 hint="Compile it with this saver: builder.compile(checkpointer=saver).",
@@ -179,8 +182,13 @@ class Runs:
         """Return the guard of a run, and the arguments of its graph."""
         self._check(graph)
         name, given = validation.thread_id(thread_id), config or {}
-        own: Any = {**given, "configurable": {**given.get("configurable", {}), "thread_id": name}}
+        configurable = {**given.get("configurable", {}), "thread_id": name}
+        for one in ("checkpoint_id", "checkpoint_ns"):  # (a run continues from the head)
+            configurable.pop(one, None)
+        own: Any = {**given, "configurable": configurable}
         of_guard = {one: options.pop(one) for one in _OF_GUARD if one in options}
+        if options.get("durability") == "exit":
+            raise invalid("durability", "exit", 'Use "sync" or "async".')
         return guard(self._saver, own, **of_guard), {"durability": "sync", **options}
 
     def _following(self, thread: str, *, is_first: bool) -> Operation[inputs.NextRun | None]:

@@ -28,7 +28,7 @@ from threadkeep._core.engine.calls import SaveCall
 from threadkeep._core.engine.context import Engine, remember
 from threadkeep._core.engine.operation import Operation
 from threadkeep._core.engine.shapes import AS_STORED, ChannelShapes
-from threadkeep._core.langgraph_internals import NO_VERSION
+from threadkeep._core.langgraph_internals import NO_VERSION, follow_ids
 from threadkeep._run.driver import arun, each_and_aeach, on, run, sync_and_async
 from threadkeep._run.layered_backend import RANDOM, LayeredBackend
 from threadkeep._run.lazy_values import each_lazily, is_lazy, one_lazily
@@ -253,7 +253,11 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         else:
             names = validation.channels(channels)
             loaded = yield from load.part(self._engine, call, names)
-        return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
+        if loaded is None:
+            return None
+        if arguments.GUARD in config["configurable"]:
+            follow_ids(loaded.id)
+        return arguments.checkpoint_tuple(loaded, config)
 
     def _raw(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
         """Return a checkpoint as it is stored, without your classes and migrations.

@@ -17,12 +17,16 @@ docs/writing-a-backend.md.
 
 import pytest
 
-_PARTS = ("batches", "forks", "groups", "prefixes", "reads", "records", "registry", "threads")
+_PARTS = (
+    *("batches", "forks", "groups", "leases", "prefixes", "reads", "records", "registry"),
+    "threads",
+)
 pytest.register_assert_rewrite(*(f"threadkeep.testing.{name}" for name in _PARTS))
 
 from threadkeep.testing.batches import BatchContract, FenceContract
 from threadkeep.testing.forks import ForkContract
 from threadkeep.testing.groups import ConcurrencyContract, GroupContract
+from threadkeep.testing.leases import LeaseContract
 from threadkeep.testing.prefixes import PrefixContract
 from threadkeep.testing.reads import ReadContract, SegmentContract
 from threadkeep.testing.records import BlockingBackend
@@ -41,6 +45,7 @@ class BackendContract(
     FenceContract,
     ThreadContract,
     RegistryContract,
+    LeaseContract,
     ForkContract,
     GroupContract,
     ConcurrencyContract,

@@ -495,6 +495,8 @@ class DropThread(NamedTuple):
 class CopyThread(NamedTuple):
     """Copy all rows of `source` (hidden ones, writes and segments included) to `target`.
 
+    Stored inputs are not copied: they run once.
+
     `ThreadExistsError` if `target` holds checkpoints. Orphans of an earlier life of it are removed
     first, its tombstone is cleared and its generation raised. A source without rows changes
     nothing. Otherwise `ConflictError` if `revision` is not the source entry's.

@@ -303,6 +303,9 @@ def _drop(change: model.DropThread, head_of: HeadOf, tip: int) -> Planning[Move]
     return move._replace(clears=True, clears_heap=not beside, clears_labels=True, beside=beside)
 
 
+_MOST_INPUTS = 1000  # of a thread that is copied
+
+
 def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move | None]:
     source, target = head_of(change.source), head_of(change.target)
     if not (yield from ask(HoldsCheckpoints(source, any_row=True))):
@@ -331,6 +334,7 @@ def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move 
             origin=target.origin,
         )
         labels = (*entry.labels, *(own.labels if own is not None else ()))
+    inputs = yield from ask(ReadNewer(source, model.INPUTS_NS, None, _MOST_INPUTS))
     return Move(
         target,
         new,
@@ -339,6 +343,7 @@ def _copy(change: model.CopyThread, head_of: HeadOf, tip: int) -> Planning[Move 
         clears_heap=not beside,
         clears_labels=True,
         copies=Copying(source),
+        drop_checkpoints=tuple([(model.INPUTS_NS, one) for one in inputs]),
         beside=_other_heads(target, (source, source), *beside),
     )
 

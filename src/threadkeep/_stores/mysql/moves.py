@@ -67,9 +67,10 @@ def statements(move: Move) -> Iterator[Sql]:
         yield Sql(*_moved(was, then))
     if drops:
         yield _changed("DELETE c FROM tk_segments c", f"c.{among}", dropped, made)
-    yield from _removals(move, made)
+    yield from _cleared(move, made)
     if move.copies is not None:
         yield from _copies(move.copies, made)
+    yield from _removals(move, made)
     for row in move.replace_writes:
         keys = f"{_OWN} AND c.ns = %s AND c.checkpoint = %s AND c.seq = %s"
         own = (row.run, pack_record(row), row.ns, row.checkpoint_id, row.seq)
@@ -112,7 +113,7 @@ def _changed(text: str, keys: str, values: Values, made: Values) -> Sql:
     return Sql(sql, (*values, *made))
 
 
-def _removals(move: Move, made: Values) -> Iterator[Sql]:
+def _cleared(move: Move, made: Values) -> Iterator[Sql]:
     heap = (move.old.heap or move.old.number,)
     for table, keys, values, is_cleared in (
         ("checkpoints", _OWN, (), move.clears),
@@ -122,6 +123,9 @@ def _removals(move: Move, made: Values) -> Iterator[Sql]:
     ):
         if is_cleared:
             yield _changed(f"DELETE c FROM tk_{table} c", keys, values, made)
+
+
+def _removals(move: Move, made: Values) -> Iterator[Sql]:
     for text, names, places in (
         ("DELETE c FROM tk_checkpoints c", "id", move.drop_checkpoints),
         ("DELETE c FROM tk_writes c", "checkpoint, c.seq", move.drop_writes),

@@ -325,7 +325,8 @@ def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
         yield filled, values
 
 
-_CLOCK = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+# (in UTC: an hour of another zone may repeat)
+_CLOCK = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
 
 def _clock(_: thread_entry.ReadClock) -> Lookup:

@@ -230,7 +230,7 @@ class _Collection:
 
 
 def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
-    """Return True if its ttl is over, and it is not due. Its own ttl replaces the policy's."""
+    """Return True if its ttl is over, and there is no run to resume. Its own ttl comes first."""
     if entry.lease_until is not None:
         return False
     ttl = entry.ttl
@@ -243,7 +243,8 @@ def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
     """Return True if the policy may not delete it."""
     tags = set(thread_entry.tags_of(entry.labels)) - OWN_TAGS
     is_tagged = own.keep_tagged and bool(tags)
-    return entry.pinned or is_tagged or entry.status == "waiting"
+    is_unfinished = entry.lease_until is not None  # (stored inputs, or a run under a guard)
+    return entry.pinned or is_tagged or is_unfinished or entry.status == "waiting"
 
 
 def _as_stored(entry: ThreadEntry, rows: ThreadRows, now: int) -> ThreadEntry:
