@@ -120,7 +120,7 @@ async def test_an_awaiting_worker_waits_for_another(saver: Any) -> None:
     ("error", "after"),
     [
         (None, (None, 0)),
-        (NodeError(), ("due", 1)),
+        (NodeError(), (None, 1)),  # (it is due later)
         (GraphInterrupt(), ("due", 0)),
         (KeyboardInterrupt(), ("due", 0)),
         (asyncio.CancelledError(), ("due", 0)),
@@ -128,7 +128,7 @@ async def test_an_awaiting_worker_waits_for_another(saver: Any) -> None:
     ids=repr,
 )
 def test_how_a_run_ends(ours: Any, error: BaseException | None, after: Any) -> None:
-    linear(ours, State, a=says("a")).invoke(INPUT, at())
+    linear(ours, State, a=says("a")).update_state(at(), INPUT, as_node="__input__")
     with suppress(BaseException), guard(ours, "thread"):
         if error is not None:
             raise error
@@ -149,7 +149,7 @@ async def test_names_of_workers(ours: Any) -> None:
             assert seen(ours)[1] == name
     config = {"configurable": {"thread_id": "thread", "user": "u"}, "tags": ["mine"]}
     for thread in (7, 7.5, UUID(int=7), at(7)):
-        assert guard(ours, thread).thread == str(7 if thread == at(7) else thread)
+        assert guard(ours, thread).thread_id == str(7 if thread == at(7) else thread)
     made = guard(ours, config)
     assert made.config["tags"] == ["mine"]
     assert made.config["configurable"]["user"] == "u"
@@ -168,9 +168,9 @@ async def test_names_of_workers(ours: Any) -> None:
         {"thread_id": {"configurable": {}}},
         {"thread_id": {}},
         {"thread_id": None},
-        {"saver": InMemorySaver()},
+        {"saver": InMemorySaver},
     ],
-    ids=str,
+    ids=repr,
 )
 def test_wrong_arguments(ours: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):

@@ -17,8 +17,8 @@ def lease(saver: Any, thread: str, does: str, holder: str = "another 1", **field
 
 def take_over(saver: Any, guard: Guard) -> None:
     """Give the thread of a guard to another worker, as if the guard's lease had ended."""
-    lease(saver, guard.thread, "yield", guard._holder)
-    lease(saver, guard.thread, "take")
+    lease(saver, guard.thread_id, "yield", guard._change.holder)
+    lease(saver, guard.thread_id, "take")
 
 
 def die(saver: Any, thread: str = "thread", holder: str = "dead 1") -> None:

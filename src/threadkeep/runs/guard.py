@@ -1,7 +1,7 @@
 """A guard: of all workers, one at a time runs a thread.
 
 The holder's name and a random token stand in the thread's own row (`_core.engine.leases`), and each
-save of the run is committed only while they do. So a worker that was stopped and goes on later
+save of the run is committed only while they do. So a worker that was stopped and continues later
 stores nothing. The lease ends by the store's clock. The holder renews it from a thread of its own,
 and ends its own run before that, by its monotonic clock, if no renewal was confirmed.
 """
@@ -99,7 +99,8 @@ class Guard:
         max_attempts: int = 3,
     ) -> None:
         self._store = store_of(plain(saver))
-        self._thread = validation.thread_id(thread_id)
+        self.thread_id = validation.thread_id(thread_id)
+        """The thread's id."""
         given: Mapping[str, Any] = thread_id if validation.is_mapping(thread_id) else {}
         configurable = given.get("configurable", {})
         length = duration("lease", lease)
@@ -114,7 +115,7 @@ class Guard:
         self._lease = length.total_seconds()
         self._wait = duration("wait", wait).total_seconds() if wait else 0.0
         self._change = LeaseThread(
-            self._thread, "take", length=length // MICROSECOND, most=max_attempts
+            self.thread_id, "take", length=length // MICROSECOND, most=max_attempts
         )
         self._last = 0  # tip of the last renewal
         self._until = 0.0  # by the monotonic clock
@@ -127,7 +128,7 @@ class Guard:
         self._timer: asyncio.TimerHandle | None = None
         self.config: RunnableConfig = {
             **given,  # type: ignore[typeddict-item] # a config
-            "configurable": {**configurable, "thread_id": self._thread, GUARD: self},
+            "configurable": {**configurable, "thread_id": self.thread_id, GUARD: self},
         }
         """The config for the run: `graph.ainvoke(input, guard.config)`."""
 
@@ -137,7 +138,7 @@ class Guard:
         Raises:
             LeaseLostError: the guard does not hold the thread, or does not know it.
         """
-        if thread != self._thread:  # (of a graph that a node calls)
+        if thread != self.thread_id:  # (of a graph that a node calls)
             return None
         if self.lost:
             raise LeaseLostError(thread=thread)
@@ -166,7 +167,7 @@ class Guard:
             return
         lost = self._leave()
         if lost and error is not None and not isinstance(error, LeaseLostError):
-            raise LeaseLostError(thread=self._thread) from error
+            raise LeaseLostError(thread=self.thread_id) from error
         if not lost:
             run(self._give_back(_end_of(error)))
 
@@ -202,14 +203,14 @@ class Guard:
         elif isinstance(error, asyncio.CancelledError):
             return
         if (self._is_cancelled or error is not None) and not isinstance(error, LeaseLostError):
-            raise LeaseLostError(thread=self._thread) from error
+            raise LeaseLostError(thread=self.thread_id) from error
 
     def _begin(self) -> None:
         if self._process == getpid():
             raise StateError(
                 "This guard holds the thread already.",
                 hint="Make a guard for each run: threadkeep.guard(saver, thread_id).",
-                thread=self._thread,
+                thread=self.thread_id,
             )
         self._process, self._is_cancelled, self._last = getpid(), False, 0
         self._change = self._change._replace(holder=f"{self._worker} {secrets.token_hex(8)}")
@@ -257,7 +258,7 @@ class Guard:
         except LeaseLostError:
             pass  # (another worker has seen the end of the lease; all saves were stored before)
         except ThreadkeepError as failure:  # (then the lease ends by itself)
-            _log.warning("The guard of thread %r was not given back: %s", self._thread, failure)
+            _log.warning("The guard of thread %r was not given back: %s", self.thread_id, failure)
 
     def _commit(self, change: LeaseThread) -> Operation[None]:
         link = Link(Proof(0))
@@ -284,7 +285,7 @@ class Guard:
         except LeaseLostError:
             self._lose()
         except Exception as error:  # noqa: BLE001 - the thread renews the leases of others, too
-            _log.warning("The lease of thread %r was not renewed: %s", self._thread, error)
+            _log.warning("The lease of thread %r was not renewed: %s", self.thread_id, error)
             self._due = time.monotonic() + _AGAIN
         else:
             self._confirmed(before)

@@ -17,7 +17,6 @@ from threadkeep._core.engine.model import (
     LeaseThread,
 )
 from threadkeep._core.engine.thread_entry import (
-    DUE,
     HELD_UNTIL,
     EntryFence,
     EntryUpdate,
@@ -39,9 +38,9 @@ from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, linked
 
 HOUR = 3_600_000_000
 ONE, TWO = "one 1", "two 2"
-Lease: TypeAlias = tuple[str | None, str | None, int]
-"""Holder, kind ("live", "ended", "due", "held" or None) and attempts."""
-NONE: Lease = (None, None, 0)
+LeaseState: TypeAlias = tuple[str | None, str | None, int]
+"""Holder, kind ("live", "ended", "due", "later", "held" or None) and attempts."""
+NONE: LeaseState = (None, None, 0)
 
 
 class LeaseContract(Contract):
@@ -63,9 +62,11 @@ class LeaseContract(Contract):
         """A change of the lease."""
         return LeaseThread(thread, does, holder, length, 3, last)
 
-    def known_thread(self, thread: str = THREAD, **fields: Any) -> None:
+    def known_thread(
+        self, thread: str = THREAD, status: str | None = "unfinished", **fields: Any
+    ) -> None:
         """Put a thread of one checkpoint that is in the registry."""
-        touch = EntryUpdate(saves=True, event=StatusEvent(None, uid(1)))
+        touch = EntryUpdate(saves=True, event=StatusEvent(status, uid(1)))
         self.put(thread=thread, checkpoints=(checkpoint(1),), touch=touch, **fields)
 
     def clock(self) -> int:
@@ -73,27 +74,26 @@ class LeaseContract(Contract):
         now: int = self.one(ReadClock(THREAD))
         return now
 
-    def lease_of(self, thread: str = THREAD) -> Lease:
+    def lease_of(self, thread: str = THREAD) -> LeaseState:
         """The lease of a thread, by the store's clock."""
         entry = self.known(thread)
-        until = entry.lease_until
-        kinds = {None: None, DUE: "due", HELD_UNTIL: "held"}
-        if until in kinds:
-            return entry.holder, kinds[until], entry.attempts
-        is_live = until is not None and until > self.clock()
-        return entry.holder, "live" if is_live else "ended", entry.attempts
+        until, is_free = entry.lease_until, entry.holder is None
+        if until is None or until == HELD_UNTIL:
+            return entry.holder, None if until is None else "held", entry.attempts
+        ends = ("later", "due") if is_free else ("live", "ended")
+        return entry.holder, ends[until <= self.clock()], entry.attempts
 
-    def with_lease(self, lease: Lease, thread: str = THREAD) -> None:
+    def with_lease(self, lease: LeaseState, thread: str = THREAD) -> None:
         """Put a thread with this lease."""
         holder, kind, attempts = lease
         self.known_thread(thread)
         for _ in range(attempts):
             self.lease("take", thread=thread)
-            self.lease("fail", thread=thread)
+            self.lease("fail", thread=thread, length=0)
         if holder is not None:
             self.lease("take", holder, thread=thread, length=0 if kind == "ended" else HOUR)
         elif kind == "due":
-            self.lease("ask", thread=thread)
+            self.lease("ask", thread=thread)  # (or failed)
         assert self.lease_of(thread) == lease
 
     # -- taking and giving back ------------------------------------------------------
@@ -133,14 +133,14 @@ class LeaseContract(Contract):
             ("end", (ONE, "ended", 0), NONE),
             ("yield", (ONE, "live", 2), (None, "due", 2)),
             ("yield", (ONE, "ended", 0), (None, "due", 0)),
-            ("fail", (ONE, "live", 1), (None, "due", 2)),
+            ("fail", (ONE, "live", 1), (None, "later", 2)),
             ("fail", (ONE, "live", 2), (None, "held", 3)),
             ("hold", (TWO, "ended", 2), (None, "held", 3)),
             ("release", (None, "held", 3), (None, "due", 0)),
             ("ask", NONE, (None, "due", 0)),
         ],
     )
-    def test_a_lease_changes(self, does: str, old: Lease, new: Lease) -> None:
+    def test_a_lease_changes(self, does: str, old: LeaseState, new: LeaseState) -> None:
         """Each change of a lease leads to the holder, end and attempts that `LeaseThread` names."""
         self.with_lease(old)
         self.lease(does)
@@ -162,7 +162,7 @@ class LeaseContract(Contract):
             ("ask", (None, "held", 3)),
         ],
     )
-    def test_other_leases_stay(self, does: str, old: Lease) -> None:
+    def test_other_leases_stay(self, does: str, old: LeaseState) -> None:
         """The changes "hold", "release" and "ask" leave other leases unchanged."""
         self.with_lease(old)
         before = self.known()
@@ -171,7 +171,7 @@ class LeaseContract(Contract):
 
     @pytest.mark.parametrize("does", ["renew", "end", "yield", "fail"])
     @pytest.mark.parametrize("old", [NONE, (TWO, "live", 0), (TWO, "ended", 0), (None, "held", 3)])
-    def test_a_lease_of_another_is_lost(self, does: str, old: Lease) -> None:
+    def test_a_lease_of_another_is_lost(self, does: str, old: LeaseState) -> None:
         """The changes of a holder raise `LeaseLostError` if another one holds the thread."""
         self.with_lease(old)
         before = self.known()
@@ -246,7 +246,7 @@ class LeaseContract(Contract):
         self.refuses(more, LeaseLostError)
         self.lease("end", TWO)
         self.lease("take", length=0)
-        self.commit(more)  # (nobody else has taken it)
+        self.commit(more)  # (no other has taken it)
         assert self.head() == uid(2)
         self.lease("take", TWO)
         self.refuses(more._replace(checkpoints=(checkpoint(3, 2),)), LeaseLostError)
@@ -273,14 +273,14 @@ class LeaseContract(Contract):
             ((None, "held", 3), (None, "held", 3)),
         ],
     )
-    def test_a_batch_asks(self, old: Lease, new: Lease) -> None:
-        """After a batch that `asks`, somebody should resume a thread that nobody holds."""
+    def test_a_batch_asks(self, old: LeaseState, new: LeaseState) -> None:
+        """After a batch that `asks`, a thread without a holder is due."""
         self.with_lease(old)
         self.put(checkpoints=(checkpoint(1, ns=INPUTS_NS),), asks=True)
         assert self.lease_of() == new
 
     def test_stored_inputs_keep_a_thread_due(self) -> None:
-        """After "end", somebody should resume a thread that has stored inputs."""
+        """After "end", a thread that has stored inputs is due."""
         self.known_thread()
         self.lease("take")
         self.put(checkpoints=(checkpoint(3, ns=INPUTS_NS), checkpoint(5, ns=INPUTS_NS)), asks=True)
@@ -294,6 +294,14 @@ class LeaseContract(Contract):
             checkpoints=(checkpoint(6, 4),), drop_checkpoints=((INPUTS_NS, uid(5)),), guard=ONE
         )
         self.lease("end")
+        assert self.lease_of() == NONE
+
+    @pytest.mark.parametrize("does", ["yield", "fail"])
+    def test_a_thread_that_is_done_is_not_due(self, does: str) -> None:
+        """A holder that stops leaves nothing to resume, if no node runs next."""
+        self.known_thread(status=None)
+        self.lease("take")
+        self.lease(does)
         assert self.lease_of() == NONE
 
     def test_progress_clears_the_attempts(self) -> None:
@@ -329,10 +337,10 @@ class LeaseContract(Contract):
             ("renew", (ONE, "live", 1)),
             ("end", NONE),
             ("yield", (None, "due", 1)),
-            ("fail", (None, "due", 2)),
+            ("fail", (None, "later", 2)),
         ],
     )
-    def test_a_repeated_change_is_made_once(self, does: str, new: Lease) -> None:
+    def test_a_repeated_change_is_made_once(self, does: str, new: LeaseState) -> None:
         """A change that comes again with the same tip, as its answer was lost, does nothing."""
         self.with_lease((None, "due", 1) if does == "take" else (ONE, "live", 1))
         change = self.change(does)._replace(link=linked())
@@ -344,10 +352,10 @@ class LeaseContract(Contract):
         """Rows, generation and the revision of the entry stay, and so do size and times."""
         self.known_thread()
         before, rows = self.known(), self.rows()
-        for does in ("ask", "take", "renew", "fail", "take", "yield"):
+        for does in ("ask", "take", "renew", "fail", "take", "end"):
             self.lease(does)
         after = self.known()
-        assert after._replace(lease_until=None, attempts=0) == before
+        assert after == before
         assert self.rows()._replace(tips=rows.tips) == rows
         self.put(fences=(EntryFence(before.revision),), generation=0, life=0)
 
@@ -424,7 +432,7 @@ class LeaseContract(Contract):
 
     def test_threads_are_found_by_lease(self) -> None:
         """`due` finds threads to resume. "running" and "held" go before any other status."""
-        self.with_lease(NONE, "plain")
+        self.known_thread("plain", status=None)
         self.with_lease((ONE, "live", 0), "live")
         self.with_lease((ONE, "ended", 0), "dead")
         self.with_lease((None, "due", 1), "asked")
