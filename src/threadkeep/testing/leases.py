@@ -18,7 +18,6 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.thread_entry import (
     HELD_UNTIL,
-    EntryFence,
     EntryUpdate,
     ReadClock,
     SearchThreads,
@@ -28,10 +27,7 @@ from threadkeep._core.engine.thread_entry import (
 )
 from threadkeep._core.engine.tips import MOST
 from threadkeep.errors import (
-    HeldError,
     LeaseLostError,
-    StaleThreadError,
-    ThreadDeletedError,
     ThreadLockedError,
 )
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, linked, uid, write
@@ -43,8 +39,8 @@ LeaseState: TypeAlias = tuple[str | None, str | None, int]
 NONE: LeaseState = (None, None, 0)
 
 
-class LeaseContract(Contract):
-    """Leases are taken, renewed and given back by the store's clock."""
+class WithLeases(Contract):
+    """Changes of leases, and threads that have them."""
 
     def lease(self, does: str, holder: str = ONE, *, length: int = HOUR, **fields: Any) -> None:
         """Commit a change of the lease. Attempt number 3 is the last one."""
@@ -96,6 +92,10 @@ class LeaseContract(Contract):
             self.lease("ask", thread=thread)  # (or failed)
         assert self.lease_of(thread) == lease
 
+
+class LeaseContract(WithLeases):
+    """Leases are taken, renewed and given back by the store's clock."""
+
     # -- taking and giving back ------------------------------------------------------
 
     def test_the_clock_is_the_stores(self) -> None:
@@ -120,94 +120,6 @@ class LeaseContract(Contract):
         self.lease("take")  # (as its first answer was lost)
         assert self.lease_of() == (ONE, "live", 0)
         self.lease("take", TWO, thread="thread-2")
-
-    @pytest.mark.parametrize(
-        ("does", "old", "new"),
-        [
-            ("take", NONE, (ONE, "live", 0)),
-            ("take", (None, "due", 2), (ONE, "live", 2)),
-            ("take", (TWO, "ended", 1), (ONE, "live", 2)),
-            ("take", (ONE, "ended", 1), (ONE, "live", 1)),
-            ("renew", (ONE, "live", 1), (ONE, "live", 1)),
-            ("end", (ONE, "live", 2), NONE),
-            ("end", (ONE, "ended", 0), NONE),
-            ("yield", (ONE, "live", 2), (None, "due", 2)),
-            ("yield", (ONE, "ended", 0), (None, "due", 0)),
-            ("fail", (ONE, "live", 1), (None, "later", 2)),
-            ("fail", (ONE, "live", 2), (None, "held", 3)),
-            ("hold", (TWO, "ended", 2), (None, "held", 3)),
-            ("release", (None, "held", 3), (None, "due", 0)),
-            ("ask", NONE, (None, "due", 0)),
-        ],
-    )
-    def test_a_lease_changes(self, does: str, old: LeaseState, new: LeaseState) -> None:
-        """Each change of a lease leads to the holder, end and attempts that `LeaseThread` names."""
-        self.with_lease(old)
-        self.lease(does)
-        assert self.lease_of() == new
-
-    @pytest.mark.parametrize(
-        ("does", "old"),
-        [
-            ("hold", NONE),
-            ("hold", (TWO, "live", 2)),
-            ("hold", (TWO, "ended", 1)),
-            ("hold", (None, "due", 2)),
-            ("release", NONE),
-            ("release", (None, "due", 2)),
-            ("release", (TWO, "live", 1)),
-            ("ask", (TWO, "live", 1)),
-            ("ask", (TWO, "ended", 1)),
-            ("ask", (None, "due", 2)),
-            ("ask", (None, "held", 3)),
-        ],
-    )
-    def test_other_leases_stay(self, does: str, old: LeaseState) -> None:
-        """The changes "hold", "release" and "ask" leave other leases unchanged."""
-        self.with_lease(old)
-        before = self.known()
-        self.lease(does)
-        assert self.known() == before
-
-    @pytest.mark.parametrize("does", ["renew", "end", "yield", "fail"])
-    @pytest.mark.parametrize("old", [NONE, (TWO, "live", 0), (TWO, "ended", 0), (None, "held", 3)])
-    def test_a_lease_of_another_is_lost(self, does: str, old: LeaseState) -> None:
-        """The changes of a holder raise `LeaseLostError` if another one holds the thread."""
-        self.with_lease(old)
-        before = self.known()
-        self.refuses(self.change(does), LeaseLostError)
-        assert self.known() == before
-
-    def test_an_ended_lease_is_not_renewed(self) -> None:
-        """The change "renew" raises `LeaseLostError` after the end of the lease."""
-        self.with_lease((ONE, "ended", 0))
-        self.refuses(self.change("renew"), LeaseLostError)
-
-    def test_a_renewed_lease_ends_later(self) -> None:
-        """A lease that is renewed ends `length` after the renewal."""
-        self.known_thread()
-        self.lease("take")
-        before = self.clock()
-        self.lease("renew", length=2 * HOUR)
-        until = self.known().lease_until
-        assert until is not None
-        assert before + 2 * HOUR <= until <= self.clock() + 2 * HOUR
-
-    def test_the_last_attempt_holds_the_thread(self) -> None:
-        """After attempt number `most`, "take" raises `HeldError` until the thread is released."""
-        self.with_lease((TWO, "ended", 2))
-        self.refuses(self.change("take"), HeldError)
-        assert self.lease_of() == (TWO, "ended", 2)
-        self.lease("hold")
-        for does in ("take", "hold", "ask"):
-            if does == "take":
-                self.refuses(self.change("take"), HeldError)
-            else:
-                self.lease(does)
-            assert self.lease_of() == (None, "held", 3)
-        self.lease("release")
-        self.lease("take")
-        assert self.lease_of() == (ONE, "live", 0)
 
     def test_of_rivals_for_a_lease_one_wins(self) -> None:
         """Of concurrent holders one takes the thread."""
@@ -252,66 +164,6 @@ class LeaseContract(Contract):
         self.refuses(more._replace(checkpoints=(checkpoint(3, 2),)), LeaseLostError)
         self.put(checkpoints=(checkpoint(4, 2),))  # (a batch without a guard needs none)
 
-    def test_the_guard_comes_after_the_life(self) -> None:
-        """A batch is checked in this order: `life`, `guard`, `generation`."""
-        self.known_thread()
-        wrong: dict[str, Any] = {"life": 1, "guard": ONE, "generation": 9}
-        for field, error in (
-            ("life", ThreadDeletedError),
-            ("guard", LeaseLostError),
-            ("generation", StaleThreadError),
-        ):
-            self.refuses(Batch(THREAD, NOW, **wrong), error)
-            del wrong[field]
-
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
-            (NONE, (None, "due", 0)),
-            ((ONE, "live", 1), (ONE, "live", 1)),
-            ((ONE, "ended", 1), (ONE, "ended", 1)),
-            ((None, "held", 3), (None, "held", 3)),
-        ],
-    )
-    def test_a_batch_asks(self, old: LeaseState, new: LeaseState) -> None:
-        """After a batch that `asks`, a thread without a holder is due."""
-        self.with_lease(old)
-        self.put(checkpoints=(checkpoint(1, ns=INPUTS_NS),), asks=True)
-        assert self.lease_of() == new
-
-    def test_stored_inputs_keep_a_thread_due(self) -> None:
-        """After "end", a thread that has stored inputs is due."""
-        self.known_thread()
-        self.lease("take")
-        self.put(checkpoints=(checkpoint(3, ns=INPUTS_NS), checkpoint(5, ns=INPUTS_NS)), asks=True)
-        self.put(
-            checkpoints=(checkpoint(4, 1),), drop_checkpoints=((INPUTS_NS, uid(3)),), guard=ONE
-        )
-        self.lease("end")
-        assert self.lease_of() == (None, "due", 0)
-        self.lease("take")
-        self.put(
-            checkpoints=(checkpoint(6, 4),), drop_checkpoints=((INPUTS_NS, uid(5)),), guard=ONE
-        )
-        self.lease("end")
-        assert self.lease_of() == NONE
-
-    @pytest.mark.parametrize("does", ["yield", "fail"])
-    def test_a_thread_that_is_done_is_not_due(self, does: str) -> None:
-        """A holder that stops leaves nothing to resume, if no node runs next."""
-        self.known_thread(status=None)
-        self.lease("take")
-        self.lease(does)
-        assert self.lease_of() == NONE
-
-    def test_progress_clears_the_attempts(self) -> None:
-        """Attempts are counted since the last checkpoint. Writes do not clear them."""
-        self.with_lease((ONE, "live", 2))
-        self.put(writes=(write(1),), guard=ONE)
-        assert self.lease_of() == (ONE, "live", 2)
-        self.put(checkpoints=(checkpoint(2, 1),), guard=ONE)
-        assert self.lease_of() == (ONE, "live", 0)
-
     # -- the thread's row ------------------------------------------------------------
 
     def test_renewals_leave_the_tips_of_the_run(self) -> None:
@@ -347,17 +199,6 @@ class LeaseContract(Contract):
         self.commit(change)
         self.commit(change)
         assert self.lease_of() == new
-
-    def test_a_lease_changes_nothing_else(self) -> None:
-        """Rows, generation and the revision of the entry stay, and so do size and times."""
-        self.known_thread()
-        before, rows = self.known(), self.rows()
-        for does in ("ask", "take", "renew", "fail", "take", "end"):
-            self.lease(does)
-        after = self.known()
-        assert after == before
-        assert self.rows()._replace(tips=rows.tips) == rows
-        self.put(fences=(EntryFence(before.revision),), generation=0, life=0)
 
     def test_a_dropped_thread_has_no_lease(self) -> None:
         """A dropped thread has no holder. If an entry or rows take its place, the lease stays."""

@@ -1,0 +1,176 @@
+"""The rule of leases, which all databases share: what each change of a lease leads to."""
+
+from typing import Any
+
+import pytest
+
+from threadkeep._core.engine.model import INPUTS_NS, Batch
+from threadkeep._core.engine.thread_entry import EntryFence
+from threadkeep._stores.memory.backend import MemoryBackend
+from threadkeep.errors import HeldError, LeaseLostError, StaleThreadError, ThreadDeletedError
+from threadkeep.testing.leases import HOUR, NONE, ONE, TWO, LeaseState, WithLeases
+from threadkeep.testing.records import NOW, THREAD, checkpoint, uid, write
+
+
+class TestLeases(WithLeases):
+    def new_backend(self, folder: Any) -> MemoryBackend:
+        return MemoryBackend()
+
+    @pytest.mark.parametrize(
+        ("does", "old", "new"),
+        [
+            ("take", NONE, (ONE, "live", 0)),
+            ("take", (None, "due", 2), (ONE, "live", 2)),
+            ("take", (TWO, "ended", 1), (ONE, "live", 2)),
+            ("take", (ONE, "ended", 1), (ONE, "live", 1)),
+            ("renew", (ONE, "live", 1), (ONE, "live", 1)),
+            ("end", (ONE, "live", 2), NONE),
+            ("end", (ONE, "ended", 0), NONE),
+            ("yield", (ONE, "live", 2), (None, "due", 2)),
+            ("yield", (ONE, "ended", 0), (None, "due", 0)),
+            ("fail", (ONE, "live", 1), (None, "later", 2)),
+            ("fail", (ONE, "live", 2), (None, "held", 3)),
+            ("hold", (TWO, "ended", 2), (None, "held", 3)),
+            ("release", (None, "held", 3), (None, "due", 0)),
+            ("ask", NONE, (None, "due", 0)),
+        ],
+    )
+    def test_a_lease_changes(self, does: str, old: LeaseState, new: LeaseState) -> None:
+        """Each change of a lease leads to the holder, end and attempts that `LeaseThread` names."""
+        self.with_lease(old)
+        self.lease(does)
+        assert self.lease_of() == new
+
+    @pytest.mark.parametrize(
+        ("does", "old"),
+        [
+            ("hold", NONE),
+            ("hold", (TWO, "live", 2)),
+            ("hold", (TWO, "ended", 1)),
+            ("hold", (None, "due", 2)),
+            ("release", NONE),
+            ("release", (None, "due", 2)),
+            ("release", (TWO, "live", 1)),
+            ("ask", (TWO, "live", 1)),
+            ("ask", (TWO, "ended", 1)),
+            ("ask", (None, "due", 2)),
+            ("ask", (None, "held", 3)),
+        ],
+    )
+    def test_other_leases_stay(self, does: str, old: LeaseState) -> None:
+        """The changes "hold", "release" and "ask" leave other leases unchanged."""
+        self.with_lease(old)
+        before = self.known()
+        self.lease(does)
+        assert self.known() == before
+
+    @pytest.mark.parametrize("does", ["renew", "end", "yield", "fail"])
+    @pytest.mark.parametrize("old", [NONE, (TWO, "live", 0), (TWO, "ended", 0), (None, "held", 3)])
+    def test_a_lease_of_another_is_lost(self, does: str, old: LeaseState) -> None:
+        """The changes of a holder raise `LeaseLostError` if another one holds the thread."""
+        self.with_lease(old)
+        before = self.known()
+        self.refuses(self.change(does), LeaseLostError)
+        assert self.known() == before
+
+    def test_an_ended_lease_is_not_renewed(self) -> None:
+        """The change "renew" raises `LeaseLostError` after the end of the lease."""
+        self.with_lease((ONE, "ended", 0))
+        self.refuses(self.change("renew"), LeaseLostError)
+
+    def test_a_renewed_lease_ends_later(self) -> None:
+        """A lease that is renewed ends `length` after the renewal."""
+        self.known_thread()
+        self.lease("take")
+        before = self.clock()
+        self.lease("renew", length=2 * HOUR)
+        until = self.known().lease_until
+        assert until is not None
+        assert before + 2 * HOUR <= until <= self.clock() + 2 * HOUR
+
+    def test_the_last_attempt_holds_the_thread(self) -> None:
+        """After attempt number `most`, "take" raises `HeldError` until the thread is released."""
+        self.with_lease((TWO, "ended", 2))
+        self.refuses(self.change("take"), HeldError)
+        assert self.lease_of() == (TWO, "ended", 2)
+        self.lease("hold")
+        for does in ("take", "hold", "ask"):
+            if does == "take":
+                self.refuses(self.change("take"), HeldError)
+            else:
+                self.lease(does)
+            assert self.lease_of() == (None, "held", 3)
+        self.lease("release")
+        self.lease("take")
+        assert self.lease_of() == (ONE, "live", 0)
+
+    def test_the_guard_comes_after_the_life(self) -> None:
+        """A batch is checked in this order: `life`, `guard`, `generation`."""
+        self.known_thread()
+        wrong: dict[str, Any] = {"life": 1, "guard": ONE, "generation": 9}
+        for field, error in (
+            ("life", ThreadDeletedError),
+            ("guard", LeaseLostError),
+            ("generation", StaleThreadError),
+        ):
+            self.refuses(Batch(THREAD, NOW, **wrong), error)
+            del wrong[field]
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (NONE, (None, "due", 0)),
+            ((ONE, "live", 1), (ONE, "live", 1)),
+            ((ONE, "ended", 1), (ONE, "ended", 1)),
+            ((None, "held", 3), (None, "held", 3)),
+        ],
+    )
+    def test_a_batch_asks(self, old: LeaseState, new: LeaseState) -> None:
+        """After a batch that `asks`, a thread without a holder is due."""
+        self.with_lease(old)
+        self.put(checkpoints=(checkpoint(1, ns=INPUTS_NS),), asks=True)
+        assert self.lease_of() == new
+
+    def test_stored_inputs_keep_a_thread_due(self) -> None:
+        """After "end", a thread that has stored inputs is due."""
+        self.known_thread()
+        self.lease("take")
+        self.put(checkpoints=(checkpoint(3, ns=INPUTS_NS), checkpoint(5, ns=INPUTS_NS)), asks=True)
+        self.put(
+            checkpoints=(checkpoint(4, 1),), drop_checkpoints=((INPUTS_NS, uid(3)),), guard=ONE
+        )
+        self.lease("end")
+        assert self.lease_of() == (None, "due", 0)
+        self.lease("take")
+        self.put(
+            checkpoints=(checkpoint(6, 4),), drop_checkpoints=((INPUTS_NS, uid(5)),), guard=ONE
+        )
+        self.lease("end")
+        assert self.lease_of() == NONE
+
+    @pytest.mark.parametrize("does", ["yield", "fail"])
+    def test_a_thread_that_is_done_is_not_due(self, does: str) -> None:
+        """A holder that stops leaves nothing to resume, if no node runs next."""
+        self.known_thread(status=None)
+        self.lease("take")
+        self.lease(does)
+        assert self.lease_of() == NONE
+
+    def test_progress_clears_the_attempts(self) -> None:
+        """Attempts are counted since the last checkpoint. Writes do not clear them."""
+        self.with_lease((ONE, "live", 2))
+        self.put(writes=(write(1),), guard=ONE)
+        assert self.lease_of() == (ONE, "live", 2)
+        self.put(checkpoints=(checkpoint(2, 1),), guard=ONE)
+        assert self.lease_of() == (ONE, "live", 0)
+
+    def test_a_lease_changes_nothing_else(self) -> None:
+        """Rows, generation and the revision of the entry stay, and so do size and times."""
+        self.known_thread()
+        before, rows = self.known(), self.rows()
+        for does in ("ask", "take", "renew", "fail", "take", "end"):
+            self.lease(does)
+        after = self.known()
+        assert after == before
+        assert self.rows()._replace(tips=rows.tips) == rows
+        self.put(fences=(EntryFence(before.revision),), generation=0, life=0)
