@@ -21,19 +21,21 @@ from functools import partial
 from os import getpid
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 
 from threadkeep._core import validation
 from threadkeep._core.arguments import GUARD
+from threadkeep._core.engine import registration
+from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import LeaseThread
 from threadkeep._core.engine.operation import External, Operation, commit
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.validation import MICROSECOND, duration
 from threadkeep._run.delegate import Delegate
-from threadkeep._run.driver import Wake, arun, run, sync_or_async
+from threadkeep._run.driver import Wake, Workers, arun, on, run, sync_or_async
 from threadkeep._run.layered_backend import LayeredBackend, store_of
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import (
@@ -98,7 +100,9 @@ class Guard:
         wait: timedelta | float = 0,
         max_attempts: int = 3,
     ) -> None:
-        self._store = store_of(plain(saver))
+        own = plain(saver)
+        self._store = store_of(own)
+        self._engine: Engine = own._engine  # noqa: SLF001 - a saver of ours
         self.thread_id = validation.thread_id(thread_id)
         """The thread's id."""
         given: Mapping[str, Any] = thread_id if validation.is_mapping(thread_id) else {}
@@ -120,6 +124,8 @@ class Guard:
         self._last = 0  # tip of the last renewal
         self._until = 0.0  # by the monotonic clock
         self._lost = False
+        self._was_due = self._has_saved = False
+        self.is_settled = False  # (of `resume`: there is no more to run)
         self._process = 0  # that holds the thread: a fork's child has another guard, or none
         self._task: asyncio.Task[Any] | None = None
         self._cancels = 0  # requests to cancel the task before those of the guard
@@ -142,6 +148,7 @@ class Guard:
             return None
         if self.lost:
             raise LeaseLostError(thread=thread)
+        self._has_saved = True
         return self._change.holder
 
     @property
@@ -165,18 +172,17 @@ class Guard:
     ) -> None:
         if self._process != getpid():
             return
-        lost = self._leave()
-        if lost and error is not None and not isinstance(error, LeaseLostError):
+        if not self._leave():
+            run(self._give_back(self._end_of(error)))
+        elif isinstance(error, Exception) and not isinstance(error, LeaseLostError):
             raise LeaseLostError(thread=self.thread_id) from error
-        if not lost:
-            run(self._give_back(_end_of(error)))
 
     async def __aenter__(self) -> Self:
         self._begin()
         try:
             await arun(self._enter())
         except BaseException as error:
-            await asyncio.shield(arun(self._not_entered(error)))
+            await arun(self._not_entered(error))
             raise
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._cancels = 0 if self._task is None else self._task.cancelling()
@@ -189,9 +195,8 @@ class Guard:
         if self._process != getpid():
             return
         self._task = None
-        lost = self._leave()
-        if not lost:
-            await asyncio.shield(arun(self._give_back(_end_of(error))))
+        if not self._leave():
+            await arun(self._give_back(self._end_of(error)))
             return
         if self._is_cancelled:
             if not isinstance(error, asyncio.CancelledError):  # (it may arrive only now)
@@ -200,10 +205,17 @@ class Guard:
             task = asyncio.current_task()
             if task is not None and task.uncancel() > self._cancels:
                 return  # (others have cancelled it, too)
-        elif isinstance(error, asyncio.CancelledError):
-            return
-        if (self._is_cancelled or error is not None) and not isinstance(error, LeaseLostError):
+        is_ours = self._is_cancelled and isinstance(error, asyncio.CancelledError | None)
+        if is_ours or (isinstance(error, Exception) and not isinstance(error, LeaseLostError)):
             raise LeaseLostError(thread=self.thread_id) from error
+
+    def _end_of(self, error: BaseException | None) -> str:
+        """Return the change of the lease at the end of a run."""
+        if error is None:
+            is_unused = self._was_due and not (self._has_saved or self.is_settled)
+            return "yield" if is_unused else "end"
+        is_failure = isinstance(error, Exception) and not isinstance(error, GraphBubbleUp)
+        return "fail" if is_failure else "yield"
 
     def _begin(self) -> None:
         if self._process == getpid():
@@ -213,6 +225,7 @@ class Guard:
                 thread=self.thread_id,
             )
         self._process, self._is_cancelled, self._last = getpid(), False, 0
+        self._has_saved = self.is_settled = False
         self._change = self._change._replace(holder=f"{self._worker} {secrets.token_hex(8)}")
 
     def _leave(self) -> bool:
@@ -226,17 +239,19 @@ class Guard:
         """Give back a lease that may have been taken before an interrupt."""
         _KEEPERS.of(self._store).remove(self)
         self._lost, self._process = True, 0
-        if not isinstance(error, ThreadkeepError):
+        if not isinstance(error, ThreadLockedError | HeldError):
             yield from self._give_back("yield")
 
     def _enter(self) -> Operation[None]:
         end, pause = time.monotonic() + self._wait, _FIRST_PAUSE
+        entry = yield from on(self._store, registration.read(self.thread_id))
+        self._was_due = entry is not None and entry.lease_until is not None
         while True:
             before = time.monotonic()
             try:
                 yield from self._commit(self._change)
                 self._lost = False
-                self._confirmed(before)
+                self._until, self._due = self._ends(before)
                 if not self.lost:
                     break  # (else the event loop was blocked for longer than the lease)
                 continue
@@ -261,7 +276,8 @@ class Guard:
             _log.warning("The guard of thread %r was not given back: %s", self.thread_id, failure)
 
     def _commit(self, change: LeaseThread) -> Operation[None]:
-        link = Link(Proof(0))
+        proof = self._engine.memory(self.thread_id).proof if change.does == "end" else None
+        link = Link(Proof(0) if proof is None else Proof(0, 0, {*proof.tips}))
         own = commit(change._replace(last=self._last, link=link))
         # (to its end: a caller that is cancelled then knows if the lease was taken)
         yield from sync_or_async(partial(self._store.run, own), partial(self._store.arun, own))
@@ -277,7 +293,8 @@ class Guard:
     def renew(self) -> None:
         """Renew the lease, or note that it is lost. Blocks."""
         before = time.monotonic()
-        if before >= self._until:
+        is_over = self._loop is not None and self._loop.is_closed()
+        if before >= self._until or is_over:
             self._lose()
             return
         try:
@@ -288,16 +305,21 @@ class Guard:
             _log.warning("The lease of thread %r was not renewed: %s", self.thread_id, error)
             self._due = time.monotonic() + _AGAIN
         else:
-            self._confirmed(before)
+            self._until, self._due = self._ends(before)
 
-    def _confirmed(self, asked: float) -> None:
-        """Note a lease that begins after this moment."""
-        self._until = asked + self._lease * (1 - _MARGIN)
-        self._due = asked + self._lease / _PARTS
+    def _ends(self, asked: float) -> tuple[float, float]:
+        """Return when a lease that begins after this moment ends here, and when to renew it."""
+        return asked + self._lease * (1 - _MARGIN), asked + self._lease / _PARTS
+
+    def begin_renewal(self) -> bool:
+        """Return True, once, if the lease is to be renewed now."""
+        is_due = self._due <= time.monotonic()
+        if is_due:
+            self._due = float("inf")
+        return is_due
 
     def _lose(self) -> None:
         self._lost = True
-        self._due = float("inf")
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._cancel)
@@ -314,20 +336,16 @@ class Guard:
 
     def _cancel(self) -> None:
         task, self._task = self._task, None
+        self._lost = True
         if task is not None:
             self._is_cancelled = True
             task.cancel("The lease of the thread was lost.")
 
 
-def _end_of(error: BaseException | None) -> str:
-    """Return the change of the lease at the end of a run."""
-    if error is None:
-        return "end"
-    is_failure = isinstance(error, Exception) and not isinstance(error, GraphBubbleUp)
-    return "fail" if is_failure else "yield"
-
-
 guard = Guard
+
+
+_RENEWING = Workers(4, "threadkeep-lease")
 
 
 class _Keeper(ResetInChild):
@@ -336,7 +354,7 @@ class _Keeper(ResetInChild):
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._wake = Wake()
-        self._guards: set[Guard] = set()
+        self._guards: WeakSet[Guard] = WeakSet()  # (one may be left without its exit)
         self._thread: threading.Thread | None = None
 
     def add(self, one: Guard) -> None:
@@ -353,6 +371,10 @@ class _Keeper(ResetInChild):
         with self._lock:
             self._guards.discard(one)
 
+    def _renew(self, one: Guard) -> None:
+        one.renew()
+        self._wake.set()
+
     def _run(self) -> None:
         is_idle = False
         while True:
@@ -363,8 +385,8 @@ class _Keeper(ResetInChild):
                     return
             is_idle = not guards
             for one in guards:
-                if one.due <= time.monotonic() and one in self._guards:
-                    one.renew()
+                if one.begin_renewal():  # (a locked thread must not delay the others)
+                    _RENEWING.pool.submit(self._renew, one)
             due = min([one.due for one in guards], default=0.0)
             seconds = _IDLE if is_idle else min(max(due - time.monotonic(), 0.01), 1.0)
             self._wake.wait(seconds)

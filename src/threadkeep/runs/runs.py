@@ -97,6 +97,7 @@ class Runs:
             while step := run(self._following(thread_id, is_first=is_first)):
                 is_first = False
                 result = graph.invoke(*_run_of(step, held), **given)
+            held.is_settled = True
         return result
 
     async def aresume(
@@ -109,6 +110,7 @@ class Runs:
             while step := await arun(self._following(thread_id, is_first=is_first)):
                 is_first = False
                 result = await graph.ainvoke(*_run_of(step, held), **given)
+            held.is_settled = True
         return result
 
     def _unfinished(
@@ -151,16 +153,21 @@ class Runs:
 
     unfinished, aunfinished = each_and_aeach(_unfinished)
 
-    def _release(self, thread_id: str) -> Operation[None]:
+    def _release(self, thread_id: str, *, force: bool = False) -> Operation[None]:
         """Let a held thread be resumed again, with no attempts counted.
+
+        Args:
+            thread_id: the thread's id.
+            force: also end the lease of a worker, which can then save nothing more.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
         """
+        does = "free" if validation.flag("force", force) else "release"
         name = validation.thread_id(thread_id)
         if (yield from on(self._store, registration.read(name))) is None:
             raise ThreadNotFoundError(thread=name)
-        yield from on(self._store, commit(LeaseThread(name, "release")))
+        yield from on(self._store, commit(LeaseThread(name, does)))
 
     release, arelease = sync_and_async(_release)
 

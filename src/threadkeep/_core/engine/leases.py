@@ -9,7 +9,7 @@ from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.model import INPUTS_NS, LeaseThread
 from threadkeep._core.engine.rule_reads import Planning, ReadNewer, ask
 from threadkeep._core.engine.thread_entry import DUE, HELD_UNTIL, ReadClock
-from threadkeep._core.engine.tips import after
+from threadkeep._core.engine.tips import after, names
 from threadkeep.errors import HeldError, LeaseLostError, ThreadLockedError
 
 
@@ -41,8 +41,9 @@ def move_of(change: LeaseThread, head_of: Callable[[str], Head], tip: int) -> Pl
     old = Holding(head.holder, head.lease_until, head.attempts)
     new = _RULES[change.does](change, old, now)
     if change.does in _LAST and new.until != HELD_UNTIL:
+        is_back = change.link is not None and not names(head.tips, change.link.base)
         has_inputs = yield from ask(ReadNewer(head, INPUTS_NS, None, 1))
-        if has_inputs and new.until is None:
+        if (has_inputs or (is_back and head.status is not None)) and new.until is None:
             new = new._replace(until=DUE)
         elif head.status is None:  # (there is nothing to resume)
             new = Holding(None, None, 0)
@@ -89,6 +90,10 @@ def _release(_: LeaseThread, old: Holding, __: int) -> Holding:
     return Holding(None, DUE, 0) if old.is_held else old
 
 
+def _free(_: LeaseThread, old: Holding, __: int) -> Holding:
+    return old if old.until is None else Holding(None, DUE, 0)
+
+
 def _ask(_: LeaseThread, old: Holding, __: int) -> Holding:
     return old._replace(until=DUE) if old.until is None else old
 
@@ -128,6 +133,7 @@ _RULES: Mapping[str, _Rule] = {
     "take": _take,
     "hold": _hold,
     "release": _release,
+    "free": _free,
     "ask": _ask,
     "renew": _renew,
     "end": _end,

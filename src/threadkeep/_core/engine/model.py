@@ -550,10 +550,12 @@ class LeaseThread(NamedTuple):
       if the thread is held, or this is its attempt number `most`;
     - "hold": the thread is held, if "take" is refused for its attempts;
     - "release": a thread is held no longer, and has no attempts;
+    - "free": the same, and also of a thread that has a holder;
     - "ask": the thread is due, unless it has a holder or is held;
     - "renew": the lease ends later. `LeaseLostError` if it has ended, or is another one's;
-    - "end": the holder has finished, but for stored inputs. This and the last two are also refused
-      if the lease is another one's;
+    - "end": the holder has finished, but for stored inputs, and runs that the store has lost: then
+      the thread's row does not name the tips of the link. This and the last two are also refused if
+      the lease is another one's;
     - "yield": the holder stops, and the thread is due if there is anything to resume;
     - "fail": the same after an error, which is an attempt, but only after `length` for each
       attempt. Attempt number `most` holds the thread.

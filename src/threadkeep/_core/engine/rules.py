@@ -203,7 +203,7 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
             rest = (*rest[:3], *_status(head, entry[2], touch, event), *rest[6:])
     if batch.asks:
         rest = (*rest[:6], *leases.asked(head))
-    elif head.attempts and batch.checkpoints:
+    elif head.attempts and any(not row.ns.startswith(model.OWN_NS) for row in batch.checkpoints):
         rest = (*rest[:-1], 0)
     new = Head(
         *(head.thread, after(head.tips, tip), *head[2:7], seq, newest, logs, lists_all, gaps),

@@ -213,11 +213,16 @@ def pin(
 
 
 @command("threadkeep release threads.db 42")
-def release(session: Session, thread: str = THREAD) -> None:
+def release(
+    session: Session,
+    thread: str = THREAD,
+    *,
+    force: bool = flag("--force", "Also end the lease of a worker, which then saves nothing more."),
+) -> None:
     """Let a held thread be resumed again."""
     with session.open() as saver:
         name = whole_thread(saver, thread)
-        saver.runs.release(name)
+        saver.runs.release(name, force=force)
         info = _existing(saver, name)
     print_thread(session, info)
 
