@@ -15,6 +15,7 @@ import ormsgpack
 from threadkeep._core.engine import model, thread_summary
 from threadkeep._core.engine.heads import NO_LOGS, Head, RowsKey
 from threadkeep._core.engine.thread_entry import (
+    DUE,
     HELD_UNTIL,
     REPAIR,
     Lifecycle,
@@ -138,6 +139,8 @@ def mended(head: Head, heap: RowsKey, seq: int, newest: str | None) -> Head:
     fields: dict[str, Any] = {
         name: new_tip() >> 1 for name in ("generation", "life", "revision") if name in wrong
     }
+    if not {"holder", "lease_until", "attempts"}.isdisjoint(wrong):
+        fields.update(holder=None, lease_until=DUE, attempts=0)
     if "deleted_at" in wrong:
         fields["deleted_at"] = 0
     fields.update(seq=seq, newest=newest, logs=NO_LOGS, lists_all=False, origin=None)

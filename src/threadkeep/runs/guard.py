@@ -24,7 +24,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphRecursionError
 
 from threadkeep._core import validation
 from threadkeep._core.arguments import GUARD
@@ -46,6 +46,7 @@ from threadkeep.errors import (
     ThreadLockedError,
     invalid,
 )
+from threadkeep.threads import answering
 
 _log = logging.getLogger("threadkeep")
 _SHORTEST = timedelta(seconds=1)
@@ -211,6 +212,8 @@ class Guard:
 
     def _end_of(self, error: BaseException | None) -> str:
         """Return the change of the lease at the end of a run."""
+        if isinstance(error, GraphRecursionError):  # (an endless graph would run for ever)
+            return "end"
         if error is None:
             is_unused = self._was_due and not (self._has_saved or self.is_settled)
             return "yield" if is_unused else "end"
@@ -270,10 +273,20 @@ class Guard:
     def _give_back(self, does: str) -> Operation[None]:
         try:
             yield from self._commit(self._change._replace(does=does))
+            if does == "end":
+                yield from self._ask_again()
         except LeaseLostError:
             pass  # (another worker has seen the end of the lease; all saves were stored before)
         except ThreadkeepError as failure:  # (then the lease ends by itself)
             _log.warning("The guard of thread %r was not given back: %s", self.thread_id, failure)
+
+    def _ask_again(self) -> Operation[None]:
+        """Let a thread be due whose question was answered before the end of the run that asked."""
+        entry = yield from on(self._store, registration.read(self.thread_id))
+        if entry is not None and entry.status == "waiting":
+            asked = yield from on(self._store, answering.interrupts(self._engine, self.thread_id))
+            if any(one.answered for one in asked):
+                yield from self._commit(self._change._replace(does="ask"))
 
     def _commit(self, change: LeaseThread) -> Operation[None]:
         proof = self._engine.memory(self.thread_id).proof if change.does == "end" else None

@@ -35,6 +35,7 @@ from threadkeep.threads import answering
 
 MOST = 100  # stored inputs of a thread
 _CHANNEL = "input"
+_OVER = "question"  # in metadata: the checkpoint that asked when the input was stored
 _ATTEMPTS = 100  # to store an input: a run and other inputs may be faster
 
 
@@ -67,7 +68,9 @@ def submit(
     """Store an input, if none with this key was stored. `is_new`: no other has the key."""
 
     def attempt() -> Operation[SubmittedInput]:
-        state, pending = yield Fetch([ReadCheckpoint(thread, "", None), _scan(thread)])
+        state, pending, entry = yield Fetch(
+            [ReadCheckpoint(thread, "", None), _scan(thread), ReadEntry(thread)]
+        )
         for one in pending:
             if _key_of(one) == key:
                 return SubmittedInput(thread, key, one.row.id, is_taken=False)
@@ -83,11 +86,19 @@ def submit(
                 hint="Resume the thread: saver.runs.resume(graph, thread_id).",
                 thread=thread,
             )
-        call = _saving(thread, value, key, cast("ThreadState", state), pending)
+        said = {INPUT_KEY: key}
+        if (question := _question(entry)) is not None:
+            said[_OVER] = question
+        call = _saving(thread, value, said, cast("ThreadState", state), pending)
         yield from put.save(engine.apart(), call)
         return SubmittedInput(thread, key, str(call.place.id), is_taken=False)
 
     return retry(thread, attempt, (*OVERTAKEN, ThreadDeletedError), _ATTEMPTS)
+
+
+def _question(entry: ThreadEntry | None) -> str | None:
+    """Return the checkpoint at which a question waits."""
+    return entry.status_at if entry is not None and entry.status == "waiting" else None
 
 
 def _scan(thread: str) -> ScanCheckpoints:
@@ -99,7 +110,11 @@ def _key_of(stored: StoredCheckpoint) -> Any:
 
 
 def _saving(
-    thread: str, value: Any, key: str, state: ThreadState, pending: list[StoredCheckpoint]
+    thread: str,
+    value: Any,
+    metadata: dict[str, Any],
+    state: ThreadState,
+    pending: list[StoredCheckpoint],
 ) -> Put:
     """Return the save of an input. It is refused if the thread or its inputs have changed."""
     head = unless_hidden(state.found)
@@ -122,7 +137,6 @@ def _saving(
         HeadFence(INPUTS_NS, last),
     )
     place = CheckpointRef(thread, INPUTS_NS, own_id)
-    metadata = {INPUT_KEY: key}
     return Put(place, None, checkpoint, metadata, fences=fences, life=state.life)
 
 
@@ -151,7 +165,7 @@ def following(engine: Engine, thread: str, *, is_first: bool) -> Operation[NextR
             asked = yield from answering.interrupts(engine, thread)
             if any(one.answered for one in asked):
                 return True
-        if oldest is not None and oldest.row.id < (entry.status_at or ""):
+        if oldest is not None and thread_summary.shown(oldest.row).get(_OVER) != _question(entry):
             return None  # (it was stored before the question, and would discard it)
     if oldest is None:
         return None

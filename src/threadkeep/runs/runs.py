@@ -61,8 +61,9 @@ class Runs:
             raise invalid("input", input, hint)
         name = validation.thread_id(thread_id)
         own = secrets.token_hex(16) if key is None else validation.text("key", key)
-        is_new = key is None
-        return on(self._store, inputs.submit(self._engine, name, input, own, is_new=is_new))
+        yield from self._taken(name)
+        submitting = inputs.submit(self._engine, name, input, own, is_new=key is None)
+        return (yield from on(self._store, submitting))
 
     submit, asubmit = sync_and_async(_submit)
 
@@ -199,7 +200,16 @@ class Runs:
         return guard(self._saver, own, **of_guard), {"durability": "sync", **options}
 
     def _following(self, thread: str, *, is_first: bool) -> Operation[inputs.NextRun | None]:
-        return on(self._store, inputs.following(self._engine, thread, is_first=is_first))
+        if is_first:
+            yield from self._taken(thread)
+        following = inputs.following(self._engine, thread, is_first=is_first)
+        return (yield from on(self._store, following))
+
+    def _taken(self, thread: str) -> Operation[None]:
+        """Copy a thread first, if the saver has another store to take it from."""
+        rolling = self._store.rolling
+        if rolling is not None:
+            yield from rolling.take(self._store, self._engine, thread)
 
 
 def _run_of(step: inputs.NextRun, held: Guard) -> tuple[Any, RunnableConfig]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.model import INPUTS_NS, LeaseThread
 from threadkeep._core.engine.rule_reads import Planning, ReadNewer, ask
-from threadkeep._core.engine.thread_entry import DUE, HELD_UNTIL, ReadClock
+from threadkeep._core.engine.thread_entry import DUE, HELD_UNTIL, UNSAVED, ReadClock
 from threadkeep._core.engine.tips import after, names
 from threadkeep.errors import HeldError, LeaseLostError, ThreadLockedError
 
@@ -39,12 +39,14 @@ def move_of(change: LeaseThread, head_of: Callable[[str], Head], tip: int) -> Pl
     head = head_of(change.thread)
     now = yield from ask(ReadClock(change.thread))
     old = Holding(head.holder, head.lease_until, head.attempts)
+    if head.state in UNSAVED and old.holder is not None and old.has_ended(now):
+        old = Holding(None, None, 0)  # (a death before anything was saved is no attempt)
     new = _RULES[change.does](change, old, now)
     if change.does in _LAST and new.until != HELD_UNTIL:
         is_back = change.link is not None and not names(head.tips, change.link.base)
         has_inputs = yield from ask(ReadNewer(head, INPUTS_NS, None, 1))
-        if (has_inputs or (is_back and head.status is not None)) and new.until is None:
-            new = new._replace(until=DUE)
+        if has_inputs or (is_back and head.status is not None):
+            new = new._replace(until=new.until or DUE)
         elif head.status is None:  # (there is nothing to resume)
             new = Holding(None, None, 0)
     if new == old:

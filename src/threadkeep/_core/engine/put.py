@@ -337,7 +337,9 @@ def _put_batch(
     elif parent is not None:  # a run continues, and keeps the FREE of its first checkpoint
         flags = flags | parent.flags & model.FREE
         owner = parent.owner if by is None or parent.by in (None, by) else None
-    if thread_summary.continues(call.checkpoint["channel_values"]):
+    if call.edits and parent is not None:  # (it names only the channels that it changes)
+        flags |= parent.flags & model.CONTINUES
+    elif thread_summary.continues(call.checkpoint["channel_values"]):
         flags |= model.CONTINUES
     row = _row(call, loaded, flags, metadata, exact, key, data)
     # A run that named no checkpoint expects to continue from the head.

@@ -265,7 +265,7 @@ FIELDS = {
     "state": RowField((str, Lifecycle, _NONE), "", _STATES),
     "created_at": _TIME,
     "updated_at": _TIME,
-    "status": RowField((str, _NONE), None, frozenset(ThreadStatus)),
+    "status": RowField((str, _NONE), None, frozenset(("waiting", "failed", "unfinished"))),
     "status_at": ID,
     "failed_node": RowField((str, _NONE)),
     "holder": RowField((str, _NONE)),

@@ -55,6 +55,7 @@ _OWN_KEYS = frozenset(
 )
 _OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__", "ls_", "lc_")  # (LangSmith's, LangChain's)
 _SCALARS = (str, int, bool, float)
+_LONGEST_NAME = 255  # characters of a failed node
 
 
 class Reported(NamedTuple):
@@ -98,12 +99,12 @@ def _node_of(row: WriteRow, error: object) -> str | None:
     found = [match[1] for one in getattr(error, "__notes__", ()) if (match := note.fullmatch(one))]
     if type(error).__name__ == "CancelledError":
         return None
-    return found[-1] if found else _named(row.task_path)
+    return found[-1][:_LONGEST_NAME] if found else _named(row.task_path)
 
 
 def _named(path: str) -> str | None:
     """Return the node that a task's path names."""
-    return path.removeprefix(PULL) if path.startswith(PULL) else None
+    return path.removeprefix(PULL)[:_LONGEST_NAME] if path.startswith(PULL) else None
 
 
 def report_of(reported: Reported, touch: EntryUpdate, metadata: Mapping[str, Any]) -> Reported:
