@@ -57,7 +57,6 @@ _LABELS = ManyRows(
 _OFTEN = ("tips", "seq", "newest", "logs", "size")
 _TIMED = (*_OFTEN, "updated_at")
 _STATUS = ("status", "status_at", "failed_node")
-_SELDOM = (slice(3, 7), slice(13, 16), slice(17, 20), slice(23, None))
 _ALL = tuple([name for name in HEAD_COLUMNS if name not in {"thread", "number"}])
 
 
