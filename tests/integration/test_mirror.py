@@ -214,7 +214,7 @@ def test_whoever_has_moved_on_is_left_alone() -> None:
 
 @pytest.mark.parametrize("has_run", [False, True])
 def test_stored_inputs_run_here(saver: Any, has_run: bool) -> None:
-    """A mirror does not copy them, and goes on after they have run."""
+    """A mirror does not copy them. The next one continues after they have run."""
     graph = story(saver, Plain)
     if has_run:
         graph.invoke({"log": ["a"]}, at("t"))
