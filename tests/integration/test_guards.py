@@ -25,7 +25,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphInterrupt, GraphRecursionError
 from langgraph.func import entrypoint, task
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from threadkeep import KeyRing, guard, open_saver
 from threadkeep.errors import (
@@ -181,6 +181,21 @@ def test_a_store_that_goes_back_during_a_run(
     assert (seen(saver), due(saver)) == (("unfinished", None, 0), ["thread"])
     assert saver.runs.resume(graph, "thread") == {"log": ["q", "a", "b"]}
     assert (seen(saver), due(saver)) == (("done", None, 0), [])
+
+
+def test_a_store_that_goes_back_to_a_question(
+    request: pytest.FixtureRequest, saver: Any, tmp_path: Path
+) -> None:
+    """The thread is due once: `resume` finds that it waits."""
+    graph = linear(saver, State, a=lambda _: {"log": [interrupt("May I?")]})
+    graph.invoke(INPUT, at())
+    with guard(saver, "thread") as held:
+        put_back = copy_rows(request.node.callspec.params["saver"], tmp_path, saver)
+        graph.invoke(Command(resume="yes"), held.config)
+        put_back()
+    assert (seen(saver), due(saver)) == (("waiting", None, 0), ["thread"])
+    assert saver.runs.resume(graph, "thread") is None
+    assert (seen(saver), due(saver)) == (("waiting", None, 0), [])
 
 
 async def test_names_of_workers(ours: Any) -> None:

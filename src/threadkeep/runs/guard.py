@@ -289,7 +289,8 @@ class Guard:
                 yield from self._commit(self._change._replace(does="ask"))
 
     def _commit(self, change: LeaseThread) -> Operation[None]:
-        proof = self._engine.memory(self.thread_id).proof if change.does == "end" else None
+        is_end = change.does == "end" and self._has_saved
+        proof = self._engine.memory(self.thread_id).proof if is_end else None
         link = Link(Proof(0) if proof is None else Proof(0, 0, {*proof.tips}))
         change = change._replace(last=self._last, link=link)
         own = _apart(change) if change.does == "renew" else commit(change)
