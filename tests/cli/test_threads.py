@@ -14,6 +14,7 @@ from langgraph.graph import MessagesState
 
 from threadkeep import SqliteSaver, guard
 from threadkeep.cli.terminal import thread_line
+from threadkeep.errors import LeaseLostError
 from threadkeep.threads import ThreadStatus
 
 LONG = random.Random(1).randbytes(4_000).hex()
@@ -131,6 +132,7 @@ def test_running_and_held_threads(told, refused, url):
             assert told("show", "large")[0].startswith(shown)
             asked = told("threads", "large", "--json")["thread"]
             assert (asked["status"], asked["worker"], asked["attempts"]) == ("running", "host-1", 0)
+            assert told("release", "large")[0].startswith("thread large  running host-1  ")
         assert told("threads", "large")[0].startswith("thread large  done  pinned ")
     lines = told("threads", "--status", "held")
     assert lines[1].startswith("small   held ")
@@ -140,6 +142,16 @@ def test_running_and_held_threads(told, refused, url):
     assert told("threads", "--status", "held") == ["No threads found"]
     assert told("release", "small", "--json")["thread"]["status"] == "unfinished"
     assert refused("release", "other") == (1, "ThreadNotFoundError")
+
+
+def test_the_lease_of_a_worker_is_ended(told, url):
+    with SqliteSaver(url) as saver:
+        held = guard(saver, "small")
+        with suppress(LeaseLostError), held:
+            assert told("release", "small", "--force")[0].startswith("thread small  unfinished  ")
+            _, *changed = Chain(saver, "small").follow().arguments(n=2)
+            saver.put(held.config, *changed)
+            pytest.fail("a checkpoint was saved")
 
 
 def test_a_dead_worker_is_named(url):

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from threadkeep._core.engine.model import INPUTS_NS, Batch
-from threadkeep._core.engine.thread_entry import EntryFence
+from threadkeep._core.engine.model import INPUTS_NS, OWN_NS, Batch
+from threadkeep._core.engine.thread_entry import EntryFence, ThreadEntry
 from threadkeep._stores.memory.backend import MemoryBackend
 from threadkeep.errors import HeldError, LeaseLostError, StaleThreadError, ThreadDeletedError
 from threadkeep.testing.leases import HOUR, NONE, ONE, TWO, LeaseState, WithLeases
-from threadkeep.testing.records import NOW, THREAD, checkpoint, uid, write
+from threadkeep.testing.records import NOW, THREAD, checkpoint, linked, uid, write
 
 
 class TestLeases(WithLeases):
@@ -32,6 +32,10 @@ class TestLeases(WithLeases):
             ("fail", (ONE, "live", 2), (None, "held", 3)),
             ("hold", (TWO, "ended", 2), (None, "held", 3)),
             ("release", (None, "held", 3), (None, "due", 0)),
+            ("free", (None, "held", 3), (None, "due", 0)),
+            ("free", (None, "due", 2), (None, "due", 0)),
+            ("free", (TWO, "live", 1), (None, "due", 0)),
+            ("free", (TWO, "ended", 1), (None, "due", 0)),
             ("ask", NONE, (None, "due", 0)),
         ],
     )
@@ -51,6 +55,7 @@ class TestLeases(WithLeases):
             ("release", NONE),
             ("release", (None, "due", 2)),
             ("release", (TWO, "live", 1)),
+            ("free", NONE),
             ("ask", (TWO, "live", 1)),
             ("ask", (TWO, "ended", 1)),
             ("ask", (None, "due", 2)),
@@ -58,7 +63,7 @@ class TestLeases(WithLeases):
         ],
     )
     def test_other_leases_stay(self, does: str, old: LeaseState) -> None:
-        """The changes "hold", "release" and "ask" leave other leases unchanged."""
+        """The changes "hold", "release", "free" and "ask" leave other leases unchanged."""
         self.with_lease(old)
         before = self.known()
         self.lease(does)
@@ -101,6 +106,16 @@ class TestLeases(WithLeases):
                 self.lease(does)
             assert self.lease_of() == (None, "held", 3)
         self.lease("release")
+        self.lease("take")
+        assert self.lease_of() == (ONE, "live", 0)
+
+    def test_a_death_before_anything_is_saved_is_no_attempt(self) -> None:
+        """Of a thread that was only created, or never existed."""
+        for number in range(4):
+            self.lease("take", f"dead {number}", length=0)
+        self.put(entry=ThreadEntry(THREAD, "created", NOW, NOW))
+        for number in range(4):
+            self.lease("take", f"dead {number}", length=0)
         self.lease("take")
         assert self.lease_of() == (ONE, "live", 0)
 
@@ -148,6 +163,32 @@ class TestLeases(WithLeases):
         self.lease("end")
         assert self.lease_of() == NONE
 
+    @pytest.mark.parametrize(
+        ("does", "new"), [("yield", (None, "due", 0)), ("fail", (None, "later", 1))]
+    )
+    def test_an_input_that_no_run_has_taken_stays_due(self, does: str, new: LeaseState) -> None:
+        """Also if the holder stops before it has saved anything, and no node runs next."""
+        self.known_thread(status=None)
+        self.put(checkpoints=(checkpoint(3, ns=INPUTS_NS),))
+        self.lease("take")
+        self.lease(does)
+        assert self.lease_of() == new
+
+    @pytest.mark.parametrize(
+        ("status", "new"),
+        [("unfinished", (None, "due", 0)), ("failed", (None, "due", 0)), (None, NONE)],
+    )
+    def test_a_run_that_the_store_has_lost_is_due(
+        self, status: str | None, new: LeaseState
+    ) -> None:
+        """After "end", if the thread's row does not name the tips of the link."""
+        run, lost = linked(), linked()
+        self.known_thread(status=status, link=run)
+        for link, expected in ((linked(run.tip), NONE), (linked(lost.tip), new)):
+            self.lease("take")
+            self.commit(self.change("end")._replace(link=link))
+            assert self.lease_of() == expected
+
     @pytest.mark.parametrize("does", ["yield", "fail"])
     def test_a_thread_that_is_done_is_not_due(self, does: str) -> None:
         """A holder that stops leaves nothing to resume, if no node runs next."""
@@ -157,9 +198,11 @@ class TestLeases(WithLeases):
         assert self.lease_of() == NONE
 
     def test_progress_clears_the_attempts(self) -> None:
-        """Attempts are counted since the last checkpoint. Writes do not clear them."""
+        """Attempts are counted since the last checkpoint of the graph. Other rows are none."""
         self.with_lease((ONE, "live", 2))
         self.put(writes=(write(1),), guard=ONE)
+        self.put(checkpoints=(checkpoint(3, ns=INPUTS_NS),))
+        self.put(checkpoints=(checkpoint(3, ns=f"{OWN_NS}partial"),), guard=ONE)
         assert self.lease_of() == (ONE, "live", 2)
         self.put(checkpoints=(checkpoint(2, 1),), guard=ONE)
         assert self.lease_of() == (ONE, "live", 0)

@@ -10,8 +10,9 @@ from kit.backends import open_backend, url_of
 from kit.damage import damaging
 from kit.engine import Chain
 from kit.places import at
+from langgraph.types import Command
 
-from threadkeep import MemorySaver, Retention
+from threadkeep import MemorySaver, Retention, guard
 from threadkeep._core.engine.operation import no_progress
 from threadkeep._stores.redis.rows import keys_of
 from threadkeep.errors import CorruptionError
@@ -32,6 +33,8 @@ POSTGRES = {
     "revision": "revision = -1",
     "generation": "generation = -1",
     "status": "status = 'odd'",
+    "lease_until": "lease_until = -5",
+    "attempts": "attempts = -1",
 }
 REDIS = {
     **{name: (name, value) for name in ("created_at", "updated_at") for value in ("odd", "9" * 18)},
@@ -59,7 +62,11 @@ SQLITE = {
     "status_at": "status_at = 5",
     "failed_node": "failed_node = x'ff'",
     "generation": "generation = 'odd'",
+    "holder": "holder = x'ff'",
+    "lease_until": "lease_until = -5",
+    "attempts": "attempts = 'odd'",
 }
+LEASES = ("holder", "lease_until", "attempts")
 CASES = [("postgres", name) for name in POSTGRES] + [("redis", name) for name in REDIS]
 
 
@@ -100,6 +107,11 @@ def test_a_damaged_entry(name: str, case: str, tmp_path: Path) -> None:
         assert after.bytes == before.bytes
         assert after.tags == ("kept",)
         assert len(graph(saver).get_state(at("bad")).values["log"]) == 2
+        due = [one.id for one in saver.runs.unfinished()]  # (a worker may have held it)
+        assert due == (["bad"] if case in LEASES else [])
+        with guard(saver, "bad") as held:
+            graph(saver).invoke(Command(resume="yes"), held.config)
+        assert [one.id for one in saver.runs.unfinished()] == []
 
 
 REASON = {"bad": "Its entry in the registry is damaged: state."}

@@ -26,6 +26,10 @@ class State(TypedDict, total=False):
     page: str
 
 
+class NodeError(Exception):
+    """An error of a node."""
+
+
 def says(_: State) -> Any:
     return {"log": ["a"], "page": "x" * 3000}
 
@@ -163,13 +167,14 @@ def test_deletions_win(pair: Any, what: str) -> None:
 
 
 def test_an_answer_beside_a_guard(pair: Any) -> None:
+    """It is to be resumed once the run that asked has left its guard."""
     ours, other = pair
     graph = asking(ours)
     with guard(ours, "thread", worker="me") as held:
         graph.invoke(INPUT, held.config)
         answers(other)
         assert other.threads.get("thread").worker == "me"
-    # (the guard has ended without it: `resume` continues until nothing is left)
+    assert [one.id for one in other.runs.unfinished()] == ["thread"]
     assert ours.runs.resume(graph, "thread") == {"log": ["q", "yes"]}
 
 
@@ -235,3 +240,28 @@ def test_a_thread_that_is_taken_over_from_langgraph(tmp_path: Path) -> None:
             assert other.threads.get("thread").worker is None
             assert ours.runs.submit(graph, "thread", INPUT).is_taken is False
             assert ours.runs.resume(graph, "thread")["log"][-2:] == ["q", "a"]
+
+
+@pytest.mark.parametrize("submits_first", [False, True])
+def test_a_failed_thread_of_langgraph_is_resumed(tmp_path: Path, submits_first: bool) -> None:
+    """It is copied first, also if `submit` or `resume` are the first to ask for it."""
+
+    def fails(_: State) -> Any:
+        if not is_over:
+            raise NodeError
+        return says(_)
+
+    is_over = False
+    theirs = tmp_path / "theirs.db"
+    with TheirSqliteSaver.from_conn_string(str(theirs)) as old:
+        old.setup()
+        with pytest.raises(NodeError):
+            linear(old, State, a=fails).invoke(INPUT, at())
+    is_over = True
+    url = f"sqlite:///{tmp_path / 'threads.db'}"
+    with open_saver(url, migrate_from=str(theirs)) as ours:
+        graph = linear(ours, State, a=fails)
+        if submits_first:
+            ours.runs.submit(graph, "thread", INPUT)
+        found = ours.runs.resume(graph, "thread")
+        assert found["log"] == ["q", "a"] * (1 + submits_first)

@@ -4,21 +4,28 @@ import asyncio
 import operator
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
+import psycopg
 import pytest
+from kit.backends import open_backend
 from kit.graphs import linear
-from kit.guards import all_saved, take_over
+from kit.guards import all_saved, die, take_over
 from kit.places import at
+from kit.postgres import url_for
+from kit.put_back import copy_rows
 from kit.runs import Run
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import GraphInterrupt
+from langgraph.errors import GraphInterrupt, GraphRecursionError
 from langgraph.func import entrypoint, task
+from langgraph.types import Command, interrupt
 
 from threadkeep import KeyRing, guard, open_saver
 from threadkeep.errors import (
@@ -58,6 +65,10 @@ def seen(saver: Any, thread: str = "thread") -> Any:
     """The status, worker and attempts of a thread."""
     found = saver.threads.get(thread)
     return found.status, found.worker, found.attempts
+
+
+def due(saver: Any) -> list[str]:
+    return [one.id for one in saver.runs.unfinished()]
 
 
 # -- entry and exit ----------------------------------------------------------------------
@@ -122,6 +133,7 @@ async def test_an_awaiting_worker_waits_for_another(saver: Any) -> None:
         (None, (None, 0)),
         (NodeError(), (None, 1)),  # (it is due later)
         (GraphInterrupt(), ("due", 0)),
+        (GraphRecursionError(), (None, 0)),  # (an endless graph would run for ever)
         (KeyboardInterrupt(), ("due", 0)),
         (asyncio.CancelledError(), ("due", 0)),
     ],
@@ -132,12 +144,58 @@ def test_how_a_run_ends(ours: Any, error: BaseException | None, after: Any) -> N
     with suppress(BaseException), guard(ours, "thread"):
         if error is not None:
             raise error
-    due = [one.id for one in ours.runs.unfinished()]
-    assert ("due" if due else None, seen(ours)[2]) == after
+    assert ("due" if due(ours) else None, seen(ours)[2]) == after
     if error is not None:
         with pytest.raises(type(error)) as caught, guard(ours, "thread"):
             raise error
         assert caught.value is error
+
+
+def test_an_empty_guard_leaves_a_thread_due(saver: Any) -> None:
+    """A `resume` that finds nothing to run ends it."""
+    graph = linear(saver, State, a=lambda _: {"log": [interrupt("May I?")]})
+    graph.invoke(INPUT, at())
+    die(saver)
+    for _ in range(2):
+        with guard(saver, "thread"):
+            pass
+        assert due(saver) == ["thread"]
+    assert saver.runs.resume(graph, "thread") is None
+    assert due(saver) == []
+
+
+def test_a_store_that_goes_back_during_a_run(
+    request: pytest.FixtureRequest, saver: Any, tmp_path: Path
+) -> None:
+    """The thread is due, as the end of its run is lost. It is not, after the next run."""
+
+    def copies(_: State) -> Any:
+        kept.append(copy_rows(request.node.callspec.params["saver"], tmp_path, saver))
+        return {"log": ["b"]}
+
+    kept: list[Any] = []
+    graph = linear(saver, State, a=says("a"), b=copies)
+    with guard(saver, "thread") as held:
+        graph.invoke(INPUT, held.config, durability="sync")
+        kept[0]()
+    assert (seen(saver), due(saver)) == (("unfinished", None, 0), ["thread"])
+    assert saver.runs.resume(graph, "thread") == {"log": ["q", "a", "b"]}
+    assert (seen(saver), due(saver)) == (("done", None, 0), [])
+
+
+def test_a_store_that_goes_back_to_a_question(
+    request: pytest.FixtureRequest, saver: Any, tmp_path: Path
+) -> None:
+    """The thread is due once: `resume` finds that it waits."""
+    graph = linear(saver, State, a=lambda _: {"log": [interrupt("May I?")]})
+    graph.invoke(INPUT, at())
+    with guard(saver, "thread") as held:
+        put_back = copy_rows(request.node.callspec.params["saver"], tmp_path, saver)
+        graph.invoke(Command(resume="yes"), held.config)
+        put_back()
+    assert (seen(saver), due(saver)) == (("waiting", None, 0), ["thread"])
+    assert saver.runs.resume(graph, "thread") is None
+    assert (seen(saver), due(saver)) == (("waiting", None, 0), [])
 
 
 async def test_names_of_workers(ours: Any) -> None:
@@ -371,6 +429,39 @@ async def test_a_lost_lease_cancels_the_run(saver: Any) -> None:
     assert seen(saver)[1] == "another"
 
 
+async def test_a_late_renewal_of_a_run_that_was_cancelled(
+    ours: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard stays lost, though the store confirms its lease."""
+    begun, cancelled, renewed = (threading.Event() for _ in range(3))
+    held = guard(ours, "thread", lease=1)
+    commit = held._commit
+
+    def is_late(change: Any) -> Any:
+        if change.does == "renew":
+            begun.set()
+            assert cancelled.wait(5)
+        yield from commit(change)
+        if change.does == "renew":
+            renewed.set()
+
+    async def run() -> None:
+        async with held:
+            monkeypatch.setattr(held, "_commit", is_late)
+            assert await asyncio.to_thread(begun.wait, 5)
+            held._until = 0  # (the end of the lease, by this worker's clock)
+            try:
+                await asyncio.sleep(30)
+            finally:
+                cancelled.set()
+                assert await asyncio.to_thread(renewed.wait, 5)
+                assert held.lost
+
+    with pytest.raises(LeaseLostError):
+        await run()
+    assert asyncio.current_task().cancelling() == 0
+
+
 async def test_a_run_ends_before_a_lease_that_cannot_be_renewed(
     ours: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,6 +555,36 @@ async def test_errors_of_a_run_whose_lease_is_lost(ours: Any) -> None:
     with pytest.raises(LeaseLostError) as caught:
         run_blocking(guard(ours, "two"))
     assert isinstance(caught.value.__cause__, NodeError)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+async def test_a_program_ends_though_a_lease_is_lost(ours: Any, error: type[BaseException]) -> None:
+    async def run() -> None:
+        async with guard(ours, "one") as held:
+            held._until = 0
+            raise error
+
+    def run_blocking() -> None:
+        with guard(ours, "two") as held:
+            held._until = 0
+            raise error
+
+    with pytest.raises(error):
+        await run()
+    with pytest.raises(error):
+        run_blocking()
+
+
+def test_a_thread_that_another_program_locks(tmp_path: Path) -> None:
+    """Leases of other threads are renewed meanwhile."""
+    base, _, schema = url_for(tmp_path).partition("?schema=")
+    with open_backend("postgres", tmp_path) as saver, ExitStack() as stack:
+        guards = [stack.enter_context(guard(saver, thread, lease=3)) for thread in "abcdefgh"]
+        with psycopg.connect(base) as server:
+            table = f"{schema}.threads"
+            server.execute(f"SELECT 1 FROM {table} WHERE thread_id = 'a' FOR UPDATE")
+            time.sleep(3.5)
+            assert not [one.thread_id for one in guards[1:] if one.lost]
 
 
 @pytest.mark.parametrize("steps", range(0, 24, 3))

@@ -212,6 +212,31 @@ def test_whoever_has_moved_on_is_left_alone() -> None:
         assert everything(saver) == everything(other)
 
 
+@pytest.mark.parametrize("has_run", [False, True])
+def test_stored_inputs_run_here(saver: Any, has_run: bool) -> None:
+    """A mirror does not copy them. The next one continues after they have run."""
+    graph = story(saver, Plain)
+    if has_run:
+        graph.invoke({"log": ["a"]}, at("t"))
+    saver.runs.submit(graph, "t", {"log": ["b", LONG * 100]})
+    with MemorySaver() as other:
+        assert saver.threads.mirror(other).added == ["t"]
+        assert list(other.runs.unfinished()) == []
+        assert other.runs.resume(story(other, Plain), "t") is None
+        assert other.check().ok
+        assert saver.threads.mirror(other).unchanged == 1
+        saver.runs.submit(graph, "t", {"log": ["c"]})
+        result = saver.runs.resume(graph, "t")
+        saver.runs.submit(graph, "t", {"log": ["d"]})
+        done = saver.threads.mirror(other)
+        assert (done.extended if has_run else done.added) == ["t"]
+        assert story(other, Plain).get_state(at("t")).values == result
+        assert other.check().notes == other.check().findings == ()
+        saver.runs.resume(graph, "t")
+        story(other, Plain).invoke({"log": ["theirs"]}, at("t"))
+        assert list(saver.threads.mirror(other).conflicts) == ["t"]
+
+
 def test_deleted_threads() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)

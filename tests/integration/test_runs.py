@@ -14,9 +14,11 @@ import pytest
 from kit.graphs import linear
 from kit.guards import die, lease
 from kit.places import at
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphBubbleUp
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
@@ -26,6 +28,7 @@ from threadkeep import Retention, guard, task_key
 from threadkeep.errors import (
     HeldError,
     InvalidArgumentError,
+    LeaseLostError,
     StateError,
     ThreadDeletedError,
     ThreadLockedError,
@@ -263,6 +266,23 @@ def test_a_question_in_between(saver: Any) -> None:
     assert due(saver) == []
 
 
+def test_an_input_that_is_stored_while_a_question_is_asked(saver: Any) -> None:
+    """It was stored before the question, so it waits for its answer."""
+
+    def submits(state: State) -> Any:
+        if len(state["log"]) == 1:
+            saver.runs.submit(graph, "thread", given("2"), key="2")
+            return asks(state)
+        return given("a")
+
+    graph = linear(saver, State, ask=submits)
+    submit(graph, "1")
+    assert saver.runs.resume(graph, "thread")["__interrupt__"]
+    assert saver.runs.resume(graph, "thread") is None
+    saver.threads.answer("thread", {question(saver): "yes"}, resume=True)
+    assert saver.runs.resume(graph, "thread") == {"log": ["1", "yes", "2", "a"]}
+
+
 def test_a_later_input_takes_the_place_of_an_answer(saver: Any) -> None:
     graph = linear(saver, State, ask=asks)
     submit(graph, "1")
@@ -325,6 +345,62 @@ def test_only_unfinished_tasks_run_again(saver: Any) -> None:
     assert len(set(keys)) == 6
 
 
+@pytest.mark.parametrize("status", ["failed", "unfinished"])
+def test_an_edited_thread_is_resumed(saver: Any, status: str) -> None:
+    """An edit finishes nothing: the same task runs next, with the edited state."""
+
+    def fails(state: State) -> Any:
+        if state["log"] == ["1"]:
+            raise NodeError
+        return given("a")
+
+    graph = linear(saver, State, a=fails)
+    graph.interrupt_before_nodes = ["a"] if status == "unfinished" else []
+    submit(graph, "1")
+    with suppress(NodeError):
+        saver.runs.resume(graph, "thread")
+    assert saver.threads.get("thread").status == status
+    saver.threads.edit("thread", {"log": ["2"]})
+    assert saver.threads.get("thread").status == "unfinished"
+    report = saver.check()
+    assert (report.findings, report.notes) == ((), ())
+    assert saver.runs.resume(graph, "thread") == {"log": ["2", "a"]}
+    assert saver.threads.get("thread").status == "done"
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [
+        (NodeError(), ([], 1)),  # (it is due later)
+        (GraphBubbleUp(), (["thread"], 0)),
+        (asyncio.CancelledError(), (["thread"], 0)),
+    ],
+    ids=repr,
+)
+def test_a_run_that_ends_before_its_first_checkpoint(
+    saver: Any, error: BaseException, after: Any, has_run: bool
+) -> None:
+    """Its input is still to be run."""
+
+    class Fails(BaseCallbackHandler):
+        raise_error = True
+
+        def on_chain_start(self, *_: Any, **__: Any) -> None:
+            raise error
+
+    graph = linear(saver, State, a=says("a"))
+    if has_run:
+        graph.invoke(given("0"), at())
+    submit(graph, "1")
+    with pytest.raises(type(error)):
+        saver.runs.resume(graph, "thread", config={"callbacks": [Fails()]})
+    found = saver.threads.get("thread")
+    assert ((due(saver), found.attempts), found.status) == (after, "unfinished")
+    assert saver.runs.resume(graph, "thread")["log"][-2:] == ["1", "a"]
+    assert saver.threads.get("thread").status == "done"
+
+
 def test_the_last_attempt_holds_a_thread(saver: Any) -> None:
     """Until it is released. Progress counts attempts from 0."""
     keys: list[tuple[str, str]] = []
@@ -359,6 +435,23 @@ def test_a_thread_whose_workers_die_is_held(saver: Any) -> None:
         saver.runs.resume(graph, "thread", max_attempts=99)
     saver.runs.release("thread")
     assert saver.runs.resume(graph, "thread") == {"log": ["1", "a"]}
+
+
+def test_a_worker_whose_lease_is_ended_saves_nothing_more(saver: Any) -> None:
+    def ends(state: State) -> Any:
+        if len(state["log"]) == 1:
+            saver.runs.release("thread", force=True)
+        return given("a")
+
+    graph = linear(saver, State, a=ends)
+    submit(graph, "1")
+    with pytest.raises(LeaseLostError):
+        saver.runs.resume(graph, "thread")
+    found = saver.threads.get("thread")
+    assert (due(saver), found.worker, found.attempts) == (["thread"], None, 0)
+    assert saver.get_tuple(at()).pending_writes == []
+    assert linear(saver, State, a=says("b")).get_state(at()).values == given("1")
+    assert saver.runs.resume(linear(saver, State, a=says("b")), "thread")["log"] == ["1", "b"]
 
 
 def test_a_failing_subgraph_makes_no_progress(saver: Any) -> None:
@@ -594,9 +687,12 @@ def test_a_worker_whose_clock_is_wrong(saver: Any, clock: Any, seconds: float) -
     assert due(saver) == []
 
 
-def test_an_input_after_a_question_of_a_worker_whose_clock_is_ahead(saver: Any, clock: Any) -> None:
+@pytest.mark.parametrize("seconds", [-HOUR, HOUR])
+def test_an_input_after_a_question_of_a_worker_whose_clock_is_wrong(
+    saver: Any, clock: Any, seconds: float
+) -> None:
     graph = linear(saver, State, ask=asks)
-    clock(HOUR)
+    clock(seconds)
     submit(graph, "1")
     saver.runs.resume(graph, "thread")
     clock(0)
@@ -604,9 +700,12 @@ def test_an_input_after_a_question_of_a_worker_whose_clock_is_ahead(saver: Any, 
     assert saver.runs.resume(graph, "thread")["log"] == ["1", "2"]
 
 
-def test_a_question_after_an_input_of_a_worker_whose_clock_is_ahead(saver: Any, clock: Any) -> None:
+@pytest.mark.parametrize("seconds", [-HOUR, HOUR])
+def test_a_question_after_an_input_of_a_worker_whose_clock_is_wrong(
+    saver: Any, clock: Any, seconds: float
+) -> None:
     graph = linear(saver, State, ask=asks)
-    clock(HOUR)
+    clock(seconds)
     submit(graph, "1", "2")
     clock(0)
     saver.runs.resume(graph, "thread")

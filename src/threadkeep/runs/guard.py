@@ -31,7 +31,7 @@ from threadkeep._core.arguments import GUARD
 from threadkeep._core.engine import registration
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import LeaseThread
-from threadkeep._core.engine.operation import External, Operation, commit
+from threadkeep._core.engine.operation import External, Operation, commit, commit_many
 from threadkeep._core.engine.tips import Link, Proof
 from threadkeep._core.validation import MICROSECOND, duration
 from threadkeep._run.delegate import Delegate
@@ -289,9 +289,11 @@ class Guard:
                 yield from self._commit(self._change._replace(does="ask"))
 
     def _commit(self, change: LeaseThread) -> Operation[None]:
-        proof = self._engine.memory(self.thread_id).proof if change.does == "end" else None
+        is_end = change.does == "end" and self._has_saved
+        proof = self._engine.memory(self.thread_id).proof if is_end else None
         link = Link(Proof(0) if proof is None else Proof(0, 0, {*proof.tips}))
-        own = commit(change._replace(last=self._last, link=link))
+        change = change._replace(last=self._last, link=link)
+        own = _apart(change) if change.does == "renew" else commit(change)
         # (to its end: a caller that is cancelled then knows if the lease was taken)
         yield from sync_or_async(partial(self._store.run, own), partial(self._store.arun, own))
         self._last = link.tip
@@ -353,6 +355,13 @@ class Guard:
         if task is not None:
             self._is_cancelled = True
             task.cancel("The lease of the thread was lost.")
+
+
+def _apart(change: LeaseThread) -> Operation[None]:
+    """Commit a change in a transaction of its own, as a group may wait for a locked thread."""
+    (refusal,) = yield from commit_many([change])
+    if refusal is not None:
+        raise refusal
 
 
 guard = Guard

@@ -500,7 +500,7 @@ class ThreadTransfers(ThreadEntries):
 
         Writes only missing data: new threads, checkpoints and pending writes. Each written thread
         is compared in both stores, by the digest of every checkpoint. A repeated call continues an
-        interrupted one.
+        interrupted one. Stored inputs (`saver.runs.submit`) are not copied.
 
         Args:
             other: the saver of the other store.

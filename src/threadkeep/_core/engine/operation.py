@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, final
 
 from threadkeep._core.engine.model import (
-    Batch,
     Change,
     Read,
     ReadCheckpoint,
@@ -44,9 +43,9 @@ class Commit(NamedTuple):
 
 
 class CommitMany(NamedTuple):
-    """Carry out these batches together. Reply: for each None, or the error that refused it."""
+    """Carry out these changes together. Reply: for each None, or the error that refused it."""
 
-    changes: Sequence[Batch]
+    changes: Sequence[Change]
 
 
 class Call(NamedTuple):
@@ -101,8 +100,8 @@ def commit(change: Change) -> Operation[None]:
     yield Commit(change)
 
 
-def commit_many(changes: Sequence[Batch]) -> Operation[Sequence[ThreadkeepError | None]]:
-    """Carry out batches together. The reply is as for `CommitMany`."""
+def commit_many(changes: Sequence[Change]) -> Operation[Sequence[ThreadkeepError | None]]:
+    """Carry out changes together. The reply is as for `CommitMany`."""
     if not changes:
         return ()
     refusals: Sequence[ThreadkeepError | None] = yield CommitMany(changes)

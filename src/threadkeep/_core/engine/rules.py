@@ -199,7 +199,11 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
     if touch is not None:
         entry, labels = _touched(entry, touch, batch.now)
         event = touch.event
-        if event is not None and (head.status != event.status or head.status_at is not None):
+        if event is not None and (
+            head.status != event.status
+            or head.status_at is not None
+            or thread_entry.is_of_a_task(event.status)  # (its checkpoint may be unknown)
+        ):
             rest = (*rest[:3], *_status(head, entry[2], touch, event), *rest[6:])
     if batch.asks:
         rest = (*rest[:6], *leases.asked(head))

@@ -65,9 +65,12 @@ def of_checkpoints(whole: WholeThread, meter: Meter = QUIET) -> Digests:
     return found
 
 
-def read(store: Runner, thread: str, meter: Meter, *, stub: bool = True) -> Operation[WholeThread]:
-    """Read one state of a thread, with digests. `stub` as in `whole_thread.read_thread`."""
-    whole = yield from on(store, read_thread(thread, stub=stub, meter=meter))
+def read(
+    store: Runner, thread: str, meter: Meter, *, stub: bool = True, inputs: bool = True
+) -> Operation[WholeThread]:
+    """Read one state of a thread, with digests. Options as of `whole_thread.read_thread`."""
+    reading = read_thread(thread, stub=stub, inputs=inputs, meter=meter)
+    whole = yield from on(store, reading)
     return (yield from external(partial(digested, whole, meter)))
 
 

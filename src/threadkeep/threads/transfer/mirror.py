@@ -2,7 +2,8 @@
 
 After an interruption, the other store shows whole threads, in this or an earlier state, and a
 repeated call continues. A thread that is archived or deleted here meanwhile is compared again, so
-that no content there is replaced by a thread without content.
+that no content there is replaced by a thread without content. Stored inputs are not copied: they
+run once, here.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from threadkeep.threads.transfer import digest, whole_thread
 from threadkeep.threads.transfer.meter import Meter
 from threadkeep.threads.transfer.whole_thread import (
     ChangedError,
+    ThreadRow,
     WholeThread,
     marks_of,
     put_rows,
     rows_of,
     whole_of,
+    without_inputs,
 )
 
 
@@ -123,12 +126,13 @@ class _Mirror:
         """Compare a thread, and return it if it is copied."""
         stub = not self.is_named
         found = yield from on(self.here, read_snapshot(name, alone=True, stub=stub))
-        own, copied = whole_of(found), None
+        own, copied = whole_of(without_inputs(found)), None
+        inputs = rows_of(whole_of(found)) - rows_of(own)
         if is_archived(own.entry):
             self.result.archived.append(name)
             return None
         other = yield from on(self.there, read_snapshot(name, stub=False))
-        step = _step_for(own, whole_of(other))
+        step = _step_for(own, whole_of(other), inputs)
         if step == "diverged" and (yield from self._are_equal(own)):
             step = "unchanged"
         step = self._allowed(step)
@@ -162,15 +166,16 @@ class _Mirror:
 
     def _read(self, own: WholeThread) -> Operation[WholeThread]:
         """Read all of a thread here, with digests. Raises ChangedError if rows were removed."""
-        whole = yield from digest.read(self.here, own.thread, self.meters["read"])
+        whole = yield from digest.read(self.here, own.thread, self.meters["read"], inputs=False)
         if is_archived(whole.entry) or not rows_of(own) <= rows_of(whole):
             raise ChangedError
         return whole
 
     def _are_equal(self, own: WholeThread) -> Operation[bool]:
         """Compare the digests of threads whose rows differ."""
-        whole = yield from self._read(own)
-        other = yield from digest.read(self.there, own.thread, self.meters["compared"], stub=False)
+        whole, meter = (yield from self._read(own)), self.meters["compared"]
+        reading = digest.read(self.there, own.thread, meter, stub=False, inputs=False)
+        other = yield from reading
         return whole.by_checkpoint == other.by_checkpoint
 
 
@@ -181,12 +186,12 @@ _CONFLICTS = {
 }
 
 
-def _step_for(here: WholeThread, there: WholeThread) -> str:
+def _step_for(here: WholeThread, there: WholeThread, inputs: set[ThreadRow]) -> str:
     """Choose the step for the other store: a field of `MirrorReport`, or a key of `_CONFLICTS`.
 
-    Rows are compared, as a copy has the same bytes.
+    Rows are compared, as a copy has the same bytes. `inputs` are stored here, and not copied.
     """
-    own, other = rows_of(here), rows_of(there)
+    own, other = rows_of(here), rows_of(there) - inputs
     only_created = not own and is_there(here.entry) and not is_there(there.entry)
     if own == other and not only_created:
         return "unchanged" if marks_of(here.entry) <= marks_of(there.entry) else "extended"

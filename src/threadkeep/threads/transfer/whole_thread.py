@@ -27,6 +27,7 @@ from threadkeep._core.engine.lineage import (
     touches,
 )
 from threadkeep._core.engine.model import (
+    INPUTS_NS,
     OWN_NS,
     Batch,
     CheckpointRow,
@@ -141,12 +142,17 @@ def chosen(threads: str | Iterable[str] | None) -> Operation[Sequence[str]]:
 
 
 def read_thread(
-    thread: str, *, stub: bool = True, stubs: bool = False, meter: Meter = QUIET
+    thread: str,
+    *,
+    stub: bool = True,
+    stubs: bool = False,
+    inputs: bool = True,
+    meter: Meter = QUIET,
 ) -> Operation[WholeThread]:
     """Read one state of a thread while others write, seal and prune it.
 
     `stub` leaves an archived thread in the cold store (it has no rows then), `stubs` offloaded
-    segments.
+    segments. Without `inputs`, stored inputs are left out.
 
     Raises:
         ConflictError: segments were removed at every attempt.
@@ -154,6 +160,8 @@ def read_thread(
 
     def attempt() -> Operation[WholeThread]:
         snapshot = yield from read_snapshot(thread, alone=True, stub=stub)
+        if not inputs:
+            snapshot = without_inputs(snapshot)
         rows = snapshot.rows
         used = _used(rows)
         infos = [s for s in rows.segments if used is None or touches(used, span_of(s))]
@@ -169,6 +177,13 @@ def read_thread(
         return whole_of(snapshot, segments, stubs=stubs)
 
     return retry(thread, attempt)
+
+
+def without_inputs(snapshot: ThreadSnapshot) -> ThreadSnapshot:
+    """Return a thread without its stored inputs."""
+    rows = snapshot.rows
+    others = tuple([stored for stored in rows.checkpoints if stored.row.ns != INPUTS_NS])
+    return snapshot._replace(rows=rows._replace(checkpoints=others))
 
 
 def _used(rows: ThreadRows) -> Positions | None:
