@@ -111,8 +111,8 @@ class Retention:
 
     A thread is deleted by `ttl` and `max_count`, unless it is pinned, tagged (with `keep_tagged`),
     waiting (an interrupt waits in it), or to be resumed (it has stored inputs, or a guarded run
-    that is not done). The thread's own ttl (`threads.create(ttl=)`) takes precedence. Only a pin
-    protects from it, and a run to resume.
+    that is not done). The thread's own ttl (`threads.create(ttl=)`) takes precedence, and only a
+    pin protects from it.
 
     Args:
         keep_last: number of newest checkpoints to keep.

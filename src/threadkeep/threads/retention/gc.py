@@ -230,9 +230,7 @@ class _Collection:
 
 
 def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
-    """Return True if its ttl is over, and there is no run to resume. Its own ttl comes first."""
-    if entry.lease_until is not None:
-        return False
+    """Return True if its ttl is over. The thread's own ttl replaces the policy's."""
     ttl = entry.ttl
     if ttl is None and not _is_protected(entry, own):
         ttl = micros(own.ttl)
