@@ -217,3 +217,21 @@ class TestLeases(WithLeases):
         assert after == before
         assert self.rows()._replace(tips=rows.tips) == rows
         self.put(fences=(EntryFence(before.revision),), generation=0, life=0)
+
+    @pytest.mark.parametrize(
+        ("does", "new"),
+        [
+            ("take", (ONE, "live", 1)),
+            ("renew", (ONE, "live", 1)),
+            ("end", NONE),
+            ("yield", (None, "due", 1)),
+            ("fail", (None, "later", 2)),
+        ],
+    )
+    def test_a_repeated_change_is_made_once(self, does: str, new: LeaseState) -> None:
+        """A change that comes again with the same tip, as its answer was lost, does nothing."""
+        self.with_lease((None, "due", 1) if does == "take" else (ONE, "live", 1))
+        change = self.change(does)._replace(link=linked())
+        self.commit(change)
+        self.commit(change)
+        assert self.lease_of() == new

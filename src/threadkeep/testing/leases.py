@@ -182,24 +182,6 @@ class LeaseContract(WithLeases):
         self.commit(self.change("renew", last=last)._replace(link=link))  # (it is not the newest)
         assert {link.tip, last, run.tip} <= set(self.state().tips)
 
-    @pytest.mark.parametrize(
-        ("does", "new"),
-        [
-            ("take", (ONE, "live", 1)),
-            ("renew", (ONE, "live", 1)),
-            ("end", NONE),
-            ("yield", (None, "due", 1)),
-            ("fail", (None, "later", 2)),
-        ],
-    )
-    def test_a_repeated_change_is_made_once(self, does: str, new: LeaseState) -> None:
-        """A change that comes again with the same tip, as its answer was lost, does nothing."""
-        self.with_lease((None, "due", 1) if does == "take" else (ONE, "live", 1))
-        change = self.change(does)._replace(link=linked())
-        self.commit(change)
-        self.commit(change)
-        assert self.lease_of() == new
-
     def test_a_dropped_thread_has_no_lease(self) -> None:
         """A dropped thread has no holder. If an entry or rows take its place, the lease stays."""
         self.known_thread()
