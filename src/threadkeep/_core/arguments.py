@@ -143,22 +143,14 @@ def put(
     configurable = config["configurable"]
     by = RUNS.of(_run_of(configurable))
     run, record = RUNTIME in configurable, configurable.get(OWN_RECORD)
-    made = Put(target, above, copied, merged, frozenset(new), run=run, record=record, by=by)
-    guard = configurable.get(GUARD)
-    return made if guard is None else _guarded(made, guard, configurable.get(TAKES))
-
-
-def _guarded(call: Put, guard: Any, taken: Any) -> Put:
-    """Return a save under a guard, which removes the stored input that its run begins with.
-
-    Raises LeaseLostError if the guard knows that it does not hold the thread.
-    """
-    holder = guard.holder_of(call.place.thread)
-    is_input = not call.place.ns and call.metadata.get("source") == "input"
-    if taken is None or holder is None or not is_input:
-        return call._replace(guard=holder)
-    call.metadata[INPUT_KEY] = taken.key
-    return call._replace(guard=holder, takes=taken)
+    guarded: dict[str, Any] = {}
+    if (guard := configurable.get(GUARD)) is not None:  # (LeaseLostError if it knows of a loss)
+        guarded["guard"] = guard.holder_of(thread)
+        taken = configurable.get(TAKES)
+        if taken is not None and guarded["guard"] and not ns and merged.get("source") == "input":
+            merged[INPUT_KEY], guarded["takes"] = taken.key, taken
+    new_ones = frozenset(new)
+    return Put(target, above, copied, merged, new_ones, run=run, record=record, by=by, **guarded)
 
 
 _PUT = ("config", "checkpoint", "metadata", "new_versions")
@@ -208,8 +200,8 @@ def put_writes(
         task_path = validation.text("task_path", "" if task_path is None else task_path, target)
     configurable = config["configurable"]
     by, guard = RUNS.of(_run_of(configurable)), configurable.get(GUARD)
-    made = PutWrites(target, pairs, task_id, task_path, by=by)
-    return made if guard is None else made._replace(guard=guard.holder_of(target.thread))
+    holder = None if guard is None else guard.holder_of(target.thread)
+    return PutWrites(target, pairs, task_id, task_path, by=by, guard=holder)
 
 
 def listing(
