@@ -215,9 +215,10 @@ def _setting(old: Head, new: Head) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that sets a stored head, and its parameters."""
     own: tuple[Any, ...]
     tip = pack_tip(old.tips[0]) if old.tips else b""
-    is_usual = old[17:] == new[17:]
-    keeps_rest = is_usual or (old[17:20] == new[17:20] and old[23:] == new[23:])
-    if old[3:7] == new[3:7] and old[13:16] == new[13:16] and keeps_rest and old.tips:
+    # (without tips it is damaged, and its fields have any types)
+    is_near = bool(old.tips) and old[3:7] == new[3:7] and old[13:16] == new[13:16]
+    is_usual = is_near and old[17:] == new[17:]
+    if is_usual or (is_near and old[17:20] == new[17:20] and old[23:] == new[23:]):
         newest = None if new.newest is None else bound_id(new.newest)
         own = (pack_tips(new.tips), new.seq, newest, bytearray(pack_logs(new)), new.size)
         statement = _SET_OFTEN
