@@ -24,7 +24,7 @@ from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, invalid
 from threadkeep.runs import inputs
 from threadkeep.runs.guard import Guard, guard, plain
 from threadkeep.runs.inputs import SubmittedInput
-from threadkeep.threads.registry import ThreadInfo, clock, info
+from threadkeep.threads.registry import ThreadInfo, info
 
 _OF_GUARD = ("lease", "worker", "wait", "max_attempts")
 
@@ -136,7 +136,7 @@ class Runs:
 
         def page() -> Operation[Iterable[ThreadInfo]]:
             nonlocal place, is_over
-            now = yield from on(self._store, clock())
+            now = yield from on(self._store, registration.clock())
             before = self._engine.now() - age if age else None
             query = registration.ALL._replace(now=now, updated=(None, before))
             if lease is None:

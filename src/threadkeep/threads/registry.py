@@ -20,7 +20,7 @@ from threadkeep._core.engine import registration, thread_entry
 from threadkeep._core.engine.cold_references import archive_of
 from threadkeep._core.engine.context import Engine
 from threadkeep._core.engine.model import OWN_NS
-from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation, fetch
+from threadkeep._core.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep._core.engine.thread_entry import (
     REPAIR,
     Lifecycle,
@@ -107,7 +107,7 @@ def search(
         raise invalid("limit", limit, f"Use 1 to {MOST}, and read the next page by cursor.")
     kind: type = str if field == "thread" else int
     after = None if cursor is None else place_in(cursor, order, kind)
-    now = yield from clock()
+    now = yield from registration.clock()
     query = thread_query(engine.now(), wanted)._replace(now=now)
     entries = yield from registration.search(
         SearchThreads(query, field, order.startswith("-"), after, limit)
@@ -152,14 +152,8 @@ def place_in(cursor: object, order: str, *kinds: type) -> tuple[Any, str]:
 
 
 def count(engine: Engine, wanted: Filters) -> Operation[int]:
-    now = yield from clock()
+    now = yield from registration.clock()
     return (yield from registration.count(thread_query(engine.now(), wanted)._replace(now=now)))
-
-
-def clock() -> Operation[int]:
-    """Return the store's time, which decides who runs."""
-    now: int = yield from fetch(ReadClock(""))
-    return now
 
 
 def thread_query(now: int, filters: Filters) -> ThreadQuery:
@@ -491,7 +485,7 @@ class ThreadPage(Sequence[ThreadInfo]):
 
 def info(entry: ThreadEntry, now: int) -> ThreadInfo:
     """Convert an entry to its public record, at the store's time."""
-    holder = None if entry.holder is None else entry.holder.rpartition(" ")[0]
+    holder = None if entry.holder is None else thread_entry.worker_of(entry.holder)
     until = None if holder is None else entry.lease_until
     archive = archive_of(entry)
     return ThreadInfo(

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from threadkeep._core.engine.heads import Head, Move
 from threadkeep._core.engine.model import INPUTS_NS, LeaseThread
 from threadkeep._core.engine.rule_reads import Planning, ReadNewer, ask
-from threadkeep._core.engine.thread_entry import DUE, HELD_UNTIL, UNSAVED, ReadClock
+from threadkeep._core.engine.thread_entry import DUE, HELD_UNTIL, UNSAVED, ReadClock, worker_of
 from threadkeep._core.engine.tips import after, names
 from threadkeep.errors import HeldError, LeaseLostError, ThreadLockedError
 
@@ -73,7 +73,7 @@ def _take(change: LeaseThread, old: Holding, now: int) -> Holding:
 
 
 def _locked(thread: str, old: Holding, now: int) -> ThreadLockedError:
-    name, seconds = str(old.holder).rpartition(" ")[0], ((old.until or now) - now) / 1e6
+    name, seconds = worker_of(str(old.holder)), ((old.until or now) - now) / 1e6
     return ThreadLockedError(
         f"{name} runs the thread, and may hold it for another {seconds:.0f} s.",
         hint="Try again later, or pass wait= to wait for the end of that run.",

@@ -331,10 +331,15 @@ def count(query: ThreadQuery) -> Operation[int]:
     return cast("int", (yield from fetch(CountThreads(query))))
 
 
+def clock() -> Operation[int]:
+    """Return the store's time, which decides who runs."""
+    now: int = yield from fetch(ReadClock(""))
+    return now
+
+
 def statuses(now: int) -> Operation[ThreadStatuses]:
     """Count threads by status, and find the unfinished thread that is idle longest."""
-    clock = yield from fetch(ReadClock(""))
-    every = ThreadQuery((Lifecycle.CREATED, *WITH_CHECKPOINTS), now=clock)
+    every = ThreadQuery((Lifecycle.CREATED, *WITH_CHECKPOINTS), now=(yield from clock()))
     queries = {one: every._replace(statuses=(one,)) for one in STATUSES}
     unfinished, recent = queries["unfinished"], queries["failed"]
     recent = recent._replace(updated=(now - _MINUTE, None))

@@ -196,6 +196,11 @@ HELD_UNTIL = 253_402_300_799_999_999
 """`lease_until` of a thread that is held: the end of the year 9999."""
 
 
+def worker_of(holder: str) -> str:
+    """Return the name of the worker, without the random token."""
+    return holder.rpartition(" ")[0]
+
+
 def status_of(entry: ThreadEntry, now: int) -> ThreadStatus | None:
     """Return the status of an entry, by the store's clock, or None if nothing was saved."""
     if entry.holder is None and entry.lease_until == HELD_UNTIL:
