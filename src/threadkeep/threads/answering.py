@@ -7,9 +7,14 @@ to a task there, and its id also stands in the writes of the task above it.
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -19,9 +24,10 @@ from langgraph.types import Interrupt
 from threadkeep._core import validation
 from threadkeep._core.codec.codecs import PlainCodec, Raw
 from threadkeep._core.engine import load, put, thread_summary
-from threadkeep._core.engine.calls import PutWrites
+from threadkeep._core.engine.calls import Put, PutWrites
 from threadkeep._core.engine.context import Engine, not_found, unless_hidden
 from threadkeep._core.engine.model import (
+    ANSWERS_NS,
     OWN_NS,
     HeadFence,
     ScanCheckpoints,
@@ -31,12 +37,13 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_checkpoint
 from threadkeep._core.engine.registration import retry
-from threadkeep._core.engine.rows import counting, unpack_writes
+from threadkeep._core.engine.rows import counting, unpack_time, unpack_writes
 from threadkeep._core.engine.shapes import AS_STORED
 from threadkeep._core.engine.snapshots import LOADS
 from threadkeep._core.engine.tips import Look
 from threadkeep._core.langgraph_internals import NO_TASK, PULL, TASKS
 from threadkeep.errors import CorruptionError, StateError, invalid
+from threadkeep.threads.diff import plain
 
 _PAGE = 64  # rows of one scan
 _CHANNELS = frozenset({INTERRUPT, RESUME})
@@ -57,6 +64,8 @@ class PendingInterrupt:
         answered: True if an answer is stored, with which the next run continues.
         response_schema: JSON schema of the answer, if the graph gave one.
         answer: the stored answer, or None without one.
+        answered_by: the name that `threads.answer(by=)` got with this answer, or None.
+        answered_at: the time of that call, or None.
     """
 
     id: str
@@ -67,6 +76,8 @@ class PendingInterrupt:
     answered: bool = False
     response_schema: Any = None
     answer: Any = None
+    answered_by: str | None = None
+    answered_at: datetime | None = None
 
 
 class _Task(NamedTuple):
@@ -101,7 +112,11 @@ class _Head(NamedTuple):
 def interrupts(engine: Engine, thread: str) -> Operation[list[PendingInterrupt]]:
     name = validation.thread_id(thread)
     head = yield from _read(engine, name)
-    return [] if head is None else _listed(head)
+    found = [] if head is None else _listed(head)
+    if head is None or not any(one.answered for one in found):
+        return found
+    given = yield from _given(name, head.root.row.id)
+    return [replace(one, **_giver(one, given.get(one.id))) for one in found]
 
 
 def _listed(head: _Head) -> list[PendingInterrupt]:
@@ -135,8 +150,11 @@ def answer(
     *,
     replace: bool,
     resume: bool,
+    by: str | None,
 ) -> Operation[None]:
     name = validation.thread_id(thread)
+    if by is not None and not (isinstance(by, str) and by):
+        raise invalid("by", by, "Use the name of a person.")
     validation.flag("resume", resume)
     if not validation.is_mapping(answers) or not answers:
         raise invalid("answers", answers, "Use a dict: {interrupt_id: value}.")
@@ -157,6 +175,8 @@ def answer(
             )
         chosen = {id: _answerable(head, id, replace=replace) for id in answers}
         yield from _check_reach(plain, name, chosen)
+        if by is not None:
+            yield from _sign(engine.apart(), head, answers, by)
         yield from _store(engine.apart(), head, chosen, answers, asks=resume)
 
     yield from retry(name, attempt)
@@ -335,6 +355,47 @@ def _store(
         calls.append(_call(head, at[ns], task.id, task.path, given))
     for call in calls:
         yield from put.save(engine, call._replace(asks=asks))
+
+
+# -- who answered ------------------------------------------------------------------------
+#
+# The name is stored before the answer, with a hash of it: so an answer that was not stored after
+# all, or that another program has replaced, has no name.
+
+_GIVEN = "threadkeep_answers"  # in metadata: name, time and hash by interrupt id
+
+
+def _given(thread: str, checkpoint: str) -> Operation[Mapping[str, Any]]:
+    """Return names, times and hashes of answers at a checkpoint, by interrupt id."""
+    state = yield from fetch_checkpoint(thread, ANSWERS_NS, checkpoint)
+    found = {} if state.found is None else thread_summary.shown(state.found.row).get(_GIVEN)
+    return found if isinstance(found, dict) else {}
+
+
+def _giver(one: PendingInterrupt, given: Any) -> dict[str, Any]:
+    """Return the name and time of a stored answer, or nothing if they are another answer's."""
+    match given:
+        case [str(by), str(at), hashed] if one.answered and hashed == _hash(one.answer):
+            with suppress(ValueError):  # (damage)
+                return {"answered_by": by, "answered_at": datetime.fromisoformat(at)}
+    return {}
+
+
+def _hash(answer: Any) -> str:
+    data = json.dumps(plain(answer), sort_keys=True).encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def _sign(engine: Engine, head: _Head, answers: Mapping[str, Any], by: str) -> Operation[None]:
+    """Store the giver of answers, unless the thread has moved on."""
+    thread, id = head.root.thread, head.root.row.id
+    now = unpack_time(time.time_ns() // 1000)
+    given = {**(yield from _given(thread, id))}
+    given |= {one: [by, now, _hash(answer)] for one, answer in answers.items()}
+    empty: dict[str, Any] = {"channel_values": {}, "channel_versions": {}, "versions_seen": {}}
+    checkpoint = {"v": 1, "id": id, "ts": now, **empty}
+    place, fences = CheckpointRef(thread, ANSWERS_NS, id), (HeadFence("", id),)
+    yield from put.save(engine, Put(place, None, checkpoint, {_GIVEN: given}, fences=fences))
 
 
 def _call(head: _Head, at: load.Loaded, task: str, path: str, answers: Any) -> PutWrites:

@@ -299,6 +299,7 @@ class ThreadEntries:
         *,
         replace: bool = False,
         resume: bool = False,
+        by: str | None = None,
     ) -> Operation[None]:
         """Store answers to interrupts. The next run without input continues with them.
 
@@ -311,6 +312,7 @@ class ThreadEntries:
             checkpoint_id: the head that was answered, from `interrupts`, or None for any.
             replace: True changes an answer that no run has used yet.
             resume: True lists the thread in `saver.runs.unfinished`, so that a worker resumes it.
+            by: the name of the person who answers, for `PendingInterrupt.answered_by`.
 
         Raises:
             StateError: the thread has a newer head, or an interrupt does not wait, or is answered
@@ -319,8 +321,8 @@ class ThreadEntries:
             InvalidArgumentError: `answers` is no dict of values.
             UnserializableError, ConflictError: as for saves.
         """
-        flags = {"replace": replace, "resume": resume}
-        return self._on(lazy.answering.answer, thread_id, answers, checkpoint_id, **flags)
+        options: Any = {"replace": replace, "resume": resume, "by": by}
+        return self._on(lazy.answering.answer, thread_id, answers, checkpoint_id, **options)
 
     answer, aanswer = sync_and_async(_answer)
 

@@ -1,18 +1,19 @@
-"""A checkpoint: its values, its pending writes, and the changes of its step."""
+"""A step: the checkpoint after it, with its values, its pending writes, and its changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
 from starlette.responses import Response
 
-from threadkeep._core.langgraph_internals import TASKS, is_internal
+from threadkeep._core.langgraph_internals import is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
-from threadkeep.threads.steps import step_of
+from threadkeep.threads import Mark
+from threadkeep.threads.steps import Step, read_steps, spot_of, step_of
 from threadkeep.ui.page import MOST, Asked, PagePlace, route
 from threadkeep.ui.text import as_json
 from threadkeep.ui.values import ValuePart, part_at, tree
@@ -27,24 +28,51 @@ async def listed(request: Asked, at: PagePlace) -> CheckpointTuple:
     raise CheckpointNotFoundError(thread=at.thread, checkpoint=at.id or None)
 
 
-@route("/checkpoint")
-async def checkpoint(request: Asked) -> Response:
-    """Show a checkpoint. Values, pending writes and changes load after it, or when opened."""
-    name, ns, _ = at = request.place()
-    found = await listed(request, at)
-    id, marks = found.checkpoint["id"], getattr(await request.entry(name), "marks", ())
+class Point(NamedTuple):
+    """The checkpoint that a page shows, and the step that led to it.
+
+    Values, pending writes and changes load after it, or when opened.
+    """
+
+    place: PagePlace
+    found: CheckpointTuple
+    step: Step
+    is_head: bool
+    mark: Mark
+    channels: Sequence[tuple[str, Any]]
+    internal: Sequence[tuple[str, Any]]
+    written: Sequence[tuple[str, str]]
+
+
+async def point_of(request: Asked, found: CheckpointTuple) -> Point:
+    """Return a checkpoint of a listing, as a page shows it."""
+    name, (ns, id) = request.needed("id"), spot_of(found.config)
+    is_head = not request.query_params.get("at")
+    if not is_head:
+        is_head = (await listed(request, PagePlace(name, ns))).checkpoint["id"] == id
+    try:
+        (step,) = await read_steps(request.page.saver, [found], 1)
+    except ThreadkeepError:  # (of sent tasks or errors, which cannot be read)
+        step = step_of(found, is_tip=False)
+    marks = getattr(await request.entry(name), "marks", ())
     channels = await _channels(found)
-    values: dict[str, Any] = {"name": name, "ns": ns, "id": id, "found": found}
-    return request.render(
-        "checkpoint.html",
-        **values,
-        mark=next((one for one in marks if one[:2] == (ns, id)), None),
-        parent=found.parent_config and found.parent_config["configurable"]["checkpoint_id"],
-        channels=[one for one in channels.items() if not is_internal(one[0])],
-        internal=[one for one in channels.items() if is_internal(one[0])],
-        written=getattr(found.pending_writes, "names", ())[:MOST],
-        next=await _next(found),
+    return Point(
+        PagePlace(name, ns, id),
+        found,
+        step,
+        is_head,
+        next((one for one in marks if one[:2] == (ns, id)), Mark(ns, id)),
+        [one for one in channels.items() if not is_internal(one[0])],
+        [one for one in channels.items() if is_internal(one[0])],
+        getattr(found.pending_writes, "names", ())[:MOST],
     )
+
+
+@route("/thread/step")
+async def point(request: Asked) -> Response:
+    """Show a step, to be put into a page."""
+    found = await listed(request, request.place("id", "ns", "at"))
+    return request.render("point.html", point=await point_of(request, found))
 
 
 def unread(found: CheckpointTuple) -> dict[str, int | None]:
@@ -64,15 +92,6 @@ async def _channels(found: CheckpointTuple) -> dict[str, ValuePart | int | None]
             await values.aload(name)
             shown[name] = ValuePart("", values[name])
     return dict(sorted(shown.items()))
-
-
-async def _next(found: CheckpointTuple) -> Sequence[str]:
-    values: Any = found.checkpoint["channel_values"]
-    try:
-        await values.aload(TASKS)
-        return step_of(found._replace(pending_writes=[])).next
-    except ThreadkeepError:
-        return [TASKS]
 
 
 # -- values ------------------------------------------------------------------------------

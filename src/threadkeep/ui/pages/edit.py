@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -14,12 +15,17 @@ from starlette.responses import Response
 from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
+from threadkeep.threads.diff import Path, path_text
 from threadkeep.ui.audit import audited
 from threadkeep.ui.page import Asked, PagePlace, route
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
 _LONGEST = 250_000  # characters. Each takes 12 bytes or fewer in a form
+_TYPES: Mapping[type, str] = {
+    **{bool: "true or false", int: "a whole number", float: "a number"},
+    **{str: "text", list: "a list", dict: "an object"},
+}
 _ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
 
 
@@ -47,12 +53,12 @@ async def edit(request: Asked) -> Response:
         found, _ = await _checkpoint(request, thread, channel)
         old = found.checkpoint["channel_values"].get(channel)
         at, text = request.number("at", -1), given.get("value", "")
-        new = await to_thread.run_sync(replaced, old, at, text)
+        new = await to_thread.run_sync(replaced, old, at, text, "retype" in given)
         stored = await request.page.writer.threads.aedit(
             thread, {channel: new}, checkpoint_id=id, if_head="head" in given
         )
     id = stored["configurable"]["checkpoint_id"]
-    return Response(headers={"hx-redirect": request.address("/checkpoint", thread=thread, id=id)})
+    return Response(headers={"hx-redirect": request.address("/thread", id=thread, at=id)})
 
 
 async def _checkpoint(request: Asked, thread: str, channel: str) -> tuple[Any, bool]:
@@ -86,16 +92,51 @@ def editable(value: Any, at: int = -1) -> tuple[str, bool]:
     return text if is_json else value, is_json
 
 
-def replaced(value: Any, at: int, text: str) -> Any:
-    """Return a value with the edited text in its place: see `editable`."""
+def replaced(value: Any, at: int, text: str, retype: bool = False) -> Any:  # noqa: FBT001, FBT002 - as `run_sync` calls it
+    """Return a value with the edited text in its place: see `editable`.
+
+    With `retype`, types of values may change.
+    """
     _, is_json = editable(value, at)
     text = text.replace("\r\n", "\n")  # (browsers may send line breaks so)
     new = read_json(text) if is_json else text
     _exact(new)  # (numbers may be too large, half a surrogate pair is no text)
+    old = value if at < 0 else _message(value, at).content
+    if not retype and (found := retyped(old, new)):
+        raise InvalidArgumentError(
+            f"{found[0]} was {found[1]} and would become {found[2]}.",
+            hint='Choose "Change types" if you mean it.',
+        )
     if at < 0:
         return new
     changed = _message(value, at).model_copy(update={"content": new})
     return [*value[:at], changed, *value[at + 1 :]]
+
+
+def retyped(old: Any, new: Any, path: Path = ()) -> tuple[str, str, str] | None:
+    """Return the first place where the JSON type changes, with both types, or None.
+
+    A value that was null may become any other.
+    """
+    if old is None:
+        return None
+    before, after = _type(old), _type(new)
+    if before != after:
+        return path_text(path) or "The value", before, after
+    pairs: Iterable[tuple[Any, Any, Any]] = ()
+    if isinstance(old, dict):
+        pairs = [(key, old[key], new[key]) for key in old if key in new]
+    elif isinstance(old, list) and len(old) == len(new):
+        pairs = zip(range(len(old)), old, new, strict=True)
+    found = (retyped(a, b, (*path, key)) for key, a, b in pairs)
+    return next(filter(None, found), None)
+
+
+def _type(value: Any) -> str:
+    for kind, name in _TYPES.items():
+        if isinstance(value, kind):
+            return name
+    return "null"
 
 
 def _message(value: Any, at: int) -> BaseMessage:

@@ -29,11 +29,11 @@ async def inbox(request: Asked) -> Response:
         found = await page.saver.threads.asearch(
             order="updated_at", limit=_PAGE, cursor=asked.get("cursor"), **_WAITING
         )
-    cards, room = [await _card(page, info) for info in found], Room()
+    cards, room = [await card_of(page, info) for info in found], Room()
     return request.render("inbox.html", cards=cards, cursor=found.cursor, done=False, room=room)
 
 
-async def _card(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
+async def card_of(page: StorePage, info: ThreadInfo) -> dict[str, Any]:
     """Return the values of `answer.html`. A thread that cannot be read does not hide the others."""
     error, found = None, list[PendingInterrupt]()
     try:
@@ -59,8 +59,9 @@ async def answer(request: Asked) -> Response:
         answers = {id: answer_of(found[id], given)}
         if page.on_answer is None:
             again = "replace" in given
-            await page.writer.threads.aanswer(thread, answers, checkpoint, replace=again)
+            by = request.scope["threadkeep.user"].name
+            await page.writer.threads.aanswer(thread, answers, checkpoint, replace=again, by=by)
         else:
             await page.on_answer(thread, answers)
-    card = await _card(page, await request.thread(thread))
+    card = await card_of(page, await request.thread(thread))
     return request.render("answer.html", card=card, done=True, room=Room())

@@ -1,4 +1,8 @@
-"""The steps of a thread: a window of its checkpoints, with the lanes of their branches."""
+"""The steps of a thread: a window of its checkpoints, with the lanes of their branches.
+
+Stores list checkpoints from a place on, newest first. So a window around a checkpoint begins a few
+step numbers above it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from langgraph.checkpoint.base import CheckpointTuple
 from starlette.responses import Response
 
 from threadkeep.threads import Mark, ThreadInfo
 from threadkeep.threads.steps import Step, read_steps, spot_of, step_of
-from threadkeep.ui.page import AWAY, Asked, route
+from threadkeep.ui.page import AWAY, Asked, PagePlace, route
 from threadkeep.ui.pages.live import seen
 
 LANES = 64  # branches that are drawn at once. Further ones end where they begin
 _STEPS = 60  # checkpoints of a window
+_ABOVE = 15  # step numbers between the begin of a window and its checkpoint
 _LONG = 10_000  # steps from which subgraphs are listed on demand: a store may read the whole thread
 
 
@@ -60,6 +66,12 @@ class Steps(NamedTuple):
         return {"id": self.info.id, "before": self.older, "lanes": waiting, "inner": inner}
 
     @property
+    def newer(self) -> int | None:
+        """The step number at which the window above this one begins, or None for the newest."""
+        numbers = [row.step.number for row in self.rows if not row.step.ns]
+        return numbers[0] + _STEPS if self.before and numbers and numbers[0] is not None else None
+
+    @property
     def groups(self) -> list[list[StepRow]]:
         """Rows of the graph itself, and of subgraphs between them."""
         return [[*some] for _, some in groupby(self.rows, lambda row: not row.step.ns)]
@@ -68,6 +80,37 @@ class Steps(NamedTuple):
     def width(self) -> int:
         """The number of lanes."""
         return 1 + max(max(row.lanes.lane, *row.lanes.passing, 0) for row in self.rows)
+
+
+async def around(request: Asked, found: CheckpointTuple | None) -> Steps:
+    """Return a window of steps that has a checkpoint, or the newest one."""
+    steps = await window(request)
+    if found is None or steps.info.state in AWAY:
+        return steps
+    id, number = found.checkpoint["id"], step_of(found, is_tip=False).number
+    if not any(row.step.id == id for row in steps.rows):
+        if number is not None:
+            steps = await window(request, before=await _from(request, number + _ABOVE))
+        if not any(row.step.id == id for row in steps.rows):
+            steps = await window(request, before=f"{id}~")
+    return steps
+
+
+async def numbered(request: Asked, number: int) -> CheckpointTuple | None:
+    """Return the newest checkpoint of the graph itself with a step number, or None."""
+    if not request.page.is_own:  # (LangGraph's stores are not searched by metadata)
+        return None
+    at = PagePlace(request.needed("id")).config
+    async for one in request.page.saver.alist(at, filter={"step": number}, limit=1, values="lazy"):
+        found: CheckpointTuple = one
+        return found
+    return None
+
+
+async def _from(request: Asked, number: int) -> str:
+    """Return `before` of a window that begins with a step number, or "" for the newest."""
+    found = await numbered(request, number)
+    return f"{found.checkpoint['id']}~" if found else ""  # (no id is between the two)
 
 
 async def window(request: Asked, most: int = _STEPS, before: str | None = None) -> Steps:
@@ -104,8 +147,10 @@ async def _listed(saver: Any, thread: str, most: int, before: str, *, inner: boo
 
 @route("/thread/steps")
 async def _steps(request: Asked) -> Response:
-    """Answer with a window of steps, to be put into a page."""
-    return request.render("steps_window.html", steps=await window(request))
+    """Answer with a window of steps, to be put into a page: with `top`, from this number on."""
+    top = request.number("top")
+    before = await _from(request, top) if top else None
+    return request.render("steps_window.html", steps=await window(request, before=before))
 
 
 def draw(

@@ -1,4 +1,4 @@
-"""A thread: its conversation, and its steps."""
+"""A thread: its conversation, its steps, and one of them beside the conversation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 
 from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from threadkeep._core.engine.model import LAYERS_NS
 from threadkeep._core.engine.thread_summary import state_channels
 from threadkeep._stores.message_index import ScanIndex
 from threadkeep.errors import CheckpointNotFoundError, ThreadkeepError
 from threadkeep.memory import LayeredCheckpointSaver
-from threadkeep.threads import PendingInterrupt, ThreadStatus
-from threadkeep.threads.diff import plain
+from threadkeep.threads import ThreadStatus
 from threadkeep.threads.messages import CHANNEL, are_messages, message
 from threadkeep.threads.steps import errors_of
-from threadkeep.ui.messages import Bubble, bubbles
+from threadkeep.ui.messages import Bubble, Room, bubbles
 from threadkeep.ui.page import AWAY, MOST, Asked, PagePlace, route
 from threadkeep.ui.pages import steps
-from threadkeep.ui.pages.checkpoint import listed
+from threadkeep.ui.pages.checkpoint import listed, point_of
+from threadkeep.ui.pages.inbox import card_of
 from threadkeep.ui.values import one_line
 
 _WINDOW = 100  # messages
@@ -46,15 +46,31 @@ class Conversation(NamedTuple):
 
 @route("/thread")
 async def thread(request: Asked) -> Response:
-    """Show a thread."""
+    """Show a thread as of its newest checkpoint, or of another (`at`, or `step` by its number)."""
+    number = request.query_params.get("step", "").replace(",", "").strip()
+    if number.isdecimal() and (there := await steps.numbered(request, int(number[:18]))):
+        id, at = request.needed("id"), there.checkpoint["id"]
+        return RedirectResponse(request.address("/thread", id=id, at=at), 303)
     info, found = await _found(request)
+    beside = await steps.around(request, found if "at" in request.query_params else None)
+    errors = await _errors(request, info, found)
+    values = await _at(request, info, found)
+    return request.render("thread.html", steps=beside, errors=errors, missing=number, **values)
+
+
+@route("/thread/at")
+async def at(request: Asked) -> Response:
+    """Show the conversation and the step of a checkpoint, to be put into a page."""
+    return request.render("thread_at.html", **await _at(request, *await _found(request)))
+
+
+async def _at(request: Asked, info: Any, found: CheckpointTuple | None) -> dict[str, Any]:
+    """Return the values of `thread_at.html`."""
     values: dict[str, Any] = {"part": "later"}  # (finding messages may read all channels)
     if found is None or CHANNEL in found.checkpoint["channel_values"]:
         values = await _chat(request, info, found)
-    beside = await steps.window(request)
-    errors = await _errors(request, info, found)
-    shown: dict[str, Any] = {"info": info, "found": found, "steps": beside, "errors": errors}
-    return request.render("thread.html", **shown, **values)
+    point = None if found is None else await point_of(request, found)
+    return {"info": info, "found": found, "point": point, **values}
 
 
 @route("/thread/messages")
@@ -87,7 +103,8 @@ async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dic
     said = await _conversation(request, found)
     now = {
         "streams": await _streams(request, info, said),
-        "questions": await _questions(request, info),
+        "card": await _card(request, info),
+        "room": Room(),
     }
     if said is not None:
         return {**await _window(request, said), **now}
@@ -171,13 +188,11 @@ async def _errors(request: Asked, info: Any, found: CheckpointTuple | None) -> t
     return errors_of(writes)[:_ERRORS]
 
 
-async def _questions(request: Asked, info: Any) -> list[tuple[PendingInterrupt, str]]:
-    """Return the questions at which a thread waits, each with its beginning."""
-    found: list[PendingInterrupt] = []
+async def _card(request: Asked, info: Any) -> dict[str, Any] | None:
+    """Return the questions at which a thread waits, as in the inbox."""
     if info.status == ThreadStatus.WAITING and _is_head(request, info):
-        with suppress(ThreadkeepError):  # (the inbox says so)
-            found = await request.page.saver.threads.ainterrupts(info.id)
-    return [(one, one_line(plain(one.value))) for one in found[:MOST]]
+        return await card_of(request.page, info)
+    return None
 
 
 async def _streams(

@@ -1,5 +1,5 @@
 "use strict";
-// The steps of a thread: two chosen rows to compare; what stays when the rows load again.
+// The steps of a thread: the shown one, two chosen rows to compare, and what stays when parts load.
 
 const chosen = new Map(); // checkpoint id -> namespace
 const bar = document.querySelector(".steps-compare");
@@ -27,19 +27,82 @@ bar.querySelector("button").addEventListener("click", () => {
   showChosen();
 });
 
-let kept = null;
-document.addEventListener("htmx:before:swap", ({ detail: { ctx: detail } }) => {
-  if (detail.target.id !== "steps") return;
-  const open = [...detail.target.querySelectorAll("details[open]")].map((one) => one.dataset.key);
-  const at = document.activeElement;
-  kept = { open, href: detail.target.contains(at) && at.getAttribute("href"), top: detail.target.scrollTop };
+// A step is shown beside the list without a new page: by a click, or by the arrow keys.
+let timer = 0;
+function show(url, isStep = false) {
+  const query = new URL(url, location.href).searchParams;
+  if (isStep) history.replaceState(null, "", url);
+  else if (url !== location.href) history.pushState(null, "", url);
+  showCurrent();
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    const at = `${place.dataset.at}?${query}`;
+    htmx.ajax("GET", at, { target: "#at", swap: "outerHTML" });
+  }, isStep ? 120 : 0);
+}
+
+const place = document.querySelector(".place");
+function showCurrent() {
+  const at = new URLSearchParams(location.search).get("at");
+  for (const row of place.querySelectorAll(".step[data-step]")) {
+    const isIt = at ? row.dataset.step === at : row.dataset.head !== undefined;
+    row.toggleAttribute("aria-current", isIt);
+    if (!isIt) continue;
+    row.setAttribute("aria-current", "true");
+    const fold = row.closest("details");
+    if (fold) fold.open = true;
+    const list = document.getElementById("steps");
+    const { top, bottom } = row.getBoundingClientRect(), frame = list.getBoundingClientRect();
+    if (top < frame.top + 50 || bottom > frame.bottom - 50) list.scrollTop += (top + bottom - frame.top - frame.bottom) / 2;
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a.to-step");
+  if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  show(link.href);
+  if (innerWidth < 760) place.scrollIntoView();
 });
-document.addEventListener("htmx:after:swap", ({ detail: { ctx: detail } }) => {
-  if (detail.target.id !== "steps" || !kept) return;
-  for (const one of detail.target.querySelectorAll("details")) one.open = kept.open.includes(one.dataset.key);
-  const link = kept.href ? detail.target.querySelector(`a[href="${CSS.escape(kept.href)}"]`) : null;
-  link?.focus({ preventScroll: true });
-  detail.target.scrollTop = kept.top;
-  showChosen();
+addEventListener("popstate", () => show(location.href, true));
+document.addEventListener("keydown", (event) => {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by || event.metaKey || event.ctrlKey || event.altKey || event.shiftKey) return;
+  if (event.target !== document.body && !event.target.matches(".steps, .steps a, .steps summary, #main")) return;
+  const rows = [...place.querySelectorAll(".step[data-step]")].filter((row) => row.offsetParent !== null);
+  const to = rows[rows.findIndex((row) => row.hasAttribute("aria-current")) + by]?.querySelector("a.to-step");
+  if (!to) return;
+  event.preventDefault();
+  if (document.activeElement.closest(".steps")) to.focus({ preventScroll: true });
+  show(to.href, true);
+});
+
+function isBusy(part) {
+  const changed = (one) => one.type !== "hidden" && (one.value !== one.defaultValue || one.checked !== one.defaultChecked);
+  return part.querySelector("dialog[open]") || [...part.querySelectorAll("textarea, input")].some(changed);
+}
+
+// What is open or focused stays so when the list or the step loads again.
+const kept = new Map();
+document.addEventListener("htmx:before:swap", (event) => {
+  const { target, sourceElement } = event.detail.ctx;
+  if (!["steps", "point", "newest"].includes(target.id) || sourceElement.closest("form")) return;
+  if (target.id !== "steps" && isBusy(target)) { event.preventDefault(); return; }
+  if (target.id === "newest") return;
+  const open = [...target.querySelectorAll("details[open]")].map((one) => one.dataset.key);
+  const at = document.activeElement;
+  kept.set(target.id, { open, href: target.contains(at) && at.getAttribute("href"), top: target.scrollTop });
+});
+document.addEventListener("htmx:after:swap", ({ detail: { ctx } }) => {
+  const { id } = ctx.target, was = kept.get(id), part = document.getElementById(id);
+  if (was && part) {
+    kept.delete(id);
+    for (const one of part.querySelectorAll("details[data-key]")) if (was.open.includes(one.dataset.key)) one.open = true;
+    const link = was.href ? part.querySelector(`a[href="${CSS.escape(was.href)}"]`) : null;
+    link?.focus({ preventScroll: true });
+    part.scrollTop = was.top;
+  }
+  if (id === "steps") { showChosen(); showCurrent(); }
 });
 showChosen();
+showCurrent();
