@@ -81,7 +81,7 @@ def test_a_held_thread_is_released(saver, writing, serve, lines):
     assert tab.locator("tr[data-row] .badge").all_inner_texts() == ["held: fail"]
     check_accessible(tab)
     tab = writing.open("/thread?id=failed")
-    assert tab.locator(".thread-error").count() == 1
+    assert tab.locator(".thread-failed").count() == 1
     acts(tab).get_by_role("button", name="Release").click()
     tab.locator("#facts .badge.failed").wait_for()
     expect(acts(tab).get_by_role("button", name="Release")).to_have_count(0)
@@ -100,19 +100,20 @@ def test_a_running_thread_names_its_worker(saver, serve):
 
 def test_a_fork_of_a_checkpoint(saver, writing, tab):
     old = [*saver.list(named("order-17"))][2].config["configurable"]["checkpoint_id"]
-    writing.go(tab, f"/checkpoint?thread=order-17&id={old}")
-    acts(tab).get_by_role("button", name="Pin").click()
-    acts(tab).get_by_role("button", name="Unpin").wait_for()
+    writing.go(tab, f"/thread?id=order-17&at={old}")
+    here = tab.locator("#acts-at")
+    here.get_by_role("button", name="Pin").click()
+    here.get_by_role("button", name="Unpin").wait_for()
     assert [m.checkpoint for m in saver.threads.get("order-17").marks] == [old]
     for name in ("order-17", "order/17 & more?"):
-        acts(tab).get_by_role("button", name="Fork here").click()
-        dialog = acts(tab).get_by_role("dialog")
+        here.get_by_role("button", name="Fork here").click()
+        dialog = here.get_by_role("dialog")
         dialog.get_by_label("Name of the fork").fill(name)
         dialog.get_by_role("button", name="Fork").click()
         if name == "order-17":  # the refusal is shown in the dialog
             dialog.get_by_text(re.compile("already")).wait_for()
             dialog.get_by_role("button", name="Cancel").click()
-    acts(tab).get_by_role("link", name="order/17 & more?").click()
+    here.get_by_role("link", name="order/17 & more?").click()
     assert tab.get_by_role("heading", level=1).inner_text() == "order/17 & more?"
     assert saver.threads.get("order/17 & more?").forked_from == ("order-17", old)
     writing.problems.clear()  # (the browser reports the refusal)
@@ -196,14 +197,17 @@ def test_a_value_is_edited_as_json(saver, writing, tab, lines):
     check_accessible(tab)
     save(tab, '{"number": 18')
     tab.get_by_text("This is not JSON").wait_for()
+    save(tab, '{"number": 18}')
+    tab.get_by_text("number was text and would become a whole number").wait_for()
+    tab.get_by_label("Change types").check()
     save(tab, '{"number": 18, "stops": [1.0, null]}')
-    tab.wait_for_url("**/checkpoint?**")
+    tab.wait_for_url("**/thread?**")
     found = saver.get_tuple(named("order-17"))
     assert found.checkpoint["channel_values"]["order"] == {"number": 18, "stops": [1.0, None]}
     assert found.parent_config["configurable"]["checkpoint_id"] == head
     assert desk(saver).get_state(named("order-17")).next == ()
     assert [(one["result"], one["channel"], one["checkpoint"]) for one in lines()] == [
-        ("refused: InvalidArgumentError", "order", head),
+        *[("refused: InvalidArgumentError", "order", head)] * 2,
         ("done", "order", head),
     ]
     writing.problems.clear()  # (the browser reports the refusal)
@@ -217,7 +221,7 @@ def test_the_text_of_a_message_is_edited(saver, writing, tab):
     asked = tab.locator(".said", has_text="Where is my parcel?").first
     asked.get_by_role("link", name="Edit").click()
     save(tab, "\nWhere is\nmy letter?")
-    tab.wait_for_url("**/checkpoint?**")
+    tab.wait_for_url("**/thread?**")
     edited = desk(saver).get_state(named("order-17")).values["messages"]
     assert edited[0] == messages[0].model_copy(update={"content": "\nWhere is\nmy letter?"})
     assert edited[1:] == messages[1:]

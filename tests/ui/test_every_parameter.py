@@ -131,7 +131,8 @@ def addresses(saver, writes):
         "GET /live?id=order-17",
     )
     yield from (
-        f"GET /checkpoint?{a}",
+        f"GET /thread/at?id=order-17&at={head}",
+        f"GET /thread/step?id=order-17&at={head}",
         f"GET /value?{a}&channel=messages&at=0.",
         f"GET /changes?{b}",
     )

@@ -37,18 +37,17 @@ def _thread(site, tab, saver):
 
 
 def _then(_, tab, __):
-    tab.locator(".step").nth(-3).get_by_role("link", name="state then").click()
+    tab.locator(".step").nth(-3).get_by_role("link").first.click()
     tab.get_by_text("The conversation as of step").wait_for()
     expect(tab.locator("#chat .said")).to_have_count(2)
 
 
 def _checkpoint(site, tab, saver):
-    site.go(
-        tab, "/checkpoint?" + urlencode({"thread": "order-17", "id": ids(saver, "order-17")[0]})
-    )
-    changed, values = [tab.get_by_role("region", name=one) for one in ("What changed", "Values")]
+    site.go(tab, "/thread?" + urlencode({"id": "order-17", "at": ids(saver, "order-17")[0]}))
+    names = "Changed in this step", "Channels"
+    changed, values = [tab.get_by_role("region", name=one) for one in names]
     changed.get_by_text("AIMessage").first.wait_for()
-    values.locator("summary", has_text="order").click()
+    values.locator("summary", has=tab.get_by_text("order", exact=True)).click()
     values.get_by_text("in transit", exact=True).wait_for()
 
 

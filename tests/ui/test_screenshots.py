@@ -31,7 +31,7 @@ def heads(saver, thread):
 
 
 def checkpoint(saver):
-    return f"/checkpoint?thread={LATE}&id={heads(saver, LATE)[0]}"
+    return f"/thread?id={LATE}&at={heads(saver, LATE)[3]}"
 
 
 def compared(saver):

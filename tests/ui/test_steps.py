@@ -32,8 +32,9 @@ def test_forks_are_branches(site):
     assert tab.locator(".graph circle.tip").count() == 3
     assert tab.locator(".graph path").count() == 20, "a line each, and three at the fork"
     assert titles(tab)[:6] == ["answer", "find_order", "look_up", "start", "fork", "update"]
-    head = tab.locator(".step", has=tab.get_by_text("head", exact=True))
-    assert "step 14" in head.inner_text()
+    head = tab.locator(".step", has=tab.get_by_text("newest", exact=True))
+    assert "14" in head.inner_text()
+    assert head.get_attribute("aria-current") == "true"
     check_accessible(tab)
 
 
@@ -53,7 +54,7 @@ def test_failed_and_waiting_steps(site):
     failed = tab.locator(".step").first
     assert "failed" in failed.inner_text()
     assert 'ValueError("The carrier\'s service is down")' in failed.inner_text()
-    assert "next: fail" in failed.inner_text()
+    assert failed.locator(".step-title bdi").inner_text() == "fail", "not the node before it"
     site.go(tab, "/thread?id=refund")
     assert "waiting ×2" in tab.locator(".step").first.inner_text()
 
@@ -85,7 +86,7 @@ def test_an_open_page_shows_a_run(own):
     refund(saver).invoke(asks("Refund me", 1), named("talk"))
     waiting = tab.locator(".step", has=tab.get_by_text("waiting ×2"))
     expect(waiting).to_be_visible()
-    expect(tab.locator(".step")).to_have_count(7)
+    expect(tab.locator(".step[data-step]")).to_have_count(7)
     assert tab.evaluate("window.isSame"), "the page was not loaded again"
     assert tab.locator(f'[data-id="{chosen}"]').is_checked()
     assert tab.evaluate("document.activeElement.getAttribute('href')") == at
@@ -132,6 +133,8 @@ def test_an_idle_page_reads_one_row_and_a_hidden_one_nothing(own, monkeypatch):
     monkeypatch.setattr(live.Watcher, "events", until_closed)
     monkeypatch.setattr(live, "INTERVAL", 0.02)
     tabs = [page.open("/thread?id=talk") for _ in range(2)]
+    for tab in tabs:
+        expect(tab.locator("#point .edit").first).to_be_visible()
     monkeypatch.setattr(type(saver.backend), "fetch", counted)
     assert enough.wait(10)
     assert set(reads) == {"ReadEntry", "ReadClock"}  # (the time of the store is no row)
@@ -157,7 +160,68 @@ def test_older_steps(serve):
         assert joined.count() == 1, "the branch of the newer window ends at its parent"
         tab.get_by_role("link", name="Newest").click()
         expect(tab.locator(".step").first).to_contain_text("update")
-        assert first.checkpoint["id"] in tab.locator(".step a").nth(2).get_attribute("href")
+        assert first.checkpoint["id"] in tab.locator(".step a").nth(1).get_attribute("href")
+
+
+def test_a_click_and_the_arrow_keys_show_a_step_beside_the_list(site):
+    tab = site.open("/thread?id=order-17")
+    tab.evaluate("window.isSame = true")
+    point, head = tab.locator("#point h2"), tab.url
+    expect(point).to_have_text("answer Step 14")
+    tab.keyboard.press("ArrowDown")
+    expect(point).to_have_text("find_order Step 13")
+    tab.keyboard.press("ArrowDown")
+    expect(point).to_have_text("look_up Step 12")
+    tab.keyboard.press("ArrowUp")
+    expect(point).to_have_text("find_order Step 13")
+    expect(tab.locator("#chat .said")).to_have_count(8)
+    tab.locator(".step").last.locator("a").click()
+    expect(point).to_have_text("input Step -1")
+    expect(tab.locator(".step[aria-current]")).to_have_count(1)
+    link = tab.url
+    tab.get_by_role("link", name="Back to the newest").click()
+    expect(point).to_have_text("answer Step 14")
+    assert tab.url == head
+    tab.go_back()
+    expect(point).to_have_text("input Step -1")
+    assert tab.evaluate("window.isSame"), "the page was not loaded again"
+    site.go(tab, link.removeprefix(site.address))
+    expect(point).to_have_text("input Step -1")
+    expect(tab.locator(".step[aria-current]")).to_be_in_viewport()
+
+
+def test_go_to_a_step_of_a_long_thread(serve):
+    with MemorySaver() as saver:
+        graph = desk(saver)
+        for turn in range(80):
+            graph.invoke(asks("Hello", turn), named("long"))
+        tab = serve(saver).open("/thread?id=long")
+        expect(tab.locator(".step")).to_have_count(60)
+        field = tab.get_by_label("Go to step")
+        field.fill("120")
+        field.press("Enter")
+        expect(tab.locator("#point h2")).to_contain_text("Step 120")
+        current = tab.locator(".step[aria-current]")
+        expect(current).to_be_in_viewport()
+        first = tab.locator(".step-facts > :first-child").first
+        expect(first).to_have_text("135")
+        tab.get_by_role("link", name="Newer").click()
+        expect(first).to_have_text("195")
+        field = tab.get_by_label("Go to step")
+        field.fill("9,999")
+        field.press("Enter")
+        expect(tab.get_by_text("The thread has no step 9999.")).to_be_visible()
+        expect(tab.locator("#point h2")).to_contain_text("Step 398")
+
+
+def test_an_open_channel_stays_open_while_the_thread_runs(own):
+    saver, page = own
+    tab = page.open("/thread?id=talk")
+    tab.locator("#channels ~ details").first.locator("summary").first.click()
+    desk(saver).invoke(asks("Again", 1), named("talk"))
+    expect(tab.locator("#point h2")).to_have_text("answer Step 8")
+    expect(tab.locator("#channels ~ details").first).to_have_attribute("open", "")
+    tab.get_by_text("ORDER-17").first.wait_for()
 
 
 # -- the timeline ------------------------------------------------------------------------

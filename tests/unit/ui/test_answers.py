@@ -98,11 +98,15 @@ def test_a_thread_shows_its_questions_and_their_answers():
         for path in ("/thread?id=refund", "/thread/messages?id=refund"):
             html = client.get(path).text
             assert "Which account pays?" in html
-            assert '/inbox?id=refund"' in html
+            assert html.count('hx-post="/inbox/answer') == 2
         (one,) = [one for one in saver.threads.interrupts("refund") if type(one.value) is str]
         saver.threads.answer("refund", {one.id: "the travel budget"})
         for path in ("/thread?id=refund", "/inbox?id=refund"):
             assert "the travel budget" in client.get(path).text
+        saver.threads.answer("refund", {one.id: "savings"}, replace=True, by="Zo\u00eb")
+        assert "Answer of Zo\u00eb" in client.get("/thread?id=refund").text
+        saver.threads.answer("refund", {one.id: "debts"}, replace=True)
+        assert "Answer of" not in client.get("/thread?id=refund").text
         html = client.get("/edit?thread=refund&id=").text
         assert "newest checkpoint" in html
 

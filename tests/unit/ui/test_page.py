@@ -142,7 +142,7 @@ def test_odd_states_of_langgraph_are_shown(tmp_path):
     assert any(one.startswith("/value?") and "channel=7" in one for one in pages)
 
 
-@pytest.mark.parametrize("path", ["/thread?id=one", "/checkpoint?thread=one&id={id}", CHANGES])
+@pytest.mark.parametrize("path", ["/thread?id=one", "/thread/step?id=one&at={id}", CHANGES])
 def test_a_page_reads_the_entry_of_its_thread_once(path, monkeypatch):
     read = Threads.aget
     asked = []

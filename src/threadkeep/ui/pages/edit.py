@@ -23,8 +23,12 @@ from threadkeep.ui.text import read_json
 
 _LONGEST = 250_000  # characters. Each takes 12 bytes or fewer in a form
 _TYPES: Mapping[type, str] = {
-    **{bool: "true or false", int: "a whole number", float: "a number"},
-    **{str: "text", list: "a list", dict: "an object"},
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
 }
 _ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
 

@@ -100,7 +100,7 @@ async def _found(request: Asked) -> tuple[Any, CheckpointTuple | None]:
 
 async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dict[str, Any]:
     """Return the values of `chat.html`: messages, or the channels of a state without any."""
-    said = await _conversation(request, found)
+    said, error = await _conversation(request, found)
     now = {
         "streams": await _streams(request, info, said),
         "card": await _card(request, info),
@@ -109,28 +109,39 @@ async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dic
     if said is not None:
         return {**await _window(request, said), **now}
     state = {} if found is None else found.checkpoint["channel_values"]
-    channels = {name: one_line(state[name]) for name in state_channels(state)[:MOST]}
-    return {"part": "none", "channels": channels, **now}
+    names = [name for name in state_channels(state) if name not in getattr(state, "unread", ())]
+    channels = {name: one_line(state[name]) for name in names[:MOST]}
+    return {"part": "none", "channels": channels, "error": error, **now}
 
 
-async def _conversation(request: Asked, found: CheckpointTuple | None) -> Conversation | None:
-    """Return the messages of a checkpoint, or None if none of its likeliest channels holds any."""
+async def _conversation(
+    request: Asked, found: CheckpointTuple | None
+) -> tuple[Conversation | None, ThreadkeepError | None]:
+    """Return the messages of a checkpoint, or None if none of its likeliest channels holds any.
+
+    Returns also the error of a channel that may hold them, and cannot be read.
+    """
     if found is None:
-        return None
+        return None, None
     values: Any = found.checkpoint["channel_values"]
     named = request.query_params.get("channel", CHANNEL)
     likely = {one: (one != named, not _LIKELY.search(one)) for one in state_channels(values)}
+    error: ThreadkeepError | None = None
     names = nsmallest(_SEARCHED, likely, key=likely.__getitem__)
     for at, name in enumerate(names):
         # (three times as many as before: each read takes all names of the checkpoint)
         if at.bit_count() == 1 and at.bit_length() % 2:
             with suppress(ThreadkeepError):
                 await values.aload(*names[at : at * 4])
-        await values.aload(name)
+        try:
+            await values.aload(name)
+        except ThreadkeepError as unread:
+            error = error or unread
+            continue
         live = values[name]
         if are_messages(live) or (name == named and isinstance(live, list | tuple)):
-            return Conversation(found, name, live, await _layered(request, name))
-    return None
+            return Conversation(found, name, live, await _layered(request, name)), None
+    return None, error
 
 
 async def _layered(request: Asked, channel: str) -> LayeredCheckpointSaver | None:

@@ -65,6 +65,6 @@ def test_changed_ones_are_compared_first(theirs):
 
 def test_a_checkpoint_shows_some(theirs):
     client, _, ids = theirs
-    html = client.get(f"/checkpoint?thread=t&id={ids[0]}").text
+    html = client.get(f"/thread/step?id=t&at={ids[0]}").text
     assert html.count("<details") < MOST + 20
     assert "1500 shown" in html
