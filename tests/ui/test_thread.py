@@ -109,18 +109,18 @@ def test_a_running_thread_adds_messages_and_keeps_the_others(saver, serve):
     tab.locator("#m-a1").get_by_text("no result").wait_for()
     say(saver, ToolMessage("found", tool_call_id="c1", id="r1"), HumanMessage("three", id="h2"))
     tab.evaluate("htmx.trigger(document.body, 'changed')")
-    tab.get_by_text("three").wait_for()
+    tab.locator("#chat").get_by_text("three").wait_for()
     assert texts(tab) == ["one", "two", "three"]
     tab.locator("#m-a1 summary").click()
     tab.locator("#m-a1").get_by_text("found").wait_for()
     assert fold.get_by_text("yes").is_visible(), "it stays open"
     say(saver, HumanMessage("one, corrected", id="h1"))
     tab.evaluate("htmx.trigger(document.body, 'changed')")
-    tab.get_by_text("one, corrected").wait_for()
+    tab.locator("#chat").get_by_text("one, corrected").wait_for()
     assert texts(tab) == ["one, corrected", "two", "three"]
     say(saver, *talk(250))
     tab.evaluate("htmx.trigger(document.body, 'changed')")
-    tab.get_by_text("message 249").wait_for()
+    tab.locator("#chat").get_by_text("message 249").wait_for()
     assert tab.locator("#chat .said").count() == 100, "more than an answer holds"
 
 
