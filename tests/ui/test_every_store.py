@@ -37,7 +37,7 @@ def _thread(site, tab, saver):
 
 
 def _then(_, tab, __):
-    tab.locator(".step").nth(-3).get_by_role("link", name="state then").click()
+    tab.locator(".step").nth(-3).get_by_role("link", name="View this state").click()
     tab.get_by_text("The conversation as of step").wait_for()
     expect(tab.locator("#chat .said")).to_have_count(2)
 

@@ -55,7 +55,7 @@ def test_a_failed_thread_shows_its_error_above_the_conversation(site):
     assert error.inner_text() == 'ValueError("The carrier\'s service is down")'
     assert tab.locator("#facts .badge.failed").inner_text() == "failed: fail"
     check_accessible(tab)
-    tab.get_by_role("link", name="state then").last.click()
+    tab.get_by_role("link", name="View this state").last.click()
     tab.get_by_text("The conversation as of step").wait_for()
     assert tab.locator(".thread-error").count() == 0
 
