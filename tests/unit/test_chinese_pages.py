@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path.name for path in (DOCS / "zh-CN").glob("*.md"))
 TEXTS = [*(DOCS / "zh-CN").glob("*.md"), ROOT / "README.zh-CN.md"]
+PHRASES = json.loads((ROOT / "src/threadkeep/ui/zh.json").read_text(encoding="utf-8"))
 EACH = pytest.mark.parametrize("name", PAGES)
 
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
@@ -113,10 +114,9 @@ OTHER_WORDS = re.compile("检查点保存器|保存器|超级步|会话")  # tha
 
 
 def test_chinese_pages_and_phrases_use_one_word_for_each_term():
-    phrases = json.loads((ROOT / "src/threadkeep/ui/zh.json").read_text(encoding="utf-8"))
     lines = [
         *((path.name, line) for path in TEXTS for line in path.read_text("utf-8").splitlines()),
-        *(("zh.json", f"{english}: {chinese}") for english, chinese in phrases.items()),
+        *(("zh.json", f"{english}: {chinese}") for english, chinese in PHRASES.items()),
     ]
 
     assert [
@@ -126,3 +126,20 @@ def test_chinese_pages_and_phrases_use_one_word_for_each_term():
         if found[0] != "会话"  # a session, which is named in English beside it
         or (name != "sessions.md" and "session" not in line.lower())
     ] == []
+
+
+def test_controls_have_the_names_of_the_chinese_page():
+    english, chinese = read("page.md")
+    named = {" ".join(one.split()) for one in re.findall(r'"([^"]+)"', prose_of(english))}
+
+    assert named <= PHRASES.keys() | {"JSON"}
+    assert {*re.findall("“([^”]+)”", prose_of(chinese))} == {
+        PHRASES.get(name, name) for name in named
+    }
+
+
+@EACH
+def test_a_page_names_no_control_in_english(name):
+    named = {*re.findall("“([^”]+)”", prose_of(read(name)[1]))}
+
+    assert {one for one in named if PHRASES.get(one, one) != one} == set()
