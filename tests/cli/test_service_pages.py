@@ -1,11 +1,11 @@
 """The pages on web services: their programs serve, move over, and stop in mid-answer."""
 
 import json
+import os
 import re
 import shlex
 import sqlite3
 import subprocess
-from base64 import b64encode
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from kit.forked import python
 from kit.service import for_service, programs, run, serving
 
 from threadkeep import KeyRing, PostgresSaver, SqliteSaver
-from threadkeep.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 SLOW = """
@@ -152,20 +151,29 @@ def test_the_messages_of_a_file_are_read_without_threadkeep(tmp_path):
     assert [name for name in tables if f"`{name}`" not in page] == []
 
 
-def test_the_program_and_the_commands_of_the_checklist_run(tmp_path, monkeypatch, capsys):
+def test_the_blocks_of_the_checklist_run_as_they_are_pasted(tmp_path, monkeypatch):
     page = (DOCS / "production.md").read_text(encoding="utf-8")
-    monkeypatch.setenv("TK_KEYS", b64encode(bytes(range(32))).decode())
-    command = [*python(), "-W", "error", "-c", programs("production.md")["production.py"]]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert f"```\n{done.stdout}```" in page
-    with SqliteSaver(tmp_path / "threads.db", keys=KeyRing.from_environment()) as saver:
+    commands = {
+        "pip": "true",
+        "python": shlex.join([*python(), "-W", "error"]),
+        "threadkeep": shlex.join([*python(), "-m", "threadkeep"]),
+    }
+    for name, words in commands.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (tmp_path / name).chmod(0o700)
+    (tmp_path / "production.py").write_text(programs("production.md")["production.py"])
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for _ in range(2):  # (a second time, the key is kept)
+        shell = ["sh", "-eu", "-c", "".join(blocks)]
+        done = subprocess.run(shell, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        assert done.stdout.startswith("0 threads\n")
+        assert "Checked 0 threads. No problems found." in done.stdout
+        assert "Nothing to remove" in done.stdout
+    assert "```\n0 threads\n```" in page
+    keys = KeyRing.from_file(tmp_path / "keys.txt")
+    with SqliteSaver(tmp_path / "threads.db", keys=keys) as saver:
         Chain(saver).put(n=1)
-    commands = re.findall(r"^threadkeep (.*)", page, re.MULTILINE)
-    assert len(commands) == 4
-    for command in commands:
-        arguments = shlex.split(command.replace("$STORE", str(tmp_path / "threads.db")))
-        assert main(arguments) == 0, command
-    assert "Nothing to remove" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

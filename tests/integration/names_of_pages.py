@@ -207,7 +207,7 @@ def page(_):
 
 def production(patch):
     patch.setenv("TK_KEYS", KeyRing.generate().as_text())
-    patch.delenv("DATABASE_URL", raising=False)
+    patch.setenv("DATABASE_URL", "sqlite:///threads.db")
     return {}
 
 

@@ -166,7 +166,7 @@ def test_an_erasure_shows_its_report(saver, writing, lines):
     dialog = acts(tab).get_by_role("dialog")
     dialog.get_by_role("textbox").fill("one\\ntwo\\u202e")
     dialog.get_by_role("button", name="Erase").click()
-    tab.get_by_text("What this store cannot promise").wait_for()
+    tab.get_by_text("Still to do by you").wait_for()
     assert saver.threads.get(odd).state == "deleted"
     assert [(one["action"], one["thread"]) for one in lines()] == [("erase", odd)]
     tab.get_by_role("link", name="To the threads").click()

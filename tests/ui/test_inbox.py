@@ -158,4 +158,4 @@ def test_pages_of_waiting_threads(saver, serve):
     expect(tab.get_by_text("Threads that wait: 23")).to_be_visible()
     assert tab.get_by_role("article").count() == 20
     tab.get_by_role("link", name="Next page").click()
-    assert tab.get_by_role("article").count() == 3
+    expect(tab.get_by_role("article")).to_have_count(3)

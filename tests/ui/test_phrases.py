@@ -14,7 +14,7 @@ HERE = resources.files("threadkeep.ui")
 OTHERS = sorted(LANGUAGES.keys() - {"en"})
 VARIABLES = {
     *map(str, {*Lifecycle, *ThreadStatus} - {Lifecycle.ACTIVE}),
-    *("input", "start", "update", "fork"),  # kinds of steps
+    *("input", "start", "update", "fork", "next"),  # kinds of steps
     *("channel", "retention", "tiering", "items", "cache", "index", "batch", "adopt"),  # of advice
     *(part.replace("_", " ") for part in (*_PARTS, "unread")),  # of statistics
 }

@@ -1,5 +1,6 @@
 """The Chinese pages follow the English ones, link among themselves, and are set in Chinese type."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path.name for path in (DOCS / "zh-CN").glob("*.md"))
+TEXTS = [*(DOCS / "zh-CN").glob("*.md"), ROOT / "README.zh-CN.md"]
+PHRASES = json.loads((ROOT / "src/threadkeep/ui/zh.json").read_text(encoding="utf-8"))
 EACH = pytest.mark.parametrize("name", PAGES)
 
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
@@ -105,3 +108,38 @@ def test_a_page_has_full_width_punctuation_without_spaces_beside_it(name):
     found = [*HALF_WIDTH.finditer(prose), *SPACED.finditer(prose)]
 
     assert [prose[max(one.start() - 12, 0) : one.end() + 12] for one in found] == []
+
+
+OTHER_WORDS = re.compile("检查点保存器|保存器|超级步|会话")  # than the words of you-know.md
+
+
+def test_chinese_pages_and_phrases_use_one_word_for_each_term():
+    lines = [
+        *((path.name, line) for path in TEXTS for line in path.read_text("utf-8").splitlines()),
+        *(("zh.json", f"{english}: {chinese}") for english, chinese in PHRASES.items()),
+    ]
+
+    assert [
+        f"{name}: {found[0]}: {line}"
+        for name, line in lines
+        for found in OTHER_WORDS.finditer(line)
+        if found[0] != "会话"  # a session, which is named in English beside it
+        or (name != "sessions.md" and "session" not in line.lower())
+    ] == []
+
+
+def test_controls_have_the_names_of_the_chinese_page():
+    english, chinese = read("page.md")
+    named = {" ".join(one.split()) for one in re.findall(r'"([^"]+)"', prose_of(english))}
+
+    assert named <= PHRASES.keys() | {"JSON"}
+    assert {*re.findall("“([^”]+)”", prose_of(chinese))} == {
+        PHRASES.get(name, name) for name in named
+    }
+
+
+@EACH
+def test_a_page_names_no_control_in_english(name):
+    named = {*re.findall("“([^”]+)”", prose_of(read(name)[1]))}
+
+    assert {one for one in named if PHRASES.get(one, one) != one} == set()

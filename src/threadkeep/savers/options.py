@@ -123,7 +123,7 @@ class CommonOptions(SaverKeyOptions, total=False):
         _record(
             Tiering,
             "Tiering()",
-            "What `threads.tier()` moves into the cold store by default.",
+            "Threads and values that `threads.tier()` moves into the cold store by default.",
             parse=False,
         ),
     ]

@@ -226,14 +226,14 @@ class Stats:
 # -- phrases -----------------------------------------------------------------------------
 
 _CHINESE = {
-    "thread": "{:,} 个会话",
+    "thread": "{:,} 个线程",
     "checkpoint": "{:,} 个检查点",
     "change": "{:,} 次更改",
     "item": "{:,} 个条目",
     "result": "{:,} 个结果",
     "about ": "约 ",
     "{}, {}, {:.1f} writes per superstep": "{}，{}，每个超步 {:.1f} 次写入",
-    _STATUS: "状态：{:,} 个运行中，{:,} 个等待回答，{:,} 个失败，{:,} 个已搁置，{:,} 个未完成{}",
+    _STATUS: "状态：{:,} 个运行中，{:,} 个待答复，{:,} 个失败，{:,} 个已搁置，{:,} 个未完成{}",
     ", the oldest idle for {}": "，其中最久的已 {}没有写入",
     **dict(zip(("ms", "s", "min", "h", "d"), ("毫秒", "秒", "分钟", "小时", "天"), strict=True)),
     "{}, {} a checkpoint": "{}，每个检查点 {}",
@@ -250,8 +250,8 @@ _CHINESE = {
     "Encrypted with key {}: {}": "用密钥 {} 加密：{}",
     "Not encrypted: {}": "未加密：{}",
     "Checkpoints by hour (UTC): {}": "每小时的检查点（UTC）：{}",
-    "Largest threads:": "最大的会话：",
-    "Busiest threads:": "最忙的会话：",
+    "Largest threads:": "最大的线程：",
+    "Busiest threads:": "最忙的线程：",
     "  {}: {}, {}, {:,} in the last 24 hours": "  {}：{}，{}，最近 24 小时 {:,} 个",
     "Channels:": "通道：",
     "  {}: {}, {}": "  {}：{}，{}",

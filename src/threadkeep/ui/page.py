@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
@@ -17,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from threadkeep._core.texts import lasting, size
 from threadkeep.errors import InvalidArgumentError, ThreadArchivedError, ThreadNotFoundError
 from threadkeep.monitor.probes import Window
 from threadkeep.threads import Lifecycle, queries
 from threadkeep.threads.diff import plain
+from threadkeep.threads.statistics_report import ReportTexts
 from threadkeep.ui import text
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -192,6 +193,10 @@ def route(path: str, method: str = "GET") -> Callable[[Endpoint], Endpoint]:
 # -- templates -------------------------------------------------------------------------
 
 
+def _age(moment: datetime) -> float:
+    return max((datetime.now(UTC) - moment).total_seconds(), 0)
+
+
 @cache
 def _environment(language: str) -> Environment:
     file = resources.files("threadkeep.ui") / f"{language}.json"
@@ -210,8 +215,9 @@ def _environment(language: str) -> Environment:
         newstyle=True,
     )
     del made.filters["tojson"]  # (Jinja does not escape its quotes: unsafe in attributes)
-    made.filters |= {"size": size, "lasting": lasting, "n": "{:,}".format, "line": text.line}
+    words = ReportTexts(language)  # (which has the units)
+    made.filters |= {"size": words.size, "lasting": words.lasting, "n": "{:,}".format}
     made.filters |= {"markdown": text.markdown, "json": text.as_json, "plain": plain}
-    made.filters["cut"] = text.cut
+    made.filters |= {"cut": text.cut, "line": text.line, "age": _age}
     made.globals |= {"languages": LANGUAGES, "most": MOST, "queries": queries}
     return made

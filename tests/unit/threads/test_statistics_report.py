@@ -56,10 +56,10 @@ def test_each_hour_has_its_beginning():
 
 def test_a_report_in_chinese_has_the_lines_and_figures_of_the_english_one():
     english, chinese = FOUND.report().splitlines(), FOUND.report(language="zh").splitlines()
-    assert chinese[0] == "2 个会话，1 个检查点，每个超步 3.0 次写入"
+    assert chinese[0] == "2 个线程，1 个检查点，每个超步 3.0 次写入"
     counts = "Status: 4 running, 3 waiting, 1 failed, 5 held, 2 unfinished"
     assert english[1] == f"{counts}, the oldest idle for 12 min"
-    counts = "状态：4 个运行中，3 个等待回答，1 个失败，5 个已搁置，2 个未完成"
+    counts = "状态：4 个运行中，3 个待答复，1 个失败，5 个已搁置，2 个未完成"
     assert chinese[1] == f"{counts}，其中最久的已 12 分钟没有写入"
     assert "  order-7：1.2 kB，3 个检查点，最近 24 小时 2 个" in chinese
     assert len(chinese) == len(english)

@@ -4,6 +4,9 @@
 const language = document.documentElement.lang;
 const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "short" });
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+const SHORT = { style: "unit", unitDisplay: "short", maximumFractionDigits: 0 };
+// "2 min ago" and "2 分钟前", from "2 min. ago" and "2分钟前"
+const readWell = (text) => text.replaceAll(".", "").replace(/(\d)(\p{Script=Han})/gu, "$1 $2");
 
 function showTimes(root) {
   for (const one of root.querySelectorAll("time[datetime]")) {
@@ -11,9 +14,12 @@ function showTimes(root) {
     if (Number.isNaN(moment.getTime())) continue;
     const seconds = (moment - Date.now()) / 1000;
     one.title = moment.toLocaleString(language, { dateStyle: "full", timeStyle: "long" });
-    if (one.hasAttribute("data-exact") || Math.abs(seconds) > 7 * 86400) continue;
     const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? UNITS[3];
-    one.textContent = relative.format(Math.round(seconds / size), unit);
+    if (one.hasAttribute("data-lasting")) {
+      one.textContent = readWell(new Intl.NumberFormat(language, { ...SHORT, unit }).format(Math.max(-seconds, 0) / size));
+    } else if (!one.hasAttribute("data-exact") && Math.abs(seconds) <= 7 * 86400) {
+      one.textContent = Math.abs(seconds) < 5 ? document.documentElement.dataset.now : readWell(relative.format(Math.round(seconds / size), unit));
+    }
   }
 }
 
@@ -96,6 +102,7 @@ function live() {
 document.addEventListener("visibilitychange", live);
 document.addEventListener("DOMContentLoaded", () => {
   showTimes(document);
+  setInterval(() => document.hidden || showTimes(document), 30_000);
   document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest" });
   live();
 });
