@@ -22,6 +22,7 @@ from threadkeep.cli.app import command
 from threadkeep.cli.parameters import flag, option, parse_positive, parse_size
 from threadkeep.cli.stores import Session, public_name, settings, word_of
 from threadkeep.cli.terminal import (
+    ID,
     Drawn,
     bar,
     columns,
@@ -48,7 +49,7 @@ _LABELS = {
     "unread": "(threads not read)",
 }
 _TABLES, _OTHER_LINES = 3, 32
-_NUMBERS = 44  # columns
+_NUMBERS = 36  # columns
 _BARS = (24, 8)  # their longest, if there is room
 _NEW = timedelta(seconds=1)
 _TOP = 10  # largest threads
@@ -140,7 +141,7 @@ def _lines(
     more = [] if is_small else [_threads("busiest threads", found.busiest[:top])]
     return [
         text(name, "bold"),
-        *found.summary(),
+        *map(text, found.summary()),
         _age(found),
         _rates(found, before),
         "",
@@ -218,7 +219,8 @@ def _sizes(
     room = width() - _NUMBERS
     names = [shown(name) for name, *_ in rows]
     most = max([count for _, count, *_ in rows], default=0)
-    longest = next((n for n in _BARS if n + max(map(cell_len, names), default=0) <= room), 0)
+    widest = min(max(map(cell_len, names), default=0), ID)  # (others have lines of their own)
+    longest = next((n for n in _BARS if n + widest <= room), 0)
     cells: list[Any] = [
         (name, *others, size(count), bar(count, most, longest))
         for name, (_, count, *others) in zip(names, rows, strict=True)
