@@ -89,6 +89,7 @@ COMMANDS = {
     "items threads.db users": [UUIDS[1], f"users.{UUIDS[0]}", f"users.{CHINESE}"],
     "stats threads.db": [*THREADS, CHANNEL],
     "stats langgraph.db": THREADS,
+    f"stats threads.db {CHINESE}": [CHINESE],
     f"merge threads.db {FORK} {CHINESE} --dry-run": [FORK, CHINESE],
     "gc threads.db --keep-last 1 --dry-run": [*UUIDS, CHINESE],
     f"delete threads.db {' '.join(THREADS)} --dry-run": THREADS,
