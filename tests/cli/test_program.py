@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from importlib import metadata
@@ -291,6 +292,68 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
     assert said.out == ""
     assert {"type", "message", "hint"} <= set(json.loads(said.err)["error"])
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+NO_STORES = {
+    "/etc/passwd": "/etc/passwd is not a SQLite database. Use the path of a threadkeep database.",
+    "notes": "notes is not a SQLite database. Use the path",
+    "bundle.json": "bundle.json is not a SQLite database. Use the path",
+    "backup.tkb": "backup.tkb is not a SQLite database. Use the path of a threadkeep database."
+    " For a bundle, use threadkeep import.",
+    "empty.db": "empty.db has no tables. Use the path of a threadkeep database.",
+    "other.db": "other.db is a database of another program: it holds notes. It was not changed.",
+    "folder": "folder is not a file. Use the path of a database file.",
+    "locked": "locked cannot be opened: this process has no read access. Use a path that",
+    "absent": "There is no file absent. Use the path or URL of an existing store.",
+}
+
+
+@pytest.mark.drawn(9)
+@pytest.mark.parametrize(
+    "command", ["threads", "show FILE t", "stats", "check", "messages FILE t", "ui FILE --port 0"]
+)
+@pytest.mark.parametrize("name", NO_STORES)
+def test_a_file_that_is_no_store_is_named(folder, capsys, monkeypatch, name, command):
+    Path("notes").write_text("some notes\n")
+    Path("bundle.json").write_text("{}")
+    Path("empty.db").touch()
+    Path("folder").mkdir()
+    Path("locked").touch()
+    with sqlite3.connect("other.db") as db:
+        db.execute("CREATE TABLE notes (text)")
+    allowed = os.access
+    monkeypatch.setattr(
+        "os.access", lambda path, *mode: "locked" not in str(path) and allowed(path, *mode)
+    )
+    words = command.replace("FILE", name) if "FILE" in command else f"{command} {name}"
+    capsys.readouterr()
+    assert main(words.split()) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert NO_STORES[name] in said.err
+
+
+def test_a_word_that_may_be_a_thread_is_one_of_a_configured_store(folder, capsys, monkeypatch):
+    monkeypatch.setenv("THREADKEEP_URL", "threads.db")
+    Path("alpha").touch()
+    assert main(["threads", "alpha"]) == 0
+    assert capsys.readouterr().out.startswith("thread alpha ")
+    assert main(["threads", "./alpha"]) == 2
+    assert "alpha has no tables" in capsys.readouterr().err
+
+
+def test_a_folder_that_may_not_be_read_is_named(folder, capsys, monkeypatch):
+    allowed = os.stat
+
+    def look(path, *arguments, **options):
+        if str(path).endswith("locked.db"):
+            raise PermissionError(13, "Permission denied", path)
+        return allowed(path, *arguments, **options)
+
+    monkeypatch.setattr("os.stat", look)
+    for words in ("threads locked.db", "check locked.db"):
+        assert main(words.split()) == 2
+        assert "locked.db cannot be opened: Permission denied." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

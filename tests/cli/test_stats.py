@@ -19,6 +19,7 @@ from kit.cli import SECONDS, command, threadkeep
 from kit.engine import Chain
 
 from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
 
 STORE = "threads.db"
 
@@ -91,8 +92,35 @@ def test_no_id_is_cut_or_broken_on_a_terminal(store):
     with SqliteSaver(store) as saver:
         Chain(saver, "x" * 300).put(text="y")
     screen = Screen(80, "stats", store)
-    screen.until("largest threads  x{300}")
+    screen.until("largest threads +checkpoints[^x]+x{300}\\s")
     screen.close(0)
+
+
+def test_a_long_thread_is_drawn_as_bars_of_ranges(store, told):
+    with SqliteSaver(store) as saver:
+        chain = Chain(saver, "long")
+        for number in range(450):
+            chain.put(n=number, **({"text": "x" * number} if number >= 400 else {}))
+        grown = saver.threads.growth("long")
+    found = told("stats", store, "lo", "--json")
+    assert (found["checkpoints"], found["bytes"]) == (450, grown.bytes)
+    assert [(one["first"], one["last"]) for one in found["ranges"]] == [
+        (first, first + 49) for first in range(1, 451, 50)
+    ]
+    assert sum(one["bytes"] for one in found["ranges"]) == grown.bytes - grown.other_bytes
+    head, _, titles, *rows = told("stats", store, "long")
+    assert head.startswith("thread long  450 checkpoints  ")
+    assert titles.split() == ["checkpoints", "from", "mostly", "bytes"]
+    assert rows[-1].startswith("401 - 450  ")
+    assert "text" in rows[-1]
+    assert max(rows, key=lambda row: row.count("#")) == rows[-1]
+    assert told("stats", store, "alpha")[3].startswith("1  ")
+
+
+def test_the_growth_of_a_thread_is_always_counted(store, capsys):
+    assert main(["stats", store, "alpha", "--watch"]) == 2
+    assert "Leave out --watch" in capsys.readouterr().err
+    assert main(["stats", store, "absent"]) == 1
 
 
 def test_watching_needs_a_terminal(store):

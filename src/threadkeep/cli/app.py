@@ -27,7 +27,7 @@ from threadkeep.cli.parameters import (
     TENANT,
     option,
 )
-from threadkeep.cli.stores import LEFT_OUT, Session, names_store
+from threadkeep.cli.stores import LEFT_OUT, Session, is_path, names_store
 from threadkeep.cli.terminal import clean, write
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -176,7 +176,10 @@ def _begins_with_store(others: list[Any], given: Mapping[str, Any]) -> bool:
         return False
     if any(one.metavar == "TO" and not names_store(given[one.name]) for one in others):
         return False  # (it is a thread, and the first word is TO)
-    return not missing or names_store(word)
+    if not missing or names_store(word):
+        return True
+    needed = [one for one in missing if one.required]
+    return all(one.nargs == -1 for one in needed) and is_path(word, alone=not needed)
 
 
 def _callback(found: _Command) -> Callable[..., int | None]:

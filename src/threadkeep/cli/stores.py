@@ -130,6 +130,20 @@ def names_store(word: str) -> bool:
         return False
 
 
+def is_path(word: str, *, alone: bool) -> bool:
+    """True if an argument that is no database is meant as one: the error says what it is.
+
+    It is an existing path with a folder; or no store is configured, and it exists or may stand
+    `alone`. Otherwise it is a thread of the configured store.
+    """
+    is_there = os.path.exists(word)  # noqa: PTH110 - any text is answered
+    if is_there and os.path.dirname(word):  # noqa: PTH120 - likewise
+        return True
+    with suppress(InvalidArgumentError):  # (the command raises it)
+        return (is_there or alone) and not settings().url
+    return False
+
+
 _EXAMPLE = "threadkeep threads threads.db"
 
 
@@ -203,10 +217,21 @@ def open_target(url: str, *, dry_run: bool = False) -> Saver:
     return open_existing(url, read_only=True)
 
 
+def is_missing(path: str) -> bool:
+    """True if there is no such file. One that this process may not see is opened, and refused."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def check_exists(url: str, hint: str = "Use the path or URL of an existing store.") -> None:
     """Check that the SQLite file of a store exists."""
     path = file_of(url)
-    if path is not None and not Path(path).exists():
+    if path is not None and is_missing(path):
         # (the word may be a URL with a password, without its scheme)
         name = "" if set(path) & set("@=") else f" {path}"
         raise OpenError(f"There is no file{name}.", hint=hint)

@@ -21,15 +21,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from typing import Any, TextIO, TypeAlias
 
 import typer
-from rich import box
 from rich import progress as bars
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from threadkeep._core.engine.operation import Progress
@@ -234,46 +233,97 @@ def _bound(part: str) -> str:
     return part.replace(" ", _BOUND) if len(part) <= _SHORT else part
 
 
-_FOLDED = ("", "metadata", "tags", "value")  # columns that may be folded (others are never broken)
-
-_FOLD, _GAP = 10, 3  # least width of a folded column, and the gap between columns
+_TEXTS = ("", "metadata", "tags", "value", "status", "state")  # columns that may be wrapped
+ID = 36
+"""Columns of a UUID."""
+_GAP = "  "
 
 
 class _Fitting:
-    """Table that prints its rows as lines if its columns do not fit the width."""
+    """Table that is not wider than the terminal.
+
+    If rows do not fit:
+
+    1. texts are wrapped between words, to half their width at least;
+    2. an id that is longer than a UUID has a line of its own;
+    3. the last columns stand below each row, with their names.
+    """
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-        self._columns, self._rows = columns, rows
+        self._names = [name.removesuffix(">") for name in columns]
+        self._numbers = [name.endswith(">") for name in columns]
+        self._rows = rows
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        style = box.SIMPLE_HEAD if sys.stdout.isatty() else None
-        drawn = Table(box=style, pad_edge=False, header_style="bold")
-        least = 2 - _GAP  # (the edges)
-        for name, *cells in zip(self._columns, *self._rows, strict=True):
-            title = name.removesuffix(">")
-            width = max(cell_len(title), *[cell.cell_len for cell in cells])
-            width = min(width, _FOLD) if name in _FOLDED else width
-            least += width + _GAP
-            drawn.add_column(
-                title,
-                justify="right" if name.endswith(">") else "left",
-                overflow="fold",
-                min_width=width,
-            )
-        if least <= options.max_width:
-            for row in self._rows:
-                drawn.add_row(*row)
-            yield drawn
-            return
+        room = options.max_width
+        widths = self._widths(room)
+        yield from self._lines(console, [Text(name, "bold") for name in self._names], widths)
+        if sys.stdout.isatty():
+            yield Text("\u2500" * min(sum(widths) + len(_GAP) * (len(widths) - 1), room))
         for row in self._rows:
-            yield Text("")
-            for name, cell in zip(self._columns, row, strict=True):
-                if cell.plain:
-                    title = (name.removesuffix(">"), "bold")
-                    # (the terminal wraps wide lines, without a line break)
-                    yield Text.assemble(title, "  ", cell, no_wrap=True, overflow="ignore")
+            yield from self._lines(console, row, widths)
+            yield from self._below(console, row[len(widths) :], room - len(_GAP))
+
+    def _widths(self, room: int) -> list[int]:
+        """Return the widths of the columns that are not below the rows."""
+        widths, whole = list[int](), list[int]()
+        for name, *cells in zip(self._names, *self._rows, strict=True):
+            width = max(cell_len(name), *[cell.cell_len for cell in cells])
+            least = width if widths else min(width, ID)
+            if name in _TEXTS:
+                words = [cell_len(word) for cell in cells for word in cell.plain.split()]
+                least = max(cell_len(name), width // 2, *words)
+            if widths and sum(widths) + least + len(_GAP) * len(widths) > room:
+                break
+            widths.append(least)
+            whole.append(width)
+        for at, width in reversed([*enumerate(whole)]):  # (the id last: it is wide enough, or not)
+            spare = room - sum(widths) - len(_GAP) * (len(widths) - 1)
+            more = min(max(spare, 0), width - widths[at])
+            widths[at] += more if at or widths[at] + more == width else 0
+        return widths
+
+    def _lines(
+        self, console: Console, row: Sequence[Text], widths: Sequence[int]
+    ) -> Iterator[Text]:
+        """Yield the lines of a row, or of the heading."""
+        first, *others = row[: len(widths)]
+        if first.cell_len > widths[0]:
+            yield _whole(first)
+            if not any(cell.plain for cell in others):
+                return
+            first = Text()
+        rest = [cell.wrap(console, width) for cell, width in zip(others, widths[1:], strict=True)]
+        for cells in zip_longest([first], *rest, fillvalue=Text()):
+            parts = list[Text]()
+            for cell, width, is_number in zip(cells, widths, self._numbers, strict=False):
+                blank = Text(" " * (width - cell.cell_len))
+                parts.append(blank + cell if is_number else cell + blank)
+            yield _whole(Text(_GAP).join(parts))
+
+    def _below(self, console: Console, row: Sequence[Text], room: int) -> Iterator[Text]:
+        """Yield lines of the columns that have no room."""
+        lines = list[Text]()
+        for name, cell in zip(self._names[-len(row) :], row, strict=True) if row else ():
+            part = Text.assemble((f"{name} " if name else "", "dim"), cell)
+            if not cell.plain:
+                continue
+            if lines and lines[-1].cell_len + len(_GAP) + part.cell_len <= room:
+                lines[-1].append_text(Text(_GAP) + part)
+            else:
+                part.overflow = "fold" if name in _TEXTS else "ignore"
+                lines.append(part)
+        for line in lines:
+            for one in line.wrap(console, room):
+                yield _whole(Text(_GAP) + one)
+
+
+def _whole(shown: Text) -> Text:
+    """Return a line that only the terminal wraps, without a line break."""
+    shown.no_wrap, shown.overflow = True, "ignore"
+    return shown
 
 
 def table(
@@ -281,7 +331,7 @@ def table(
 ) -> RenderableType | None:
     """Return a table, or None if it has no rows. Columns whose names end in `>` hold numbers.
 
-    Ids and times are never broken: if they do not fit, each row becomes several lines.
+    Ids and times are never broken (see `_Fitting`).
     """
     return _Fitting(columns, [[*map(_cell, row)] for row in rows]) if rows else None
 

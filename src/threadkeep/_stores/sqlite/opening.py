@@ -6,6 +6,7 @@ that this process holds on it (POSIX), and other processes could then remove the
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -288,6 +289,8 @@ def _as_found(location: DatabaseLocation) -> DatabaseLocation:
     if found is not None and not stat.S_ISREG(found.st_mode):
         hint = "Use the path of a database file."
         raise errors.OpenError(f"{location.path} is not a file.", hint=hint)
+    if found is not None and not os.access(location.path, os.R_OK):
+        raise PermissionError(errno.EACCES, "this process has no read access")
     size = None if found is None else found.st_size
     if size == 1:
         raise _no_database(location.path)  # (SQLite would treat one byte as an empty database)
@@ -352,7 +355,7 @@ def _no_tables(path: str) -> errors.NotOursError:
 def _no_database(path: str) -> errors.NotOursError:
     return errors.NotOursError(
         f"{path} is not a SQLite database.",
-        hint="Use the path of a threadkeep database, or of a new file.",
+        hint="Use the path of a threadkeep database. For a bundle, use threads.import_bundle.",
     )
 
 

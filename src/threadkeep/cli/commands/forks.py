@@ -88,11 +88,11 @@ def _merge_lines(found: MergeReport, *, dry_run: bool, is_conflict: bool) -> Ite
         into, fork = shlex.quote(found.into), shlex.quote(found.fork)
         yield f"To compare: threadkeep diff {into} --other {fork}"
     elif found.checkpoint is not None:
-        yield f"Merged {found.fork} into {found.into}: {found.checkpoint}"
+        yield text(f"Merged {found.fork} into {found.into}: {found.checkpoint}")
     elif dry_run and (found.channels or "theirs" in dict(found.conflicts).values()):
-        yield f"Would merge {found.fork} into {found.into}"
+        yield text(f"Would merge {found.fork} into {found.into}")
     else:
-        yield f"Nothing to merge: {found.into} is up to date with {found.fork}"
+        yield text(f"Nothing to merge: {found.into} is up to date with {found.fork}")
 
 
 # -- branches ----------------------------------------------------------------------------

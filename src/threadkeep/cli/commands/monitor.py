@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,14 +21,23 @@ from threadkeep._core.engine.usage import ThreadUsage
 from threadkeep._core.texts import shown, size
 from threadkeep._stores.external import extra
 from threadkeep.cli.app import command
-from threadkeep.cli.parameters import flag, option, parse_positive, parse_size
+from threadkeep.cli.ids import whole_thread
+from threadkeep.cli.parameters import (
+    flag,
+    option,
+    parse_positive,
+    parse_size,
+    thread_argument,
+)
 from threadkeep.cli.stores import Session, public_name, settings, word_of
 from threadkeep.cli.terminal import (
+    ID,
     Drawn,
     bar,
     columns,
     interrupted_by_sigterm,
     line,
+    moment,
     plural,
     table,
     text,
@@ -48,7 +59,9 @@ _LABELS = {
     "unread": "(threads not read)",
 }
 _TABLES, _OTHER_LINES = 3, 32
-_NUMBERS = 44  # columns
+_GAP = 2  # columns
+_NAME = 20  # characters of a channel beside others
+_RANGES = 16  # of a thread's checkpoints
 _BARS = (24, 8)  # their longest, if there is room
 _NEW = timedelta(seconds=1)
 _TOP = 10  # largest threads
@@ -58,6 +71,7 @@ _SECONDS = 1  # between two looks for a signal
 @command("threadkeep stats threads.db --watch")
 def stats(
     session: Session,
+    thread: str | None = thread_argument("Show only the growth of this thread.", None),
     *,
     top: int = option("--top N", "Show N channels, and N threads (at most 10).", 10, min=1),
     exact: bool = flag("--exact", "Read every thread instead of a sample."),
@@ -68,7 +82,13 @@ def stats(
     watch: bool = flag("--watch", "Refresh until interrupted, and show rates."),
     every: str = option("--every TIME", "Interval of --watch, such as 10s.", "2s"),
 ) -> None:
-    """Show totals, growth, and the largest threads and channels."""
+    """Show totals, growth, and the largest threads and channels, or the growth of a thread."""
+    if thread is not None:
+        if watch or exact or max_age is not None:
+            hint = "Leave out --watch, --exact and --max-age."
+            raise InvalidArgumentError("The growth of a thread is always counted.", hint=hint)
+        _show_growth(session, thread)
+        return
     name = public_name(session.store_url())
     seconds = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
     if max_age is not None and exact:
@@ -140,7 +160,7 @@ def _lines(
     more = [] if is_small else [_threads("busiest threads", found.busiest[:top])]
     return [
         text(name, "bold"),
-        *found.summary(),
+        *map(text, found.summary()),
         _age(found),
         _rates(found, before),
         "",
@@ -211,14 +231,45 @@ def _channels(found: Stats, top: int) -> Drawn:
     return _sizes(("channel", "changes>", "full copies>"), rows, total)
 
 
+def _show_growth(session: Session, thread: str) -> None:
+    """Print the bytes that a thread's checkpoints added, in ranges of as many."""
+    with session.open(read_only=True) as saver, session.progress() as progress:
+        thread = whole_thread(saver, thread)
+        found = saver.threads.growth(thread, progress=progress)
+    count = len(found.steps)
+    lengths = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    length = next(one for one in lengths if one * _RANGES >= count)
+    ranges, rows = [], []
+    for first in range(0, count, length):
+        steps = found.steps[first : first + length]
+        channels = sum([Counter(one.channels) for one in steps], Counter[str]())
+        last, added = first + len(steps), sum([one.bytes for one in steps])
+        place = {"first": first + 1, "last": last, "time": steps[0].time, "bytes": added}
+        full = sum([one.full_copy_bytes for one in steps])
+        ranges.append({**place, "full_copy_bytes": full, "channels": dict(channels)})
+        most = "".join([name for name, _ in channels.most_common(1)])
+        most = most if len(most) <= _NAME else f"{most[: _NAME - 3]}..."
+        numbers = f"{first + 1:,} - {last:,}" if len(steps) > 1 else f"{last:,}"
+        rows.append((numbers, added, moment(steps[0].time), shown(most)))
+    full = sum([one.full_copy_bytes for one in found.steps])
+    counted = {"checkpoints": count, "bytes": found.bytes, "full_copy_bytes": full}
+    document = {"thread": thread, **counted, "ranges": ranges}
+    counts = plural(count, "checkpoint"), size(found.bytes), f"full copies: {size(full)}"
+    head = line((f"thread {thread}", "bold"), *counts)
+    session.print(document, head, "", _sizes(("checkpoints", "from", "mostly"), rows))
+
+
 def _sizes(
     columns: Sequence[str], rows: Sequence[tuple[str, int, str, str]], total: int = 0
 ) -> Drawn:
     """Return a table of names and bytes, with bars if there is room for them."""
-    room = width() - _NUMBERS
     names = [shown(name) for name, *_ in rows]
+    titles = ["bytes", *[one.removesuffix(">") for one in columns[1:]]]
+    parts = [titles, *[(size(count), *others) for _, count, *others in rows]]
+    room = width() - sum([max(map(cell_len, each)) + _GAP for each in zip(*parts, strict=True)])
     most = max([count for _, count, *_ in rows], default=0)
-    longest = next((n for n in _BARS if n + max(map(cell_len, names), default=0) <= room), 0)
+    widest = min(max(map(cell_len, names), default=0), ID)  # (others have lines of their own)
+    longest = next((n for n in _BARS if n + _GAP + widest <= room), 0)
     cells: list[Any] = [
         (name, *others, size(count), bar(count, most, longest))
         for name, (_, count, *others) in zip(names, rows, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -26,7 +27,7 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.stores import LEFT_OUT, Session, keys, names_store, open_target, public_name
-from threadkeep.cli.terminal import plural, print_thread, skipped_lines
+from threadkeep.cli.terminal import plural, print_thread, skipped_lines, table
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
 from threadkeep.roles import grant_role, revoke_role
 from threadkeep.savers import backup as backups
@@ -71,12 +72,12 @@ def _check(session: Session, progress: Progress) -> CheckReport:
         return CheckReport(0, (Finding(exc.message),))
 
 
-def _stamps(url: str) -> list[tuple[int, int] | None]:
+def _stamps(url: str) -> list[tuple[int, int]]:
     """Return sizes and times of a SQLite file and its WAL. Every write changes them."""
     path = file_of(url)
     files = [] if path is None else [Path(path), Path(f"{path}-wal")]
-    stats = [file.stat() if file.exists() else None for file in files]
-    return [None if stat is None else (stat.st_size, stat.st_mtime_ns) for stat in stats]
+    stats = [file.stat() for file in files if os.path.exists(file)]  # noqa: PTH110 - no error
+    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
 # -- repair ------------------------------------------------------------------------------
@@ -197,19 +198,21 @@ def heads(
     Keep the result away from the store: it shows later if somebody put back older rows.
     """
     document = {"store": public_name(session.store_url())}
+    recorded = None if compare is None else _recorded(compare)
     with session.open() as saver, session.progress() as progress:
-        if compare is None:
+        if recorded is None:
             found = saver.threads.heads(progress)
-            rows = [f"{head}  {thread}" for thread, head in found.items()]
-            session.print({**document, "heads": found}, *rows)
-            return 0
-        recorded = _recorded(compare)
-        older = saver.threads.rolled_back(recorded, progress)
-    rows = [
-        f"{one}: {head or 'no checkpoint'} (was {recorded[one]})" for one, head in older.items()
-    ]
+        else:
+            older = saver.threads.rolled_back(recorded, progress)
+    if recorded is None:
+        session.print(
+            {**document, "heads": found}, table(("thread", "newest checkpoint"), [*found.items()])
+        )
+        return 0
+    rows = [(one, head or "none", recorded[one]) for one, head in older.items()]
     summary = f"Older than recorded: {len(older)} of {plural(len(recorded), 'thread')}."
-    session.print({**document, "older": older}, *rows, summary)
+    drawn = table(("thread", "newest checkpoint", "recorded"), rows)
+    session.print({**document, "older": older}, drawn, summary)
     return 1 if older else 0
 
 

@@ -27,7 +27,7 @@ from threadkeep.cli.parameters import (
     thread_argument,
 )
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
+from threadkeep.cli.terminal import Drawn, plural, print_thread, table, text, thread_table
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import AccountReport, EraseReport, ThreadInfo, filters_of
@@ -54,6 +54,8 @@ def _filters(  # noqa: PLR0913 - they are given by name
         "--status STATUS", f"Only threads with this status: {_STATUSES}. Repeatable."
     ),
     failed: bool = flag("--failed", "Only failed threads, as --status failed."),
+    unfinished: bool = flag("--unfinished", "Only unfinished threads."),
+    waiting: bool = flag("--waiting", "Only threads that wait for an answer."),
     failed_node: str | None = option("--failed-node NODE", "Only threads in which it failed."),
     tag: list[str] | None = WITH_TAGS,
     metadata: list[str] | None = WITH_METADATA,
@@ -67,9 +69,10 @@ def _filters(  # noqa: PLR0913 - they are given by name
     id_prefix: str | None = option("--id-prefix TEXT", "Ids that begin with this text."),
 ) -> dict[str, Any]:
     """Return the filters of `saver.threads.search`."""
+    flags = {"failed": failed, "unfinished": unfinished, "waiting": waiting}
     options = {
         "state": state,
-        "status": [*(status or ()), *(["failed"] if failed else ())],
+        "status": [*(status or ()), *[name for name, is_given in flags.items() if is_given]],
         "failed_node": failed_node,
         "tags": tag,
         "metadata": parse_metadata("--metadata", metadata),
@@ -369,7 +372,7 @@ def _erase_lines(report: EraseReport) -> list[Drawn]:
     width = 6 if any(one.archived_bytes for one in report.threads) else 5
     verb = "Would erase" if report.dry_run else "Erased"
     total = plural(sum([one.bytes for one in report.threads]), "byte")
-    lines = [f"{verb} {plural(len(rows), 'thread')} ({total})"]
+    lines: list[Drawn] = [f"{verb} {plural(len(rows), 'thread')} ({total})"]
     if isinstance(report, AccountReport):
         lines += [
             f"{verb} {plural(number, 'item')} below {'.'.join(namespace)}"
@@ -379,9 +382,10 @@ def _erase_lines(report: EraseReport) -> list[Drawn]:
             lines.append(f"{verb} {plural(report.results, 'cached result')}")
     if report.forks:
         erases = "without --keep-forks" if isinstance(report, AccountReport) else "--forks"
-        lines.append(f"Forks still hold the data: {', '.join(report.forks)} ({erases} erases them)")
+        names = ", ".join(report.forks)
+        lines.append(text(f"Forks still hold the data: {names} ({erases} erases them)"))
     if report.shared_with:
-        lines.append(f"Shared history with: {', '.join(report.shared_with)}")
+        lines.append(text(f"Shared history with: {', '.join(report.shared_with)}"))
     lines += [f"Cleared: {place}" for place in report.cleared]
     lines += [f"Remaining: {in_shell(place)}" for place in report.remains]
     lines += [f"Not done: {in_shell(place)}" for place in report.unfinished]
