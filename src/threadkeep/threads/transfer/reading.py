@@ -23,7 +23,7 @@ from threadkeep._core.engine.load import Loaded
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import Lifecycle, ThreadStatus
-from threadkeep._core.engine.thread_summary import following, state_channels, tasks
+from threadkeep._core.engine.thread_summary import CONTROL, following, state_channels, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._run.driver import each_and_aeach, external, is_awaited, sync_and_async
 from threadkeep._run.lazy_values import LazyValues, LazyWrites, is_lazy
@@ -33,6 +33,7 @@ from threadkeep.errors import (
     WrongKeyError,
     invalid,
 )
+from threadkeep.threads.answering import PendingInterrupt, field_of, many
 from threadkeep.threads.diff import ChannelDiff, DiffSide, StateDiff
 from threadkeep.threads.diff.checkpoints import (
     NOTHING,
@@ -343,6 +344,33 @@ class ReaderThreads:
         return None if found is None else _info(found)
 
     get, aget = sync_and_async(_get)
+
+    def _interrupts(self, thread_id: str) -> Operation[list[PendingInterrupt]]:
+        """Return the interrupts that wait at a thread's head (see `Threads.interrupts`).
+
+        Those of subgraphs have no namespace of their own. None is answered: LangGraph's savers
+        store an answer when a run continues with it.
+        """
+        place = CheckpointRef(validation.thread_id(thread_id))
+        found = yield from self._reader.read(partial(_loaded, place, CONTROL))
+        if found is None:
+            return []
+        waiting = tasks([(task, channel) for task, channel, _ in found.writes]).waiting
+        return [
+            PendingInterrupt(
+                str(field_of(one, "id", "")),
+                field_of(one, "value", one),
+                str(found.id),
+                "",
+                task,
+                response_schema=field_of(one, "response_schema", None),
+            )
+            for task, channel, value in found.writes
+            if task in waiting and channel == INTERRUPT
+            for one in many(value)
+        ]
+
+    interrupts, ainterrupts = sync_and_async(_interrupts)
 
     def _diff_checkpoints(
         self,
