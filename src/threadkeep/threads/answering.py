@@ -278,8 +278,8 @@ def _tasks(stored: StoredCheckpoint, loaded: load.Loaded) -> Iterable[_Task]:
     paths = {write.task_id: write.task_path for write in counted}
     values = {(task, channel): value for task, channel, value in loaded.writes}
     for task in thread_summary.tasks([(w.task_id, w.channel) for w in counted]).waiting:
-        asked, at = many(values[task, INTERRUPT]), _last(stored, task, INTERRUPT)
-        answers = many(values.get((task, RESUME), ()))
+        asked, at = each_of(values[task, INTERRUPT]), _last(stored, task, INTERRUPT)
+        answers = each_of(values.get((task, RESUME), ()))
         # A run stores the answers that it has used in one row with its next question. Any others,
         # even older ones, were not there when it began, and the next run continues with them.
         is_answered = bool(answers) and _last(stored, task, RESUME) != at
@@ -301,7 +301,7 @@ def _last(stored: StoredCheckpoint, task: str, channel: str) -> WriteRow | None:
     return max(wrote, key=attrgetter("seq"), default=None)
 
 
-def many(values: Any) -> list[Any]:
+def each_of(values: Any) -> list[Any]:
     """Return the values of a write, which may be one alone."""
     return [*values] if isinstance(values, list | tuple) else [values]
 
@@ -330,7 +330,7 @@ def _store(
     for task in {(task.stored.row.ns, task.id): task for task in chosen.values()}.values():
         ns = task.stored.row.ns
         own = {id for id, one in chosen.items() if (one.stored.row.ns, one.id) == (ns, task.id)}
-        known = [v for one, _, many in at[ns].writes if one == task.id for v in many(many)]
+        known = [v for one, _, many in at[ns].writes if one == task.id for v in each_of(many)]
         kept = known[: -len(own)] if task.is_answered else known
         given = [*kept, *[value for id, value in answers.items() if id in own]]
         calls.append(_call(head, at[ns], task.id, task.path, given))

@@ -74,13 +74,12 @@ class Previews:
         return replace(info, status=kept.status, failed_node=kept.node)
 
     async def read(self, found: Iterable[ThreadInfo]) -> None:
-        """Read the previews that are missing or old, in this order, until a second has passed."""
+        """Read previews that are missing or old, in this order, until a second has passed."""
         end = time.monotonic() + _SECONDS
-        for info in found:
-            if time.monotonic() > end:
+        for info in [one for one in found if not self.is_current(one)]:
+            self._kept.put(info.id, (seen(info), await self._read(info)))
+            if time.monotonic() >= end:
                 return
-            if not self.is_current(info):
-                self._kept.put(info.id, (seen(info), await self._read(info)))
 
     async def _read(self, info: ThreadInfo) -> Preview:
         if info.state in AWAY:

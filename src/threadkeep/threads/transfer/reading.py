@@ -33,7 +33,7 @@ from threadkeep.errors import (
     WrongKeyError,
     invalid,
 )
-from threadkeep.threads.answering import PendingInterrupt, field_of, many
+from threadkeep.threads.answering import PendingInterrupt, each_of, field_of
 from threadkeep.threads.diff import ChannelDiff, DiffSide, StateDiff
 from threadkeep.threads.diff.checkpoints import (
     NOTHING,
@@ -367,7 +367,7 @@ class ReaderThreads:
             )
             for task, channel, value in found.writes
             if task in waiting and channel == INTERRUPT
-            for one in many(value)
+            for one in each_of(value)
         ]
 
     interrupts, ainterrupts = sync_and_async(_interrupts)

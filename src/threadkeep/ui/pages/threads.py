@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.threads import ThreadInfo, ThreadPage, ThreadStatus, queries
 from threadkeep.ui.page import MOST, WAITING, Asked, StorePage, route
 from threadkeep.ui.previews import Preview, Previews
@@ -42,11 +42,14 @@ async def threads(request: Asked) -> Response:
 @route("/previews")
 async def previews(request: Asked) -> Response:
     """Show the first question and the last message of the threads of a page, or of one thread."""
-    if (name := request.query_params.get("id")) is not None:
-        found = ThreadPage((await request.thread(name),), None)
-    else:
-        found, _ = await _find(request)
-    await request.app.state.previews.read(found)
+    try:
+        if (name := request.query_params.get("id")) is not None:
+            found = ThreadPage((await request.thread(name),), None)
+        else:
+            found, _ = await _find(request)
+        await request.app.state.previews.read(found)
+    except ThreadkeepError:  # (the list says so)
+        return Response(status_code=204)
     return request.render("previews.html", rows=_rows(request, found), part="previews")
 
 
