@@ -33,6 +33,7 @@ from threadkeep.errors import (
     WrongKeyError,
     invalid,
 )
+from threadkeep.threads import finding
 from threadkeep.threads.answering import PendingInterrupt, each_of, field_of
 from threadkeep.threads.diff import ChannelDiff, DiffSide, StateDiff
 from threadkeep.threads.diff.checkpoints import (
@@ -43,6 +44,7 @@ from threadkeep.threads.diff.checkpoints import (
     place_of,
 )
 from threadkeep.threads.diff.values import Effort
+from threadkeep.threads.finding import FoundThreads
 from threadkeep.threads.forks import BranchCheckpoint, Branches, tree
 from threadkeep.threads.registry import (
     EPOCH,
@@ -68,6 +70,7 @@ MOST = 200
 _CHANNELS = ("channel_values", "channel_versions")
 _WHOLE = "(state)"  # the channel of a checkpoint whose state cannot be read
 _WAIT_SECONDS = 20.0  # for other calls
+_LARGEST_FOUND = 8 << 20  # bytes of a state in which words are looked for
 _EAGER = 16  # checkpoints in one read
 _ORDERS = ("updated_at", "created_at", "bytes", "thread")
 
@@ -290,6 +293,24 @@ class ReaderThreads:
 
     search, asearch = sync_and_async(_search)
 
+    def _find(
+        self, query: str, *, limit: int = 20, seconds: timedelta | float = 2.0
+    ) -> Operation[FoundThreads]:
+        """Find threads by words (see `Threads.find`). There are no filters.
+
+        Threads whose head is larger than 8 MB are skipped.
+        """
+
+        def page(cursor: str | None) -> Operation[ThreadPage]:
+            return self._search(limit=finding.PAGE, cursor=cursor)
+
+        def read(threads: Sequence[str]) -> Operation[finding.KnownHeads]:
+            return self._reader.read(lambda source: {one: _head(one, source) for one in threads})
+
+        return finding.find(page, read, query, limit, seconds)
+
+    find, afind = sync_and_async(_find)
+
     def _counts(self) -> Operation[dict[str, int]]:
         """Return the number of checkpoints of each thread, by its id."""
         return self._reader.read(lambda source: source.threads())
@@ -446,6 +467,19 @@ def _info(found: SourceThread) -> LangGraphThread:
         status_checkpoint=at or None,
         checkpoints=found.checkpoints,
     )
+
+
+def _head(thread: str, source: DatabaseSource) -> finding.HeadMessages | ThreadkeepError | None:
+    step = next(iter(source.steps(SourceWindow(thread, "", None, None, 1))), None)
+    if step is None:
+        return None
+    if step.size > _LARGEST_FOUND:
+        return ThreadkeepError(f"Its newest checkpoint has {step.size:,} bytes.")
+    try:
+        loaded = _loaded(CheckpointRef(thread, "", step.id), None, source)
+    except ThreadkeepError as error:
+        return error
+    return None if loaded is None else finding.head_of(loaded)
 
 
 # -- steps -----------------------------------------------------------------------------
