@@ -29,6 +29,7 @@ WIDTHS = (80, 120)
 # In the order in which they run: each after what it needs.
 LINES = """
 threads threads.db
+find threads.db refund
 show threads.db order-7
 state threads.db order-7 --channel total
 history threads.db order-7

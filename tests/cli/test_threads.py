@@ -36,6 +36,42 @@ def store(url):
     return url
 
 
+# -- words -------------------------------------------------------------------------------
+
+
+def test_find_by_words(told, here, url):
+    with SqliteSaver(url) as saver:
+        Chain(saver, "a" * 60).put(
+            messages=[HumanMessage("The \x1b[31m kettle\nis late.", id="m1")]
+        )
+    found = told("find", "late", "KETTLE", "--json")
+    assert (found["threads_read"], found["total"], found["complete"]) == (4, 4, True)
+    (hit,) = found["hits"]
+    assert (hit["thread"]["id"], hit["role"], hit["message_id"]) == ("a" * 60, "human", "m1")
+    lines = told("find", "kettle")
+    assert lines[0].startswith(f"{'a' * 60}  human  ")
+    assert lines[1:] == [r"  The \x1b[31m kettle is late.", "Read all 4 threads"]
+    assert told("find", "u2")[0].startswith("large  metadata  ")
+    assert told("find", "nowhere", "--tag", "new") == ["No threads found", "Read all 2 threads"]
+    _, lines, _ = here("find", "waits", "--limit", "1", "--seconds", "9")
+    assert lines[0].startswith("waits  id  ")
+    code, _, errors = here("find", "...")
+    assert (code, errors) == (
+        2,
+        ["threadkeep: Invalid query: '...'. Use at least one word, and at most 1000."],
+    )
+
+
+def test_find_reads_on(told, url):
+    with SqliteSaver(url) as saver:
+        for number in range(6):
+            Chain(saver, f"t{number}").put(messages=[HumanMessage(f"A kettle, {number}.")])
+    lines = told("find", "kettle", "--limit", "2")
+    assert lines[-2] == "Read the newest 2 of 9 threads"
+    more = told("find", "kettle", *lines[-1].removeprefix("To read on: ").split())
+    assert len(more) == 2 * 4 + 1
+
+
 # -- finding -----------------------------------------------------------------------------
 
 

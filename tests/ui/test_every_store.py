@@ -113,6 +113,11 @@ def test_langgraphs_own(kind, browser, tmp_path):
                 for order in ("thread", "-bytes", "updated_at"):
                     site.go(tab, f"/?order={order}")
                     assert len(names(tab)) == 10
+                expect(tab.get_by_text("failed: fail", exact=True)).to_be_visible()
+                expect(tab.locator("tr[data-row] .badge.done")).to_have_count(7)
+                expect(tab.get_by_text("Where is my parcel? (question 1)")).to_be_visible()
+                site.go(tab, "/inbox")
+                assert tab.locator(".question").count() == 3
                 site.go(tab, "/?q=order-17")
                 _thread(site, tab, reader)
                 _then(site, tab, reader)
@@ -120,6 +125,6 @@ def test_langgraphs_own(kind, browser, tmp_path):
                 site.go(tab, "/compare?a_thread=order-18&b_thread=order-17")
                 tab.locator(".edit.added").first.wait_for()
                 _timeline(site, tab, reader)
-                for path in ("/store", "/inbox", "/growth?id=order-17", "/store/items"):
+                for path in ("/store", "/growth?id=order-17", "/store/items"):
                     assert tab.request.get(site.address + path).status in (400, 404)
                 _update(site, tab, saver)

@@ -2,9 +2,11 @@
 
 import pytest
 from kit.browser import PHONE, check_accessible, check_fits
+from kit.graphs_to_look_at import asks, desk, fill, named
 from playwright.sync_api import expect
 
 from threadkeep import MemorySaver
+from threadkeep.ui import previews
 
 
 def names(tab):
@@ -30,21 +32,75 @@ def test_searches_from_the_keyboard(site):
     assert names(tab) == ["order/17 & more?"]
 
 
+def row(tab, name):
+    return tab.locator("tr[data-row]").filter(has=tab.locator(f"a.name >> text='{name}'"))
+
+
+def chip(tab, name):
+    return tab.locator(".chips").get_by_role("link", name=name)
+
+
 def test_chips_and_labels_filter(site):
-    def choose(name):
+    def choose(link):
         with tab.expect_navigation():
-            tab.get_by_role("link", name=name).click()
+            link.click()
 
     tab = site.open()
-    choose("status:waiting")
+    choose(chip(tab, "waiting"))
     assert sorted(names(tab)) == ["mail", "refund"]
-    choose("user_id=u-1")
+    choose(tab.get_by_role("link", name="user_id=u-1"))
     assert names(tab) == ["refund"]
     assert tab.get_by_role("searchbox").input_value() == "status:waiting user_id=u-1"
-    choose("status:waiting")
+    choose(chip(tab, "waiting"))
     assert sorted(names(tab)) == ["order-17", "order-17-fork", "refund"]
     tab.go_back()
     assert names(tab) == ["refund"]
+
+
+def test_chips_count_and_the_header_too(serve):
+    with MemorySaver() as saver:
+        fill(saver)
+        tab = serve(saver).open()
+        for name, number in {"failed": 1, "waiting": 2, "held": 0, "running": 0}.items():
+            expect(chip(tab, f"{name} {number}")).to_be_visible()
+        assert chip(tab, "done").inner_text() == "done", "counting these takes long"
+        expect(chip(tab, "held").locator(".zero")).to_be_visible()
+        tab.get_by_role("link", name="Inbox 2").wait_for()
+        saver.delete_thread("mail")
+        tab.get_by_role("link", name="Inbox 1").wait_for()
+        tab.get_by_role("link", name="Store").click()
+        tab.get_by_role("link", name="Inbox 1").wait_for()
+
+
+def test_first_questions_and_last_messages(site):
+    tab = site.open()
+    expect(row(tab, "order-17").locator(".preview p")).to_have_text(
+        [
+            "Where is my parcel? (question 1)",
+            "AI Your parcel left Rotterdam on Tuesday and is due on Friday.",
+        ]
+    )
+    assert row(tab, "order-17").locator("td").nth(2).inner_text() == "14"
+    said = row(tab, "failed").locator(".preview p")
+    expect(said.last).to_contain_text("The carrier's service is down")
+    expect(said).to_contain_text(["Try this", "AI I look that up. → find_order", "ValueError"])
+    expect(row(tab, "hostile").locator(".preview p").first).to_contain_text("<script>alert(2)")
+    expect(row(tab, "mail").locator(".preview p")).to_have_text(["Write to the customer"])
+    check_accessible(tab)
+    site.go(tab, "/")
+    assert row(tab, "order-17").locator(".preview p").count() == 2, "drawn at once: they are known"
+
+
+def test_messages_that_were_not_read_in_time_load_when_they_are_seen(serve, monkeypatch):
+    monkeypatch.setattr(previews, "_SECONDS", 0)
+    with MemorySaver() as saver:
+        for number in range(40):
+            desk(saver).invoke(asks(f"Question {number}"), named(f"t-{number:02}"))
+        tab = serve(saver).open("/?order=thread")
+        expect(row(tab, "t-05").locator(".preview p").first).to_have_text("Question 5")
+        assert row(tab, "t-39").locator(".preview p").count() == 0
+        row(tab, "t-39").scroll_into_view_if_needed()
+        expect(row(tab, "t-39").locator(".preview p").first).to_have_text("Question 39")
 
 
 def test_failed_threads_name_the_node(site):

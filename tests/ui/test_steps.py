@@ -133,7 +133,8 @@ def test_an_idle_page_reads_one_row_and_a_hidden_one_nothing(own, monkeypatch):
     monkeypatch.setattr(live.Watcher, "events", until_closed)
     monkeypatch.setattr(live, "INTERVAL", 0.02)
     tabs = [page.open("/thread?id=talk") for _ in range(2)]
-    for tab in tabs:
+    for tab in tabs:  # (it is counted once, when a page is opened)
+        expect(tab.locator("#count-inbox")).to_have_text("0")
         expect(tab.locator("#point .edit").first).to_be_visible()
     monkeypatch.setattr(type(saver.backend), "fetch", counted)
     assert enough.wait(10)

@@ -6,12 +6,12 @@ import re
 import unicodedata
 
 _TOKEN_CHARS = 64
-_CHARACTER = (
+CHARACTERS = (  # of a pattern: each Chinese, Japanese or Korean one
     "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
     "\U00020000-\U000323af"
 )
-_PART = rf"[^\W_{_CHARACTER}]+"
-_TOKEN = re.compile(rf"[{_CHARACTER}]|{_PART}(?:[-_.]+{_PART})*")
+_PART = rf"[^\W_{CHARACTERS}]+"
+_TOKEN = re.compile(rf"[{CHARACTERS}]|{_PART}(?:[-_.]+{_PART})*")
 _JOINT = re.compile("([-_.]+)")
 _IDENTIFIER = re.compile(r"[\d_]")
 _JOINED = 4

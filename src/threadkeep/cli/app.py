@@ -40,7 +40,7 @@ from threadkeep.errors import (
 F = TypeVar("F", bound=Callable[..., int | None])
 
 _PANELS = {
-    "Look at threads and stores": "threads show state history branches versions diff messages"
+    "Look at threads and stores": "threads find show state history branches versions diff messages"
     " partial items cache stats advise",
     "Change threads": "create set tag pin release copy fork merge archive prune delete"
     " erase delete-account",

@@ -35,7 +35,7 @@ from threadkeep._core.engine.operation import Progress
 from threadkeep._core.engine.thread_entry import Lifecycle, ThreadStatus
 from threadkeep._core.texts import plural as plural  # noqa: PLC0414 - for commands
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads import ThreadInfo
+from threadkeep.threads import FoundThread, FoundThreads, ThreadInfo
 from threadkeep.threads.transfer.reading import LangGraphThread
 
 Drawn: TypeAlias = RenderableType | None
@@ -458,6 +458,34 @@ def _langgraph_table(threads: Iterable[ThreadInfo]) -> RenderableType | None:
         for one in threads
     ]
     return table(("thread", "status", "updated", "checkpoints>", "~bytes>"), rows)
+
+
+def found_lines(found: FoundThreads) -> Iterator[Text]:
+    """Yield two lines for each found thread. The second one is its excerpt."""
+    room = width() - 2 if sys.stdout.isatty() else _UNLIMITED
+    for one in found.hits:
+        count = plural(one.count, "message") if one.count > 1 else ""
+        where = one.role or one.found_in
+        yield line((one.thread.id, "bold"), where, count, (_ago(one.thread), "dim"))
+        yield Text("  ") + _excerpt(one, room)
+
+
+def _excerpt(one: FoundThread, room: int) -> Text:
+    """Return the excerpt around a match, in so many columns."""
+    shown, at, first = Text(), 0, 0
+    for start, stop in one.matches:
+        shown.append(text(one.excerpt[at:start]))
+        first = first or shown.cell_len + 1
+        shown.append(text(one.excerpt[start:stop], "bold yellow"))
+        at = stop
+    shown.append(text(one.excerpt[at:]))
+    if shown.cell_len > room and first > room // 2:
+        while shown.cell_len > room and first > room // 3:
+            first -= cell_len(shown.plain[0])
+            shown = shown[1:]
+        shown = Text("\u2026") + shown[1:]
+    shown.truncate(room, overflow="ellipsis")
+    return shown
 
 
 def _status(thread: ThreadInfo) -> tuple[str, str]:

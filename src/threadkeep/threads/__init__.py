@@ -15,6 +15,7 @@ if _CHECKING:
     from threadkeep.threads.diff.checkpoints import ChannelVersion
     from threadkeep.threads.erasure_report import AccountReport, ErasedThread, EraseReport
     from threadkeep.threads.facade import Threads
+    from threadkeep.threads.finding import FoundThread, FoundThreads
     from threadkeep.threads.forks import BranchCheckpoint, Branches
     from threadkeep.threads.growth import GrowthPoint, GrowthStep, ThreadGrowth
     from threadkeep.threads.merging import MergeConflict, MergeReport, MergeStrategy
@@ -49,6 +50,8 @@ __all__ = [
     "ExportReport",
     "Filters",
     "Finding",
+    "FoundThread",
+    "FoundThreads",
     "GcReport",
     "GrowthPoint",
     "GrowthStep",
@@ -94,6 +97,7 @@ _HOMES = {  # modules, which are imported when a name of theirs is used
     "threadkeep.threads.diff.checkpoints": ("ChannelVersion",),
     "threadkeep.threads.erasure_report": ("AccountReport", "EraseReport", "ErasedThread"),
     "threadkeep.threads.facade": ("Threads",),
+    "threadkeep.threads.finding": ("FoundThread", "FoundThreads"),
     "threadkeep.threads.forks": ("BranchCheckpoint", "Branches"),
     "threadkeep.threads.growth": ("GrowthPoint", "GrowthStep", "ThreadGrowth"),
     "threadkeep.threads.merging": ("MergeConflict", "MergeReport", "MergeStrategy"),

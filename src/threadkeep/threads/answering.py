@@ -123,19 +123,19 @@ def _listed(head: _Head) -> list[PendingInterrupt]:
     return [
         PendingInterrupt(
             id,
-            _field(one.asked, "value", one.asked),
+            field_of(one.asked, "value", one.asked),
             head.root.row.id,
             one.task.stored.row.ns,
             one.task.id,
             one.is_answered,
-            _field(one.asked, "response_schema", None),
+            field_of(one.asked, "response_schema", None),
             one.answer,
         )
         for id, one in head.pending.items()
     ]
 
 
-def _field(asked: Any, name: str, default: Any) -> Any:
+def field_of(asked: Any, name: str, default: Any) -> Any:
     """Return a field of an `Interrupt`, which may be shown as it is stored."""
     if isinstance(asked, Raw):
         return asked.get(name, default)
@@ -273,7 +273,7 @@ def _head(found: Sequence[tuple[StoredCheckpoint, load.Loaded]]) -> _Head:
     """Return the pending interrupts of the first checkpoint. The others are of subgraphs."""
     tasks = [task for stored, loaded in found for task in _tasks(stored, loaded)]
     owners = {
-        _field(asked, "id", ""): (asked, task, at - len(task.asked))
+        field_of(asked, "id", ""): (asked, task, at - len(task.asked))
         for task in sorted(tasks, key=lambda task: len(task.stored.row.ns))  # the deepest one
         for at, asked in enumerate(task.asked)
     }
@@ -286,7 +286,7 @@ def _head(found: Sequence[tuple[StoredCheckpoint, load.Loaded]]) -> _Head:
         if above.stored is root:
             is_given = is_common and _is_unused(common, above.asked_in)
             for asked in above.asked:
-                id = _field(asked, "id", "")
+                id = field_of(asked, "id", "")
                 own, task, at = owners[id]
                 last = task.answers[at:][:1] if task.is_answered else given[-1:] * is_given
                 pending[id] = _Pending(own, task, task.is_answered or is_given, *(last or [None]))
@@ -298,8 +298,8 @@ def _tasks(stored: StoredCheckpoint, loaded: load.Loaded) -> Iterable[_Task]:
     paths = {write.task_id: write.task_path for write in counted}
     values = {(task, channel): value for task, channel, value in loaded.writes}
     for task in thread_summary.tasks([(w.task_id, w.channel) for w in counted]).waiting:
-        asked, at = _many(values[task, INTERRUPT]), _last(stored, task, INTERRUPT)
-        answers = _many(values.get((task, RESUME), ()))
+        asked, at = each_of(values[task, INTERRUPT]), _last(stored, task, INTERRUPT)
+        answers = each_of(values.get((task, RESUME), ()))
         # A run stores the answers that it has used in one row with its next question. Any others,
         # even older ones, were not there when it began, and the next run continues with them.
         is_answered = bool(answers) and _last(stored, task, RESUME) != at
@@ -321,7 +321,8 @@ def _last(stored: StoredCheckpoint, task: str, channel: str) -> WriteRow | None:
     return max(wrote, key=attrgetter("seq"), default=None)
 
 
-def _many(values: Any) -> list[Any]:
+def each_of(values: Any) -> list[Any]:
+    """Return the values of a write, which may be one alone."""
     return [*values] if isinstance(values, list | tuple) else [values]
 
 
@@ -349,7 +350,7 @@ def _store(
     for task in {(task.stored.row.ns, task.id): task for task in chosen.values()}.values():
         ns = task.stored.row.ns
         own = {id for id, one in chosen.items() if (one.stored.row.ns, one.id) == (ns, task.id)}
-        known = [v for one, _, many in at[ns].writes if one == task.id for v in _many(many)]
+        known = [v for one, _, many in at[ns].writes if one == task.id for v in each_of(many)]
         kept = known[: -len(own)] if task.is_answered else known
         given = [*kept, *[value for id, value in answers.items() if id in own]]
         calls.append(_call(head, at[ns], task.id, task.path, given))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from threadkeep._run.layered_backend import OfAStore
     from threadkeep.threads.answering import PendingInterrupt
+    from threadkeep.threads.finding import FoundThreads
     from threadkeep.threads.registry import Filters, OrderName, ThreadInfo, ThreadPage
     from threadkeep.threads.transfer.adopt import AdoptReport
     from threadkeep.threads.transfer.bundles import ExportReport, ImportReport
@@ -220,6 +221,36 @@ class ThreadEntries:
         return self._on(lazy.registry.search, order, limit, cursor, filters)
 
     search, asearch = sync_and_async(_search)
+
+    def _find(
+        self,
+        query: str,
+        *,
+        limit: int = 20,
+        seconds: timedelta | float = 2.0,
+        **filters: Unpack[Filters],
+    ) -> Operation[FoundThreads]:
+        """Find threads by words of their messages, ids and metadata, newest threads first.
+
+        A message must have all words: in its text, or in the names and arguments of its tools. Case
+        does not matter. Parts of ids are words, so 1041 finds "late-parcel-1041". Characters of
+        Chinese, Japanese or Korean that you write together must be together.
+
+        Without an index, it reads the heads of the newest threads until the time is over. The
+        result says how far it got. Archived threads are found by their ids and metadata only.
+
+        Args:
+            query: the words.
+            limit: the maximum number of threads to find.
+            seconds: time for reading, in seconds or as a timedelta.
+            filters: only these threads (see `Filters`).
+
+        Raises:
+            InvalidArgumentError: an argument is invalid, or the query has no words.
+        """
+        return lazy.finding.in_store(self._store, self._engine, query, limit, seconds, filters)
+
+    find, afind = sync_and_async(_find)
 
     def _scan(self, **filters: Unpack[Filters]) -> Iterator[Operation[Iterable[ThreadInfo]]]:
         """Yield all threads that match, sorted by id, reading page by page.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         answering,
         editing,
         erasure,
+        finding,
         forks,
         growth,
         heads,
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from threadkeep.threads.transfer import adopt, bundles, leave, mirror
 
 _HOMES = {  # names of modules, by package
-    "threads": "accounts answering editing erasure forks growth heads last_statistics merging"
-    " partial_output registry rotation shredding statistics upgrading",
+    "threads": "accounts answering editing erasure finding forks growth heads last_statistics"
+    " merging partial_output registry rotation shredding statistics upgrading",
     "threads.archives": "archive offload tiering",
     "threads.diff": "checkpoints",
     "threads.repair": "check repair",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -28,6 +29,9 @@ from threadkeep.savers.showing import as_stored
 from threadkeep.ui import pages
 from threadkeep.ui.guard import Authorize, LocalAccess, MountedAccess, PageGuard
 from threadkeep.ui.page import ROUTES, Asked, OnAnswer, StorePage
+from threadkeep.ui.pages.live import Watcher
+from threadkeep.ui.pages.threads import counts_of
+from threadkeep.ui.previews import Previews
 
 for _one in iter_modules(pages.__path__):  # (each adds its routes)
     import_module(f"{pages.__name__}.{_one.name}")
@@ -96,7 +100,8 @@ def build(
     static = Mount("/static", StaticFiles(packages=[("threadkeep.ui", "static")]))
     failing: Any = dict.fromkeys((*_OURS, HTTPException, Exception), _failed)
     made = Starlette(routes=[*routes, *ROUTES, static], exception_handlers=failing)
-    made.state.page, made.state.work = page, {}
+    made.state.page, made.state.work, made.state.previews = page, {}, Previews(page)
+    made.state.counts = Watcher(partial(counts_of, page))
     return PageGuard(made, access, writes=page.writer is not None)
 
 

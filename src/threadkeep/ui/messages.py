@@ -16,7 +16,9 @@ from threadkeep.threads.messages import Block, Message, ToolCall, message
 from threadkeep.ui.text import LONGEST, RENDERED, as_json, cut, markdown, parsed, weight
 from threadkeep.ui.values import one_line
 
-_SIDES = {"user": "human", "assistant": "ai", "function": "tool", "developer": "system"}
+SIDES = {"user": "human", "assistant": "ai", "function": "tool", "developer": "system"}
+"""Other names of roles."""
+
 _NAME = 200  # characters of a title
 _LEAST = 1000  # characters of a text, however long the answer is
 _LONG = re.compile(r'"([^"\\\s]{200,})"')  # a text in JSON that may be base64
@@ -91,8 +93,8 @@ def bubbles(messages: Sequence[Any], first: int | None = None) -> list[Bubble]:
 
 
 def _bubble(one: Message, place: int | None, room: Room) -> Bubble:
-    side = _SIDES.get(one.role, one.role)
-    side = side if side in _SIDES.values() else "other"
+    side = SIDES.get(one.role, one.role)
+    side = side if side in SIDES.values() else "other"
     blocks = [block for block in one.blocks if block.text != ""]
     parts = [_part(block, side, room) for block in blocks if room.takes("part", 1)]
     calls = [_call(each, room) for each in one.tool_calls if room.takes("part", 1)]

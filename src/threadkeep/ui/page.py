@@ -32,6 +32,9 @@ MOST = 200
 AWAY = (Lifecycle.ARCHIVED, Lifecycle.DELETED)
 """States of threads that pages do not read: it would restore the thread."""
 
+WAITING: Any = {"state": ["active", "forked"], "status": "waiting"}
+"""Filters of threads that the inbox shows: it reads them."""
+
 _FIELDS = 1000  # of a form
 
 OnAnswer: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[object]]
@@ -169,6 +172,7 @@ class Asked(Request):
             "asked": self.query_params,
             "language": language,
             "csrf": "" if user is None else user.csrf,
+            "counts": self.app.state.counts.found or {},
         }
         templates = _environment(language)
         macros = vars(templates.get_template("macros.html").make_module(common))

@@ -246,7 +246,8 @@ def bytes_of(segments: Iterable[SegmentInfo | Segment]) -> int:
     return sum([segment.size for segment in segments])
 
 
-_CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
+CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
+"""Channels of writes about a task, which are not part of the state."""
 
 
 class Tasks(NamedTuple):
@@ -270,7 +271,7 @@ def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
     asked = [task for task, wrote in channels.items() if INTERRUPT in wrote]
     return Tasks(
         asked=tuple(asked),
-        waiting=tuple([task for task in asked if channels[task] <= _CONTROL]),
+        waiting=tuple([task for task in asked if channels[task] <= CONTROL]),
         failed=tuple([task for task, wrote in channels.items() if ERROR in wrote]),
     )
 

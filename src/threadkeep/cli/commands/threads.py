@@ -26,8 +26,17 @@ from threadkeep.cli.parameters import (
     parse_ttl,
     thread_argument,
 )
-from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import Drawn, plural, print_thread, table, text, thread_table
+from threadkeep.cli.stores import Session, langgraph_key
+from threadkeep.cli.terminal import (
+    Drawn,
+    found_lines,
+    plural,
+    print_thread,
+    skipped_lines,
+    table,
+    text,
+    thread_table,
+)
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads import AccountReport, EraseReport, ThreadInfo, filters_of
@@ -138,6 +147,34 @@ def threads(
             is_any_held = any(one.status == ThreadStatus.HELD for one in found)
             advice = "To let a held thread be resumed: threadkeep release" if is_any_held else None
             session.print(document, thread_table(found) or "No threads found", more, advice)
+
+
+@command("threadkeep find threads.db late kettle", filters=_filters)
+def find(
+    session: Session,
+    words: list[str] = argument("WORD", "Words that one message has, all of them."),
+    *,
+    filters: dict[str, Any],
+    limit: int = option("--limit N", "Threads to find.", 20, min=1),
+    seconds: float = option("--seconds N", "Time for reading, in seconds.", 2.0),
+) -> None:
+    """Find threads by words of their messages, ids and metadata, newest first."""
+    with session.open_any(read_only=True, key=langgraph_key()) as saver:
+        if filters and not isinstance(saver, Saver):
+            hint = "Leave out the filters, or copy the threads: threadkeep adopt."
+            raise InvalidArgumentError("LangGraph's own savers have no filters.", hint=hint)
+        found = saver.threads.find(" ".join(words), limit=limit, seconds=seconds, **filters)
+        total = found.threads_read if found.complete else saver.threads.count(**filters)
+    lines: list[Drawn] = [f"Read all {plural(total, 'thread')}"]
+    if not found.complete and found.oldest is not None:
+        lines[0] = f"Read the newest {found.threads_read:,} of {plural(total, 'thread')}"
+        if isinstance(saver, Saver):
+            lines.append(f"To read on: --updated-before {found.oldest.isoformat()}")
+    if found.archived:
+        lines.append(f"Messages of {plural(found.archived, 'archived thread')} were not read")
+    document = {**found.as_json(), "total": total}
+    hits: list[Drawn] = [*found_lines(found)] or ["No threads found"]
+    session.print(document, *hits, *lines, *skipped_lines(found.skipped))
 
 
 def _existing(saver: Saver | LangGraphReader, thread: str, *states: Lifecycle) -> ThreadInfo:

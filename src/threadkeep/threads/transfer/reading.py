@@ -23,7 +23,7 @@ from threadkeep._core.engine.load import Loaded
 from threadkeep._core.engine.operation import CheckpointRef, Operation
 from threadkeep._core.engine.rows import created_at
 from threadkeep._core.engine.thread_entry import Lifecycle, ThreadStatus
-from threadkeep._core.engine.thread_summary import following, state_channels, tasks
+from threadkeep._core.engine.thread_summary import CONTROL, following, state_channels, tasks
 from threadkeep._core.langgraph_internals import TASKS
 from threadkeep._run.driver import each_and_aeach, external, is_awaited, sync_and_async
 from threadkeep._run.lazy_values import LazyValues, LazyWrites, is_lazy
@@ -33,6 +33,8 @@ from threadkeep.errors import (
     WrongKeyError,
     invalid,
 )
+from threadkeep.threads import finding
+from threadkeep.threads.answering import PendingInterrupt, each_of, field_of
 from threadkeep.threads.diff import ChannelDiff, DiffSide, StateDiff
 from threadkeep.threads.diff.checkpoints import (
     NOTHING,
@@ -42,6 +44,7 @@ from threadkeep.threads.diff.checkpoints import (
     place_of,
 )
 from threadkeep.threads.diff.values import Effort
+from threadkeep.threads.finding import FoundThreads
 from threadkeep.threads.forks import BranchCheckpoint, Branches, tree
 from threadkeep.threads.registry import (
     EPOCH,
@@ -67,6 +70,7 @@ MOST = 200
 _CHANNELS = ("channel_values", "channel_versions")
 _WHOLE = "(state)"  # the channel of a checkpoint whose state cannot be read
 _WAIT_SECONDS = 20.0  # for other calls
+_LARGEST_FOUND = 8 << 20  # bytes of a state in which words are looked for
 _EAGER = 16  # checkpoints in one read
 _ORDERS = ("updated_at", "created_at", "bytes", "thread")
 
@@ -289,6 +293,24 @@ class ReaderThreads:
 
     search, asearch = sync_and_async(_search)
 
+    def _find(
+        self, query: str, *, limit: int = 20, seconds: timedelta | float = 2.0
+    ) -> Operation[FoundThreads]:
+        """Find threads by words (see `Threads.find`). There are no filters.
+
+        Threads whose head is larger than 8 MB are skipped.
+        """
+
+        def page(cursor: str | None) -> Operation[ThreadPage]:
+            return self._search(limit=finding.PAGE, cursor=cursor)
+
+        def read(threads: Sequence[str]) -> Operation[finding.KnownHeads]:
+            return self._reader.read(lambda source: {one: _head(one, source) for one in threads})
+
+        return finding.find(page, read, query, limit, seconds)
+
+    find, afind = sync_and_async(_find)
+
     def _counts(self) -> Operation[dict[str, int]]:
         """Return the number of checkpoints of each thread, by its id."""
         return self._reader.read(lambda source: source.threads())
@@ -343,6 +365,33 @@ class ReaderThreads:
         return None if found is None else _info(found)
 
     get, aget = sync_and_async(_get)
+
+    def _interrupts(self, thread_id: str) -> Operation[list[PendingInterrupt]]:
+        """Return the interrupts that wait at a thread's head (see `Threads.interrupts`).
+
+        Those of subgraphs have no namespace of their own. None is answered: LangGraph's savers
+        store an answer when a run continues with it.
+        """
+        place = CheckpointRef(validation.thread_id(thread_id))
+        found = yield from self._reader.read(partial(_loaded, place, CONTROL))
+        if found is None:
+            return []
+        waiting = tasks([(task, channel) for task, channel, _ in found.writes]).waiting
+        return [
+            PendingInterrupt(
+                str(field_of(one, "id", "")),
+                field_of(one, "value", one),
+                str(found.id),
+                "",
+                task,
+                response_schema=field_of(one, "response_schema", None),
+            )
+            for task, channel, value in found.writes
+            if task in waiting and channel == INTERRUPT
+            for one in each_of(value)
+        ]
+
+    interrupts, ainterrupts = sync_and_async(_interrupts)
 
     def _diff_checkpoints(
         self,
@@ -418,6 +467,19 @@ def _info(found: SourceThread) -> LangGraphThread:
         status_checkpoint=at or None,
         checkpoints=found.checkpoints,
     )
+
+
+def _head(thread: str, source: DatabaseSource) -> finding.HeadMessages | ThreadkeepError | None:
+    step = next(iter(source.steps(SourceWindow(thread, "", None, None, 1))), None)
+    if step is None:
+        return None
+    if step.size > _LARGEST_FOUND:
+        return ThreadkeepError(f"Its newest checkpoint has {step.size:,} bytes.")
+    try:
+        loaded = _loaded(CheckpointRef(thread, "", step.id), None, source)
+    except ThreadkeepError as error:
+        return error
+    return None if loaded is None else finding.head_of(loaded)
 
 
 # -- steps -----------------------------------------------------------------------------

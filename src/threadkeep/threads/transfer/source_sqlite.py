@@ -21,6 +21,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from ormsgpack import OPT_NON_STR_KEYS, unpackb
 
+from threadkeep._core.engine.thread_summary import CONTROL
 from threadkeep._core.langgraph_internals import HAS_TASK_PATH
 from threadkeep._stores.sqlite.failures import named as mapped
 from threadkeep._stores.sqlite.opening import APPLICATION_ID, MEMORY, DatabaseLocation
@@ -187,7 +188,7 @@ class _SqliteSource(DatabaseSource):
         id: str,
         parent: str | None,
         kind: str,
-        data: bytes,
+        data: bytes | None,
         own: Any,
         *,
         channels: Collection[str] | None = None,
@@ -199,7 +200,7 @@ class _SqliteSource(DatabaseSource):
             SourceWrite(task, path, idx, channel, self._payloads.value(*payload))
             for task, path, idx, channel, *payload in rows
         ]
-        size = len(data) + sum([len(row[5] or b"") for row in rows])
+        size = len(data or b"") + sum([len(row[5] or b"") for row in rows])
         value, metadata = self._payloads.value(kind, data), _json(own)
         return SourceCheckpoint(ns, id, parent or None, value, metadata, writes, size)
 
@@ -242,7 +243,10 @@ class _SqliteSource(DatabaseSource):
         self, window: SourceWindow, channels: Collection[str] | None = None
     ) -> SourceCheckpoint | None:
         where, values = window.where(self.mark)
-        for row in self.rows(_NEWEST.format(where=where), values):
+        text = _NEWEST.format(where=where)
+        if channels is not None and CONTROL.issuperset(channels):  # (none of the state)
+            text = text.replace("type, checkpoint,", "'null', NULL,")
+        for row in self.rows(text, values):
             with naming(window.thread, row[0], row[1]):
                 return self._found(window.thread, *row, channels=channels)
         return None

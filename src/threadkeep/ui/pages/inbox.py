@@ -11,26 +11,30 @@ from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage, ThreadS
 from threadkeep.ui.answers import actions_of, answer_of, value_of
 from threadkeep.ui.audit import audited
 from threadkeep.ui.messages import Room
-from threadkeep.ui.page import Asked, StorePage, route
+from threadkeep.ui.page import MOST, WAITING, Asked, StorePage, route
 
 _PAGE, _QUESTIONS = 20, 20  # threads, and questions of each
-# (reading an archived thread would restore it)
-_WAITING: Any = {"state": ["active", "forked"], "status": "waiting"}
 
 
 @route("/inbox")
 async def inbox(request: Asked) -> Response:
     """Show the threads that wait, the longest first, or one thread."""
-    page, asked = request.own, request.query_params
+    page, asked = request.page, request.query_params
+    search, cursor, among = page.saver.threads.asearch, asked.get("cursor"), 0
     if (name := asked.get("id")) is not None:
         await request.check_is_here(name)
         found = ThreadPage((await request.thread(name),), None)
+    elif page.is_own:
+        found = await search(order="updated_at", limit=_PAGE, cursor=cursor, **WAITING)
     else:
-        found = await page.saver.threads.asearch(
-            order="updated_at", limit=_PAGE, cursor=asked.get("cursor"), **_WAITING
-        )
+        newest, first = await search(limit=MOST), request.number("cursor")
+        waiting = [one for one in newest if one.status == ThreadStatus.WAITING][::-1]
+        more = str(first + _PAGE) if waiting[first + _PAGE :] else None
+        found = ThreadPage(tuple(waiting[first : first + _PAGE]), more)
+        among = len(newest) if newest.cursor else 0
     cards, room = [await card_of(page, info) for info in found], Room()
-    return request.render("inbox.html", cards=cards, cursor=found.cursor, done=False, room=room)
+    values: dict[str, Any] = {"cards": cards, "among": among, "room": room}
+    return request.render("inbox.html", cursor=found.cursor, done=False, **values)
 
 
 async def card_of(page: StorePage, info: ThreadInfo) -> dict[str, Any]:

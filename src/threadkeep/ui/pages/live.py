@@ -51,6 +51,7 @@ class Watcher:
     def __init__(self, read: Callable[[], Awaitable[Any]]) -> None:
         self._read = read
         self._last = ""
+        self.found: Any = None  # of the last read
         self._due = 0.0
         self._lock = anyio.Lock()
         self.pause = INTERVAL
@@ -61,7 +62,8 @@ class Watcher:
             began = time.monotonic()
             if began >= self._due:
                 try:
-                    self._last = seen(await self._read())
+                    self.found = await self._read()
+                    self._last = seen(self.found)
                     self.pause = max(INTERVAL, _PART * (time.monotonic() - began))
                 except Exception:  # noqa: BLE001 - whatever the store has, its pages say so
                     self._last, self.pause = _FAILED, min(self.pause * 2, _SLOWEST)

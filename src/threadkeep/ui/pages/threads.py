@@ -1,50 +1,110 @@
-"""The list of threads: a search, and pages of its results."""
+"""The list of threads: a search, pages of its results, previews, and counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
-from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads import ThreadPage, queries
-from threadkeep.ui.page import Asked, route
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.threads import ThreadInfo, ThreadPage, ThreadStatus, queries
+from threadkeep.ui.page import MOST, WAITING, Asked, StorePage, route
+from threadkeep.ui.previews import Preview, Previews
 
 _PAGE = 50  # threads
+_COUNTED = ("failed", "unfinished", "waiting", "held", "running")  # (all others are done)
+_TOLD = {ThreadStatus.FAILED, ThreadStatus.WAITING}  # by LangGraph's entries
 
 
 @route("/")
 async def threads(request: Asked) -> Response:
     """Show threads that match a query, newest first or by another order."""
-    asked = request.query_params
-    query, order = asked.get("q", "").strip(), asked.get("order", "-updated_at")
-    found, error = ThreadPage((), None), None
+    found, looked, error = ThreadPage((), None), 0, None
     try:
-        found = await _find(request, query, order)
+        found, looked = await _find(request)
     except InvalidArgumentError as refused:
         error = refused
-    largest = max([one.archived_bytes or one.bytes for one in found], default=0)
-    values: dict[str, Any] = {"query": query, "order": order, "found": found, "error": error}
-    return request.render("threads.html", largest=largest, **values)
+    previews: Previews = request.app.state.previews
+    values: dict[str, Any] = {"query": _query(request), "order": _order(request), "error": error}
+    return request.render(
+        "threads.html",
+        largest=max([one.archived_bytes or one.bytes for one in found], default=0),
+        rows=_rows(request, found),
+        cursor=found.cursor,
+        looked=looked,
+        is_read=all(map(previews.is_current, found)),
+        part="page",
+        **values,
+    )
 
 
-async def _find(request: Asked, query: str, order: Any) -> ThreadPage:
-    """Return a page of threads. One with exactly the query as its id is the first."""
-    page, cursor = request.page, request.query_params.get("cursor")
-    exact = await page.saver.threads.aget(query) if query and not cursor else None
-    first = () if exact is None else (exact,)
-    if query and not page.is_own:
-        if first:
-            return ThreadPage(first, None)
-        raise InvalidArgumentError("A store of LangGraph's own is searched by exact ids.")
+@route("/previews")
+async def previews(request: Asked) -> Response:
+    """Show the first question and the last message of the threads of a page, or of one thread."""
     try:
-        filters = queries.filters_of(query)
+        if (name := request.query_params.get("id")) is not None:
+            found = ThreadPage((await request.thread(name),), None)
+        else:
+            found, _ = await _find(request)
+        await request.app.state.previews.read(found)
+    except ThreadkeepError:  # (the list says so)
+        return Response(status_code=204)
+    return request.render("previews.html", rows=_rows(request, found), part="previews")
+
+
+def _rows(request: Asked, found: ThreadPage) -> list[tuple[ThreadInfo, Preview | None]]:
+    known: Previews = request.app.state.previews
+    return [(known.shown(one), known.of(one)) for one in found]
+
+
+def _query(request: Asked) -> str:
+    return request.query_params.get("q", "").strip()
+
+
+def _order(request: Asked) -> Any:
+    return request.query_params.get("order", "-updated_at")
+
+
+async def _find(request: Asked) -> tuple[ThreadPage, int]:
+    """Return a page of threads, and how many were looked at if the store has no such filter.
+
+    A thread with exactly the query as its id is the first.
+    """
+    search, query = request.page.saver.threads.asearch, _query(request)
+    cursor = request.query_params.get("cursor")
+    place: dict[str, Any] = {"order": _order(request), "cursor": cursor}
+    exact = await request.page.saver.threads.aget(query) if query and not cursor else None
+    first = () if exact is None else (exact,)
+    try:
+        filters = _filters(query, is_own=request.page.is_own)
     except InvalidArgumentError:
         if first:
-            return ThreadPage(first, None)
+            return ThreadPage(first, None), 0
         raise
-    found = await page.saver.threads.asearch(order=order, limit=_PAGE, cursor=cursor, **filters)
-    return ThreadPage((*first, *[one for one in found if one != exact]), found.cursor)
+    if filters and not request.page.is_own:
+        return await _by_status(request.app.state.previews, filters["status"], search, place)
+    found = await search(limit=_PAGE, **place, **filters)
+    return ThreadPage((*first, *[one for one in found if one != exact]), found.cursor), 0
+
+
+def _filters(query: str, *, is_own: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {**queries.filters_of(query)}
+    if not is_own and found.keys() - {"status"}:
+        text = "A store of LangGraph's own is searched by exact ids, or by status:failed and so on."
+        raise InvalidArgumentError(text)
+    return found
+
+
+async def _by_status(
+    known: Previews, statuses: list[str], search: Any, place: dict[str, Any]
+) -> tuple[ThreadPage, int]:
+    """Return those of the next threads of a store of LangGraph's that have one of the statuses."""
+    found = await search(limit=MOST, **place)
+    if not _TOLD.issuperset(statuses):
+        await known.read([one for one in found if one.status is None])
+    chosen = [one for one in found if known.shown(one).status in statuses]
+    return ThreadPage(tuple(chosen), found.cursor), len(found)
 
 
 @route("/count")
@@ -52,3 +112,26 @@ async def count(request: Asked) -> Response:
     """Return the number of threads that match a query, which may take longer than a page."""
     filters = queries.filters_of(request.query_params.get("q", "").strip())
     return HTMLResponse(f"{await request.own.saver.threads.acount(**filters):,}")
+
+
+@route("/counts")
+async def counts(request: Asked) -> Response:
+    """Return the numbers of threads by status, the same for all viewers for some seconds."""
+    await request.app.state.counts.look()
+    return request.render("counts.html")
+
+
+async def counts_of(page: StorePage) -> dict[str, int]:
+    """Count threads by status, and as "inbox" those that wait for an answer.
+
+    Of a store of LangGraph's, the newest threads count, and "among" is their number.
+    """
+    threads = page.saver.threads
+    if not page.is_own:
+        found = await threads.asearch(limit=MOST)
+        told = Counter(one.status for one in found)
+        numbers = {str(one): told[one] for one in _TOLD}
+        among = {"among": len(found)} if found.cursor else {}
+        return {**numbers, **among, "inbox": told[ThreadStatus.WAITING]}
+    filters = {name: {"status": name} for name in _COUNTED} | {"inbox": WAITING}
+    return {name: await threads.acount(**one) for name, one in filters.items()}

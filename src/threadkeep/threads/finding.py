@@ -1,0 +1,327 @@
+"""Threads by words of their messages, ids and metadata: the newest threads are read."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from threadkeep._core import validation
+from threadkeep._core.codec.codecs import PlainCodec
+from threadkeep._core.engine.context import Engine, named, read_channels, unless_hidden
+from threadkeep._core.engine.load import Loaded, Wanted, of_thread
+from threadkeep._core.engine.model import ReadCheckpoint, StoredCheckpoint
+from threadkeep._core.engine.operation import Fetch, Operation, external
+from threadkeep._core.engine.shapes import AS_STORED
+from threadkeep._core.engine.thread_entry import Lifecycle
+from threadkeep._core.engine.tips import Look
+from threadkeep._core.validation import LONGEST, duration
+from threadkeep._core.words import CHARACTERS, tokens
+from threadkeep._run.driver import on
+from threadkeep._run.layered_backend import LayeredBackend
+from threadkeep.errors import ThreadkeepError, invalid
+from threadkeep.threads.messages import CHANNEL, Message, are_messages, message
+from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage, search
+
+_TOKENS = 1000
+_FIRST, _MOST = 4, 64  # threads in one read: the first one, and any
+_QUICK = 0.1  # seconds of a read after which the next one has more threads
+PAGE = 128  # threads of which the entries are read at once
+_PART = 3  # characters of the shortest part of an id
+_EXCERPT, _BEFORE = 120, 40  # characters of an excerpt, and of it before the match
+
+KnownHeads: TypeAlias = "Mapping[str, HeadMessages | ThreadkeepError | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundThread:
+    """A thread with a message, an id or metadata that has all words of a query.
+
+    Args:
+        thread: the thread's entry.
+        found_in: "messages", or "id" or "metadata" if no message has all words.
+        excerpt: about 120 characters around the first match, in one line.
+        matches: the places of the words in the excerpt: first character and end.
+        count: number of messages with all words.
+        checkpoint_id: the head of the thread, whose newest such message the next fields name.
+        channel: the channel that holds it.
+        position: its place in the channel's list, counted from 0.
+        message_id: its id, if it has one.
+        role: "human", "ai", "tool" and so on.
+    """
+
+    thread: ThreadInfo
+    found_in: Literal["messages", "id", "metadata"]
+    excerpt: str
+    matches: tuple[tuple[int, int], ...] = ()
+    count: int = 0
+    checkpoint_id: str | None = None
+    channel: str | None = None
+    position: int | None = None
+    message_id: str | None = None
+    role: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Convert to JSON values."""
+        data = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**data, "thread": self.thread.as_json(), "matches": [*map(list, self.matches)]}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundThreads:
+    """The threads that `find` has found, newest first, and how far it has read.
+
+    Args:
+        hits: the threads that match.
+        threads_read: number of threads that were looked at, the newest ones.
+        oldest: `updated_at` of the oldest of them. To read on, find with `updated_before=oldest`.
+        complete: True if all threads were looked at, but for the messages of these two:
+        archived: number of archived threads, whose messages are never read.
+        skipped: threads that could not be read, with the reason.
+    """
+
+    hits: tuple[FoundThread, ...] = ()
+    threads_read: int = 0
+    oldest: datetime | None = None
+    complete: bool = True
+    archived: int = 0
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Convert to JSON values."""
+        data = {one.name: getattr(self, one.name) for one in fields(self)}
+        oldest = None if self.oldest is None else self.oldest.isoformat()
+        hits = [one.as_json() for one in self.hits]
+        return {**data, "hits": hits, "oldest": oldest, "skipped": {**self.skipped}}
+
+
+class HeadMessages(NamedTuple):
+    """The messages of a thread's head."""
+
+    checkpoint_id: str
+    channel: str
+    messages: Sequence[Any]
+
+
+# -- words -----------------------------------------------------------------------------
+
+_PHRASE = re.compile(f"[{CHARACTERS}]+")
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+class Words:
+    """The words of a query, all of which a text must have.
+
+    Characters of Chinese, Japanese or Korean that the query writes together must be together.
+
+    Raises:
+        InvalidArgumentError: the query is no text, or has no words or too many.
+    """
+
+    def __init__(self, query: str) -> None:
+        self._terms = _normal(validation.text("query", query)).split()
+        self.tokens = [*dict.fromkeys(tokens(query))]
+        if not 0 < len(self.tokens) <= _TOKENS:
+            raise invalid("query", query, f"Use at least one word, and at most {_TOKENS}.")
+        self._parts = [*self.tokens, *_PHRASE.findall(" ".join(self._terms))]
+        words = sorted({one for term in self._terms for one in _shown(term)}, key=len, reverse=True)
+        self._shown = re.compile("|".join(words), re.IGNORECASE)
+        self._loose = re.compile("|".join(map(re.escape, self._terms)), re.IGNORECASE)
+
+    def match(self, text: str) -> bool:
+        """Return True if a text has all words."""
+        normal = _normal(text)
+        # (a word is a part of the text, which is a cheaper question)
+        return all(part in normal for part in self._parts) and {*tokens(text)}.issuperset(
+            self.tokens
+        )
+
+    def match_id(self, id: str) -> bool:
+        """Return True if an id has all words, or longer parts of words."""
+        normal = _normal(id)
+        are_parts = all(len(one) >= _PART and one in normal for one in self._terms)
+        return are_parts or self.match(id)
+
+    def excerpt(self, text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """Return the part of a text around its first match, in one line, and all matches in it."""
+        whole = " ".join(text.split())
+        shows = self._shown if self._shown.search(whole) else self._loose
+        first = shows.search(whole)
+        start = max(0, min(first.start() - _BEFORE, len(whole) - _EXCERPT)) if first else 0
+        if start:  # (not in the middle of a word, unless it is long)
+            start = whole.find(" ", start, start + _BEFORE // 2) + 1 or start
+        stop = start + _EXCERPT
+        shown = f"{'…' if start else ''}{whole[start:stop]}{'…' if stop < len(whole) else ''}"
+        return shown, tuple(one.span() for one in shows.finditer(shown))
+
+
+def _shown(term: str) -> Iterator[str]:
+    """Yield patterns that find a term of a query in a text: phrases, and whole words."""
+    for phrase in _PHRASE.findall(term):
+        yield re.escape(phrase)
+    for word in re.findall(r"\w(?:.*\w)?", _PHRASE.sub(" ", term)):
+        yield rf"(?<![^\W_]){re.escape(word)}(?![^\W_])"
+
+
+def said(one: Message) -> str:
+    """Return the text of a message by which it is found, with names and arguments of its tools."""
+    calls = [f"{call.name} {_flat(call.args)}" for call in one.tool_calls]
+    return "\n".join(filter(None, [one.text, *calls, one.name]))
+
+
+_ESCAPE = re.compile(r"\\(?:[nrtbf]|(.))")
+
+
+def _flat(value: Any) -> str:
+    """Return a value as JSON, with spaces in place of line breaks, and no backslashes."""
+    if isinstance(value, str):
+        return value
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _ESCAPE.sub(lambda found: found[1] or " ", text)
+
+
+# -- reading ---------------------------------------------------------------------------
+
+
+def heads(engine: Engine, threads: Sequence[str]) -> Operation[KnownHeads]:
+    """Read the messages of the heads of threads, without a class or code of a program.
+
+    They are those of the channel "messages", else of the first channel that holds messages. Threads
+    without any are left out. An error takes the place of a thread that cannot be read.
+    """
+    plain = engine._replace(codec=PlainCodec(), shapes=AS_STORED)
+    replies = yield Fetch([ReadCheckpoint(name, "") for name in threads])
+    found: dict[str, HeadMessages | ThreadkeepError] = {}
+    for thread, reply in zip(threads, replies, strict=True):
+        stored = unless_hidden(reply.found)
+        try:
+            if stored is not None and (head := (yield from _head(plain, stored, Look.of(reply)))):
+                found[thread] = head
+        except ThreadkeepError as error:
+            found[thread] = error
+    return found
+
+
+def _head(engine: Engine, stored: StoredCheckpoint, look: Look) -> Operation[HeadMessages | None]:
+    with named(stored):
+        entries = read_channels(engine, stored)[0].entries
+    wanted = (CHANNEL,) if CHANNEL in entries else [*entries]
+    (loaded,) = yield from of_thread(engine, stored.thread, [stored], Wanted(wanted, look=look))
+    return head_of(loaded)
+
+
+def head_of(loaded: Loaded) -> HeadMessages | None:
+    """Return the messages of a loaded checkpoint, or None if it has none."""
+    values = loaded.checkpoint["channel_values"]
+    for name in (CHANNEL, *values):
+        value = values.get(name)
+        value = value.value if isinstance(value, _DeltaSnapshot) else value
+        if are_messages(value):
+            return HeadMessages(loaded.id, name, value)
+    return None
+
+
+# -- finding ---------------------------------------------------------------------------
+
+PageAfter: TypeAlias = Callable[[str | None], Operation[ThreadPage]]
+ReadHeads: TypeAlias = Callable[[Sequence[str]], Operation[KnownHeads]]
+
+
+def find(
+    page: PageAfter, read: ReadHeads, query: str, limit: int, seconds: timedelta | float
+) -> Operation[FoundThreads]:
+    """Look through threads, newest first, until enough are found or the time is over."""
+    words = Words(query)
+    if type(limit) is not int or not 1 <= limit < LONGEST:
+        raise invalid("limit", limit, "Use a number of threads, 1 or more.")
+    end = time.monotonic() + duration("seconds", seconds) / timedelta(seconds=1)
+    hits: list[FoundThread] = []
+    skipped: dict[str, str] = {}
+    count, archived, oldest, cursor, size = 0, 0, None, None, _FIRST
+
+    def read_so_far(*, complete: bool) -> FoundThreads:
+        return FoundThreads(tuple(hits), count, oldest, complete, archived, skipped)
+
+    while True:
+        found, at = (yield from page(cursor)), 0
+        while at < len(found):
+            start = time.monotonic()
+            if count and start >= end:
+                return read_so_far(complete=False)
+            some = found[at : at + size]
+            names = [one.id for one in some if one.state in _READ]
+            known: KnownHeads = (yield from read(names)) if names else {}
+            made = yield from external(partial(_look, words, some, known))
+            for info, hit in zip(some, made, strict=True):
+                if len(hits) == limit:
+                    return read_so_far(complete=False)
+                count, oldest = count + 1, info.updated_at
+                archived += info.state == Lifecycle.ARCHIVED
+                if isinstance(error := known.get(info.id), ThreadkeepError):
+                    skipped[info.id] = error.message
+                hits += [hit] if hit is not None else []
+            at += len(some)
+            is_quick = time.monotonic() - start < _QUICK
+            size = min(2 * size, _MOST) if is_quick else max(size // 2, 1)
+        cursor = found.cursor
+        if cursor is None:
+            return read_so_far(complete=True)
+
+
+def in_store(
+    store: LayeredBackend,
+    engine: Engine,
+    query: str,
+    limit: int,
+    seconds: timedelta | float,
+    filters: Filters,
+) -> Operation[FoundThreads]:
+    """Find threads of a store. See `Threads.find`."""
+
+    def page(cursor: str | None) -> Operation[ThreadPage]:
+        return on(store, search(engine, "-updated_at", PAGE, cursor, filters))
+
+    def read(threads: Sequence[str]) -> Operation[KnownHeads]:
+        return on(store, heads(engine, threads))
+
+    return find(page, read, query, limit, seconds)
+
+
+_READ = (Lifecycle.ACTIVE, Lifecycle.FORKED)
+
+
+def _look(
+    words: Words, threads: Sequence[ThreadInfo], known: KnownHeads
+) -> list[FoundThread | None]:
+    return [_hit(words, one, known.get(one.id)) for one in threads]
+
+
+def _hit(
+    words: Words, info: ThreadInfo, head: HeadMessages | ThreadkeepError | None
+) -> FoundThread | None:
+    if isinstance(head, HeadMessages):
+        messages = [message(one) for one in head.messages]
+        at = [n for n, one in enumerate(messages) if words.match(said(one))]
+        if at:
+            newest = messages[at[-1]]
+            return FoundThread(
+                *(info, "messages", *words.excerpt(said(newest)), len(at), head.checkpoint_id),
+                *(head.channel, at[-1], newest.id, newest.role),
+            )
+    if words.match_id(info.id):
+        return FoundThread(info, "id", *words.excerpt(info.id))
+    for key, value in info.metadata.items():
+        if words.match(text := _flat(value)):
+            return FoundThread(info, "metadata", *words.excerpt(f"{key}={text}"))
+    return None
