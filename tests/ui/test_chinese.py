@@ -16,7 +16,7 @@ PATHS = [
     *("/store/items", "/store/sessions", "/store/metrics", f"/growth?id={LATE}"),
     *(f"/thread?id={LATE}", "/thread?id=refund-1042", "/thread?id=return-label-1035"),
     *(f"/timeline?id={LATE}", f"/edit?thread={LATE}", f"/compare?a_thread={LATE}"),
-    *(f"/checkpoint?thread={LATE}", f"/thread?id={LATE}-trial"),
+    *(f"/thread?id={LATE}&step=3", f"/thread?id={LATE}-trial"),
 ]
 TEXTS = """document.body.innerText + [...document.querySelectorAll('*')].flatMap((one) =>
     ['title', 'placeholder', 'aria-label'].map((name) => one.getAttribute(name))).join('\\n')"""

@@ -16,7 +16,7 @@ def test_growth_is_plotted_and_told_in_a_table(site, filled):
     expect(rows).to_have_count(len(found.steps))
     expect(rows.first.locator("a")).to_have_text(str(len(found.steps)))
     href = rows.last.locator("a").get_attribute("href")
-    assert href.endswith(f"id={found.steps[0].checkpoint}")
+    assert href.endswith(f"at={found.steps[0].checkpoint}")
     data = tab.evaluate("JSON.parse(document.querySelector('#whole').dataset.plot)")
     assert data["series"][0]["values"][-1] == found.bytes - found.other_bytes
     assert data["series"][1]["values"][-1] == sum(one.full_copy_bytes for one in found.steps)

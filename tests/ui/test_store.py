@@ -151,4 +151,4 @@ def test_a_session_leads_to_its_checkpoints(remembering, serve):
     tab.get_by_role("link", name="session-1").click()
     tab.get_by_text("2 steps").click()
     place = tab.locator(".steps-fold .step-title a").first.get_attribute("href")
-    assert "thread=session-1&ns=orders&id=" in place
+    assert "id=session-1&ns=orders&at=" in place

@@ -30,6 +30,7 @@ from threadkeep.ui.values import one_line
 _WINDOW = 100  # messages
 _SEARCHED = 1000  # channels that may hold messages
 _MANY = 10**9
+_ALL = (0, _MANY)  # skip no newest messages, and start with no known one
 _ERRORS = 5  # of tasks that failed at once
 _WITH_ERRORS = (ThreadStatus.FAILED, ThreadStatus.HELD)
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
@@ -77,7 +78,7 @@ async def _at(request: Asked, info: Any, found: CheckpointTuple | None) -> dict[
 async def chat(request: Asked) -> Response:
     """Show the newest messages, those from number `start` on, or earlier ones (`skip`)."""
     info, found = await _found(request)
-    values = await _chat(request, info, found)
+    values = await _chat(request, info, found, is_part=True)
     is_all = "start" in request.query_params and values["part"] != "newest"
     more = {"hx-retarget": "#chat", "hx-reswap": "outerHTML"} if is_all else None
     errors = await _errors(request, info, found)
@@ -98,8 +99,13 @@ async def _found(request: Asked) -> tuple[Any, CheckpointTuple | None]:
         return info, None
 
 
-async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dict[str, Any]:
-    """Return the values of `chat.html`: messages, or the channels of a state without any."""
+async def _chat(
+    request: Asked, info: Any, found: CheckpointTuple | None, *, is_part: bool = False
+) -> dict[str, Any]:
+    """Return the values of `chat.html`: messages, or the channels of a state without any.
+
+    As a part of it, the messages that the query names.
+    """
     said, error = await _conversation(request, found)
     now = {
         "streams": await _streams(request, info, said),
@@ -107,7 +113,8 @@ async def _chat(request: Asked, info: Any, found: CheckpointTuple | None) -> dic
         "room": Room(),
     }
     if said is not None:
-        return {**await _window(request, said), **now}
+        skip, start = (request.number("skip"), request.number("start", _MANY)) if is_part else _ALL
+        return {**await _window(request, said, skip, start), **now}
     state = {} if found is None else found.checkpoint["channel_values"]
     names = [name for name in state_channels(state) if name not in getattr(state, "unread", ())]
     channels = {name: one_line(state[name]) for name in names[:MOST]}
@@ -155,9 +162,8 @@ async def _layered(request: Asked, channel: str) -> LayeredCheckpointSaver | Non
     return LayeredCheckpointSaver(page.saver, channel=channel, index=ScanIndex())
 
 
-async def _window(request: Asked, said: Conversation) -> dict[str, Any]:
+async def _window(request: Asked, said: Conversation, skip: int, start: int) -> dict[str, Any]:
     """Return the values of `chat.html` for a window of messages."""
-    skip, start = request.number("skip", 0, _MANY), request.number("start", _MANY, _MANY)
     layered, config, every = said.layered, said.found.config, said.live
     if layered is not None and skip >= len(every):
         every = await layered.afull_messages(config)
