@@ -39,6 +39,6 @@ def test_a_tab_that_is_left_from_before_a_restart_asks_for_the_new_link(site):
 def test_events_that_are_refused_show_that_the_session_ended(site):
     tab = site.open("/")
     site.sessions._open.clear()
-    tab.evaluate("stream.close(); stream = null; live()")
+    tab.evaluate("stream?.close(); stream = null; live()")
     expect(tab.get_by_role("alert")).to_contain_text("The session has ended.")
     site.problems.clear()

@@ -41,8 +41,8 @@ def local_app(
         """Exchange a token or password for a session's cookie."""
         if request.method != "POST":
             closed = "threadkeep.closed" in request.scope  # (an address without a session)
-            values = {"password": sessions.password is not None, "closed": closed}
-            return Asked(request.scope).render("enter.html", 401 if closed else 200, **values)
+            asks, status = sessions.password is not None, 401 if closed else 200
+            return Asked(request.scope).render("enter.html", status, password=asks, closed=closed)
         word = b""
         async for part in request.stream():
             word = (word + part)[:_LONGEST]
