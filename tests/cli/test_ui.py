@@ -279,7 +279,7 @@ BROWSERS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def until(keys, text):
-    """Return what a terminal shows up to a text."""
+    """Return the output of a terminal up to a text."""
     shown = ""
     while text not in shown:
         ready, _, _ = select.select([keys], [], [], SECONDS)

@@ -1,4 +1,4 @@
-"""The link of `threadkeep ui` opens the page once. A tab without a session says how to go on."""
+"""The link of `threadkeep ui` opens the page once. A tab without a session names the next step."""
 
 from kit.browser import PHONE, check_accessible, check_fits
 from playwright.sync_api import expect
@@ -33,6 +33,7 @@ def test_a_tab_that_is_left_from_before_a_restart_asks_for_the_new_link(site):
     other.wait_for_url(f"{site.address}/")
     tab.reload()
     expect(tab.get_by_role("link", name="order-18", exact=True)).to_be_visible()
+    tab.context.close()
     site.problems.clear()  # (as above)
 
 
@@ -41,4 +42,5 @@ def test_events_that_are_refused_show_that_the_session_ended(site):
     site.sessions._open.clear()
     tab.evaluate("stream?.close(); stream = null; live()")
     expect(tab.get_by_role("alert")).to_contain_text("The session has ended.")
+    tab.context.close()
     site.problems.clear()

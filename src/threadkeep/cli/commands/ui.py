@@ -73,7 +73,7 @@ def ui(  # noqa: PLR0913 - they are given by name
             is_own=is_own,
         )
 
-        address = _address_of(opened)
+        address, ends = _address_of(opened), "Ctrl-C ends the page."
 
         def new_link() -> str:
             token = "" if password is not None else f"#{sessions.new_token()}"
@@ -81,7 +81,7 @@ def ui(  # noqa: PLR0913 - they are given by name
 
         def show_link() -> None:
             link = new_link()
-            session.print({"url": link}, link, _ENDS)
+            session.print({"url": link}, link, ends)
 
         def open_browser() -> None:
             if not webbrowser.open(new_link()):
@@ -89,9 +89,9 @@ def ui(  # noqa: PLR0913 - they are given by name
 
         async def serve() -> None:
             takes_enter = password is None and on_enter(show_link)
-            can_retry = takes_enter or password is not None
-            if can_retry and _has_browser() and not (no_browser or session.as_json):
-                session.print(None, f"{address} opens in the browser.", _ENDS)
+            may_open = not (no_browser or session.as_json) and (takes_enter or password is not None)
+            if may_open and _has_browser():
+                session.print(None, f"{address} opens in the browser.", ends)
                 Thread(target=open_browser, daemon=True).start()  # (it may wait for the browser)
             else:
                 show_link()
@@ -108,9 +108,6 @@ def ui(  # noqa: PLR0913 - they are given by name
         app = local_app(page, sessions, opened.getsockname()[1], name or ())
         with suppress(KeyboardInterrupt), interrupted_by_sigterm():
             asyncio.run(serve())
-
-
-_ENDS = "Ctrl-C ends the page."
 
 
 def _password(file: Path | None) -> str | None:

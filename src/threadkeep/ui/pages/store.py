@@ -19,7 +19,7 @@ from threadkeep.threads.repair.repair import HINTS
 from threadkeep.ui.page import Asked, route
 from threadkeep.ui.work import Work, work
 
-_AGING = ("waiting", "unfinished")  # statuses of which the oldest thread is shown
+_AGING = ("waiting", "unfinished")  # statuses whose oldest thread is shown
 _SESSIONS = ("active", "forked")  # states of threads that are read
 
 
