@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import signal
 import sqlite3
 import subprocess
@@ -234,6 +235,89 @@ def test_enter_prints_a_new_link_in_a_terminal(tmp_path):
         process.communicate()
         os.close(keys)
         os.close(terminal)
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    """Start the command on a terminal, with a browser that writes its link into a pipe."""
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        saver.threads.create("one")
+    opened, opener = tmp_path / "opened", tmp_path / "opener"
+    os.mkfifo(opened)
+    pipe = os.open(opened, os.O_RDWR)
+    opener.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    opener.chmod(0o755)
+    started = []
+
+    def run(*arguments, **environment):
+        keys, secondary = os.openpty()
+        names = {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "200", "BROWSER": f"{opener} %s"}
+        kept = {name: os.environ[name] for name in os.environ if name not in BROWSERS}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "threadkeep", "ui", "threads.db", "--port", "0", *arguments],
+            cwd=tmp_path,
+            stdin=secondary,
+            stdout=secondary,
+            stderr=secondary,
+            env={**kept, **names, **environment},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one thread
+        )
+        os.close(secondary)
+        started.append((process, keys))
+        return keys
+
+    yield run, pipe
+    for process, keys in started:
+        process.kill()
+        process.wait()
+        os.close(keys)
+    os.close(pipe)
+
+
+BROWSERS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+
+
+def until(keys, text):
+    """Return the output of a terminal up to a text."""
+    shown = ""
+    while text not in shown:
+        ready, _, _ = select.select([keys], [], [], SECONDS)
+        assert ready, shown
+        shown += os.read(keys, 1 << 16).decode()
+    return shown
+
+
+def test_the_page_opens_in_the_browser_and_enter_prints_a_link(terminal):
+    run, opened = terminal
+    keys = run()
+    shown = until(keys, "Press Enter for a new one.")
+    (address,) = re.findall(r"^(http://127\.0\.0\.1:\d+) opens in the browser\.\r\n", shown)
+    assert "Ctrl-C ends the page." in shown
+    assert "#" not in shown, "the token is the browser's"
+    link = until(opened, "\n").strip()
+    assert link.startswith(f"{address}/enter#")
+    assert "/thread?id=one" in enter(link)("/")
+    os.write(keys, b"\n")
+    (link,) = re.findall(rf"{address}/enter#\S+", until(keys, "Ctrl-C"))
+    assert "/thread?id=one" in enter(link)("/")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"), [(["--no-browser"], {}), ([], {"BROWSER": ""})], ids=["asked", "no display"]
+)
+def test_no_browser_is_opened(terminal, words, names):
+    run, opened = terminal
+    shown = until(run(*words, **names), "Press Enter for a new one.")
+    assert re.match(r"http://127\.0\.0\.1:\d+/enter#\S+\r\nCtrl-C ends the page\.\r\n", shown)
+    assert select.select([opened], [], [], 0)[0] == []
+
+
+def test_a_browser_that_does_not_start_leaves_the_link(terminal):
+    run, _ = terminal
+    keys = run(BROWSER="/absent %s")
+    (link,) = re.findall(r"http://\S+/enter#\S+", until(keys, "/enter#") + until(keys, "Ctrl-C"))
+    assert "/thread?id=one" in enter(link)("/")
 
 
 def test_links_have_the_address_of_this_machine(start, tmp_path):

@@ -21,7 +21,7 @@ from threadkeep.ui import app
 from threadkeep.ui.pages import store
 
 
-@pytest.mark.parametrize("path", ["/store", "/store/check", "/store/metrics"])
+@pytest.mark.parametrize("path", ["/store", "/store/check", "/store/sessions"])
 def test_pages_are_accessible_and_fit_a_phone(site, path):
     tab = site.open(path, width=PHONE, scheme="dark")
     if path == "/store/check":
@@ -77,6 +77,26 @@ def test_advice_has_a_command_that_is_copied(own, serve, monkeypatch):
     card.get_by_role("button", name="Copy the command").click()
     expect(card.locator("button")).to_have_text("Copied")
     assert tab.evaluate("navigator.clipboard.readText()") == advice[0].command
+
+
+def test_the_store_shows_its_threads_by_status(site, filled):
+    tab = site.open("/store")
+    stats = filled.stats()
+    assert stats.statuses["waiting"]
+    (oldest,) = filled.threads.search(status="waiting", order="updated_at", limit=1)
+    for name, count in stats.statuses.items():
+        figure = tab.locator(".fact", has=tab.locator("dt", has_text=re.compile(f"^{name}$")))
+        expect(figure.locator("a").first).to_have_text(str(count))
+    waiting = tab.locator(".fact", has=tab.locator("dt", has_text=re.compile("^waiting$")))
+    expect(waiting.locator("small")).to_contain_text(oldest.id)
+    waiting.get_by_role("link").first.click()
+    expect(tab.locator("tbody .badge.waiting").first).to_be_visible()
+
+
+def test_the_counters_of_a_process_that_only_shows_are_not_shown(site):
+    tab = site.open("/store")
+    expect(tab.locator(".tabs a").first).to_be_visible()
+    assert tab.get_by_role("link", name="This process").count() == 0
 
 
 def test_metrics_are_those_of_the_applications_own_saver(own):

@@ -220,12 +220,9 @@ def open_target(url: str, *, dry_run: bool = False) -> Saver:
 def is_missing(path: str) -> bool:
     """True if there is no such file. One that this process may not see is opened, and refused."""
     try:
-        Path(path).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
+        return not Path(path).exists()
     except OSError:
-        pass
-    return False
+        return False
 
 
 def check_exists(url: str, hint: str = "Use the path or URL of an existing store.") -> None:

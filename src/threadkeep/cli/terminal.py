@@ -296,7 +296,7 @@ class _Fitting:
                 return
             first = Text()
         rest = [cell.wrap(console, width) for cell, width in zip(others, widths[1:], strict=True)]
-        for cells in zip_longest([first], *rest, fillvalue=Text()):
+        for cells in zip_longest(first.split(allow_blank=True), *rest, fillvalue=Text()):
             parts = list[Text]()
             for cell, width, is_number in zip(cells, widths, self._numbers, strict=False):
                 blank = Text(" " * (width - cell.cell_len))

@@ -88,7 +88,7 @@ class PageGuard:
         if scope["path"] in self._access.opened:
             return None
         user = await self._access.user(scope, receive)
-        if isinstance(user, Response):
+        if user is None or isinstance(user, Response):
             return user
         if not is_read:
             if not self._writes:
@@ -179,8 +179,12 @@ class LocalAccess:
         is_named = name == "localhost" or name in self._names
         return port == self._port and (is_named or _is_address(name))
 
-    async def user(self, scope: Scope, receive: Receive) -> User | Response:
-        """Return the user of a request, or the answer that refuses it."""
+    async def user(self, scope: Scope, receive: Receive) -> User | Response | None:
+        """Return the user of a request, or the answer that refuses it.
+
+        Returns None for a page in a browser that has no session: the entry answers then, with the
+        status 401.
+        """
         del receive
         headers = Headers(scope=scope)
         # (other programs on this machine may set a cookie of this name, too)
@@ -188,8 +192,12 @@ class LocalAccess:
             name, _, value = part.strip().partition("=")
             if name == self.cookie and (csrf := self._sessions.csrf(value)) is not None:
                 return User("local", csrf)
-        if self._sessions.password is not None and "text/html" in headers.get("accept", ""):
-            return RedirectResponse("/enter", 303)
+        is_part = "hx-request" in headers or scope["method"] not in _READS
+        if "text/html" in headers.get("accept", "") and not is_part:
+            if self._sessions.password is not None:
+                return RedirectResponse("/enter", 303)
+            scope["path"] = scope["threadkeep.closed"] = "/enter"
+            return None
         return PlainTextResponse("Open the link that `threadkeep ui` has printed.", 401)
 
 

@@ -40,7 +40,9 @@ def local_app(
     async def enter(request: Request) -> Response:
         """Exchange a token or password for a session's cookie."""
         if request.method != "POST":
-            return Asked(request.scope).render("enter.html", password=sessions.password is not None)
+            closed = "threadkeep.closed" in request.scope  # (an address without a session)
+            asks, status = sessions.password is not None, 401 if closed else 200
+            return Asked(request.scope).render("enter.html", status, password=asks, closed=closed)
         word = b""
         async for part in request.stream():
             word = (word + part)[:_LONGEST]

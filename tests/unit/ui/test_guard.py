@@ -51,8 +51,34 @@ def test_no_path_answers_without_a_session(stranger):
     assert len(every) > 5
     for path in every - OPEN:
         for method in ("GET", "HEAD", "POST", "OPTIONS"):
-            answer = stranger(method, path, origin=HERE)
-            assert answer.status_code == 401, (method, path)
+            for accept in ("*/*", "text/html"):
+                answer = stranger(method, path, origin=HERE, accept=accept)
+                assert answer.status_code == 401, (method, path)
+
+
+def test_a_tab_without_a_session_is_told_what_to_do(stranger):
+    """Such as one that is left from before a restart."""
+    text = {}
+    for language, path in (("en", "/thread?id=secret<b>"), ("zh", "/store/items?ns=secret")):
+        answer = stranger.get(path, accept="text/html", accept_language=language)
+        assert answer.status_code == 401
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert "secret" not in answer.text
+        assert "/static/enter.js" not in answer.text
+        text[language] = answer.text
+    assert "Open the new link from the terminal" in text["en"]
+    assert "请打开运行 threadkeep ui 的终端中的新链接" in text["zh"]
+    for method, more in (("GET", {"hx_request": "true"}), ("POST", {"origin": HERE})):
+        answer = stranger(method, "/", accept="text/html", **more)
+        assert (answer.status_code, answer.headers["content-type"][:10]) == (401, "text/plain")
+
+
+def test_with_a_password_a_tab_is_led_to_the_entry():
+    with MemorySaver() as saver:
+        client = Client(local_app(page_over(saver), Sessions("correct horse"), 8230))
+        answer = client.get("/", accept="text/html")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/enter")
+        assert client.get("/", accept="text/html", hx_request="true").status_code == 401
 
 
 def test_a_websocket_is_closed(stranger):

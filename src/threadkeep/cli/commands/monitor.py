@@ -245,8 +245,7 @@ def _show_growth(session: Session, thread: str) -> None:
         channels = sum([Counter(one.channels) for one in steps], Counter[str]())
         last, added = first + len(steps), sum([one.bytes for one in steps])
         place = {"first": first + 1, "last": last, "time": steps[0].time, "bytes": added}
-        full = sum([one.full_copy_bytes for one in steps])
-        ranges.append({**place, "full_copy_bytes": full, "channels": dict(channels)})
+        ranges.append({**place, "channels": dict(channels)})
         most = "".join([name for name, _ in channels.most_common(1)])
         most = most if len(most) <= _NAME else f"{most[: _NAME - 3]}..."
         numbers = f"{first + 1:,} - {last:,}" if len(steps) > 1 else f"{last:,}"

@@ -6,11 +6,13 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Thread
 
 from threadkeep._stores.external import extra
 from threadkeep.cli.app import command
@@ -25,7 +27,7 @@ from threadkeep.savers.showing import as_stored
 
 
 @command("threadkeep ui threads.db", cold=True)
-def ui(
+def ui(  # noqa: PLR0913 - they are given by name
     session: Session,
     *,
     host: str = option("--host HOST", "Address to listen on.", "127.0.0.1"),
@@ -41,12 +43,15 @@ def ui(
         "--audit-log FILE", "With --write: also append a line of JSON for each change to this file."
     ),
     key_file: Path | None = KEY_FILE,
+    no_browser: bool = flag("--no-browser", "Only print the link. Default: open the browser."),
 ) -> None:
     """Open a page in the browser on a store, also on LangGraph's own."""
     with extra("The page", "ui"):
         from threadkeep.ui.page import StorePage  # noqa: PLC0415 - an extra
         from threadkeep.ui.serve import local_app, server_of  # noqa: PLC0415 - likewise
         from threadkeep.ui.sessions import Sessions  # noqa: PLC0415 - likewise
+    import webbrowser  # noqa: PLC0415 - for this command alone
+
     url = session.store_url()
     word = word_of(url)
     password = _password(password_file)
@@ -68,16 +73,30 @@ def ui(
             is_own=is_own,
         )
 
+        address, ends = _address_of(opened), "Ctrl-C ends the page."
+
+        def new_link() -> str:
+            token = "" if password is not None else f"#{sessions.new_token()}"
+            return f"{address}/enter{token}"
+
         def show_link() -> None:
-            link = f"{_address_of(opened)}/enter"
-            if password is None:
-                link += f"#{sessions.new_token()}"
-            session.print({"url": link}, f"Open {link}", "Ctrl-C ends the page.")
+            link = new_link()
+            session.print({"url": link}, link, ends)
+
+        def open_browser() -> None:
+            if not webbrowser.open(new_link()):
+                show_link()
 
         async def serve() -> None:
-            show_link()
-            if password is None and on_enter(show_link):
-                write_line("The link works once. Press Enter for a new one.", sys.stderr)
+            takes_enter = password is None and on_enter(show_link)
+            may_open = not (no_browser or session.as_json) and (takes_enter or password is not None)
+            if may_open and _has_browser():
+                session.print(None, f"{address} opens in the browser.", ends)
+                Thread(target=open_browser, daemon=True).start()  # (it may wait for the browser)
+            else:
+                show_link()
+            if takes_enter:
+                write_line("A link works once. Press Enter for a new one.", sys.stderr)
             if not _is_loopback(opened.getsockname()[0]):
                 said = "HTTP is not encrypted. Use a proxy with HTTPS, and --name for its host."
                 write_line(said, sys.stderr)
@@ -128,6 +147,15 @@ def _listen(host: str, port: int, *, password: str | None) -> socket.socket:
         hint = "Use --port 0 for a free one." if is_used else "Correct --host and --port."
         text = f"{error.strerror}".partition(" (while")[0]  # (it would repeat the address)
         raise OpenError(f"{host}:{port}: {text}.", hint=hint) from error
+
+
+def _has_browser() -> bool:
+    """True if the person at the terminal has a browser on this machine, as far as it shows."""
+    if not sys.stdout.isatty():
+        return False
+    if any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
+        return True
+    return sys.platform in ("darwin", "win32") and "SSH_CONNECTION" not in os.environ
 
 
 def _is_loopback(address: object) -> bool:

@@ -1,9 +1,10 @@
-"""The store: its size and growth, advice, sessions, findings, metrics, savings."""
+"""The store: its size, statuses and growth, advice, sessions, findings, counters, savings."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from anyio import to_thread
@@ -18,6 +19,7 @@ from threadkeep.threads.repair.repair import HINTS
 from threadkeep.ui.page import Asked, route
 from threadkeep.ui.work import Work, work
 
+_AGING = ("waiting", "unfinished")  # statuses whose oldest thread is shown
 _SESSIONS = ("active", "forked")  # states of threads that are read
 
 
@@ -28,7 +30,9 @@ async def overview(request: Asked) -> Response:
 
     async def count(_: Work) -> Any:
         stats = await page.saver.astats()
-        return stats, await aadvise(page.saver, url=page.command, stats=stats)
+        first = partial(page.saver.threads.asearch, order="updated_at", limit=1)
+        oldest = {name: one for name in _AGING for one in (await first(status=name)).threads}
+        return stats, await aadvise(page.saver, url=page.command, stats=stats), oldest
 
     found = await work(request, "statistics", count, again="again" in request.query_params)
     return request.render("store.html", work=found)
@@ -58,9 +62,11 @@ async def check(request: Asked) -> Response:
 
 @route("/store/metrics")
 async def metrics(request: Asked) -> Response:
-    """Show the counters of this process."""
+    """Show the counters of the application's own saver in this process."""
     page = request.own
-    counters = asdict((page.origin or page.saver).counters())
+    if page.origin is None:  # (the page has a process of its own, which saves nothing)
+        raise HTTPException(404, "Only the page of an application has counters.")
+    counters = asdict(page.origin.counters())
     rates = {} if page.window is None else asdict(page.window.rates())
     return request.render("metrics.html", counters=counters, rates=rates)
 

@@ -76,6 +76,12 @@ document.addEventListener("click", (event) => {
   location.reload();
 });
 
+// Without a session, as after a restart of the page, each answer is 401.
+function answered({ status }) {
+  if (status === 401) document.getElementById("closed").hidden = false;
+}
+document.addEventListener("htmx:response:error", ({ detail }) => answered(detail.ctx.response));
+
 // An element with data-live=URL: the server says when what the page shows has changed since it was
 // drawn (data-seen). Parts with hx-trigger="changed from:body" then load again. A hidden page keeps
 // no connection.
@@ -92,6 +98,11 @@ function live() {
     else if (wasOpen) htmx.trigger(document.body, "changed");
     wasOpen = true;
     stream = new EventSource(to);
+    stream.addEventListener("error", () => {
+      if (stream?.readyState !== EventSource.CLOSED) return; // (it connects again)
+      stream = null;
+      fetch(document.querySelector("link[rel=icon]").href, { cache: "no-store" }).then(answered, () => {});
+    });
     stream.addEventListener("changed", () => htmx.trigger(document.body, "changed"));
     for (const name of ["changed", "failed"]) {
       stream.addEventListener(name, () => document.body.classList.toggle("stale", name === "failed"));
