@@ -103,6 +103,39 @@ def test_messages_that_were_not_read_in_time_load_when_they_are_seen(serve, monk
         expect(row(tab, "t-39").locator(".preview p").first).to_have_text("Question 39")
 
 
+def test_words_are_found_in_messages(serve):
+    with MemorySaver() as saver:
+        for number in range(25):
+            desk(saver).invoke(asks(f"Where is the kettle {number}?"), named(f"k-{number:02}"))
+        desk(saver).invoke(asks("<b>包裹</b>在哪里？\u202e"), named("kettle-1041"))
+        site = serve(saver)
+        tab = site.open("/?q=kettle")
+        assert names(tab) == ["kettle-1041"], "an id that begins so"
+        hits = tab.locator(".hit")
+        expect(hits).to_have_count(19)
+        assert hits.locator("mark").first.inner_text() == "kettle"
+        tab.get_by_text("Only the newest 20 threads were read.").wait_for()
+        check_accessible(tab)
+        check_fits(tab)
+        tab.get_by_role("button", name="Read older threads").click()
+        expect(hits).to_have_count(25)
+        assert len(set(hits.locator("a.name").all_inner_texts())) == 25
+        hits.filter(has_text="kettle 7?").get_by_role("link").click()
+        assert tab.url.endswith("/thread?id=k-07#m-q-0")
+        site.go(tab, "/?q=包裹")
+        expect(hits.locator("mark")).to_have_text(["包裹"])
+        assert "<b>" in hits.inner_text()
+        assert "\\u202e" in hits.inner_text()
+        site.go(tab, "/?q=1041")
+        expect(hits.locator("a.name")).to_have_text(["kettle-1041"])
+        site.go(tab, "/?q=kettle+status:failed")
+        tab.get_by_text("No message was found.").wait_for()
+        site.go(tab, "/?q=id:kettle")
+        assert tab.locator(".found").count() == 0, "ids alone"
+        site.go(tab, "/?q=!!")
+        assert "at least one word" in tab.locator(".found").get_by_role("alert").inner_text()
+
+
 def test_failed_threads_name_the_node(site):
     tab = site.open("/?q=node:fail+status:failed")
     assert names(tab) == ["failed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
@@ -33,6 +34,7 @@ async def threads(request: Asked) -> Response:
         rows=_rows(request, found),
         cursor=found.cursor,
         looked=looked,
+        words=not error and "cursor" not in request.query_params and words_of(_query(request)),
         is_read=all(map(previews.is_current, found)),
         part="page",
         **values,
@@ -77,23 +79,37 @@ async def _find(request: Asked) -> tuple[ThreadPage, int]:
     exact = await request.page.saver.threads.aget(query) if query and not cursor else None
     first = () if exact is None else (exact,)
     try:
-        filters = _filters(query, is_own=request.page.is_own)
+        filters = filters_of(request.page, query)
     except InvalidArgumentError:
         if first:
             return ThreadPage(first, None), 0
         raise
     if filters and not request.page.is_own:
+        if "status" not in filters:
+            return ThreadPage(first, None), 0
         return await _by_status(request.app.state.previews, filters["status"], search, place)
     found = await search(limit=_PAGE, **place, **filters)
     return ThreadPage((*first, *[one for one in found if one != exact]), found.cursor), 0
 
 
-def _filters(query: str, *, is_own: bool) -> dict[str, Any]:
+def filters_of(page: StorePage, query: str) -> dict[str, Any]:
+    """Return the filters of a query that the store has. Words become the beginning of ids."""
     found: dict[str, Any] = {**queries.filters_of(query)}
-    if not is_own and found.keys() - {"status"}:
-        text = "A store of LangGraph's own is searched by exact ids, or by status:failed and so on."
+    if not page.is_own and (found.keys() - {"status", "id_prefix"} or len(found) > 1):
+        text = (
+            "Search a store of LangGraph's own by words, by an id, or by status:failed and so on."
+        )
         raise InvalidArgumentError(text)
     return found
+
+
+def words_of(query: str) -> str:
+    """Return the words of a query that may be in messages, or an empty text."""
+    if any(one.startswith("id:") for one in queries.terms(query)):
+        return ""
+    with suppress(InvalidArgumentError):
+        return queries.filters_of(query).get("id_prefix", "")
+    return ""
 
 
 async def _by_status(
