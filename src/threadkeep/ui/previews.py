@@ -34,7 +34,7 @@ _READ = 2000  # characters of a message
 
 
 class Preview(NamedTuple):
-    """What the list shows of a thread's newest checkpoint.
+    """The first question, the last message and so on of a thread's newest checkpoint.
 
     `status` and `node`, the one that failed, are of a store of LangGraph's, whose entries lack
     them. `status` is None if the state is too large to be read.
