@@ -54,7 +54,7 @@ def test_threads_of_langgraph_are_shown(theirs, look_at):
         expect(tab.locator(".hit")).to_have_count(7)
         tab.get_by_text("All 10 threads were read.").wait_for()
         site.go(tab, "/?q=user_id=u-1")
-        assert "by words" in tab.get_by_role("alert").inner_text()
+        assert "no such filter" in tab.get_by_role("alert").inner_text()
         site.go(tab, "/")
         check_accessible(tab)
         for name in ("nested", "failed", "hostile", "order-17"):

@@ -114,7 +114,7 @@ def test_words_are_found_in_messages(serve):
         hits = tab.locator(".hit")
         expect(hits).to_have_count(19)
         assert hits.locator("mark").first.inner_text() == "kettle"
-        tab.get_by_text("Only the newest 20 threads were read.").wait_for()
+        tab.get_by_text("Read 20 threads, back to").wait_for()
         check_accessible(tab)
         check_fits(tab)
         tab.get_by_role("button", name="Read older threads").click()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
-
 from starlette.responses import Response
 
 from threadkeep.errors import InvalidArgumentError
@@ -20,30 +17,20 @@ _MOST, _SECONDS = 20, 2.0  # threads, and time for reading
 @route("/found")
 async def found(request: Asked) -> Response:
     """Show threads with all words of a query in a message, as far as the time allows."""
-    asked, result, error = request.query_params, FoundThreads(), None
-    query, before = asked.get("q", "").strip(), asked.get("before")
+    result, error, is_new = FoundThreads(), None, list[FoundThread]()
+    query = request.query_params.get("q", "").strip()
     try:
         filters, words = filters_of(request.page, query), words_of(query)
         prefix = filters.pop("id_prefix", "")
-        if before is not None:
-            filters["updated_before"] = _time(before)
-        if not request.page.is_own:
-            filters = {}  # (it has none)
+        given = filters if request.page.is_own else {}  # (else there are none)
         find = request.page.saver.threads.afind
-        result = await find(words, limit=_MOST, seconds=_SECONDS, **filters)
+        result = await find(words, limit=_MOST, seconds=_SECONDS, **given)
         # (the list above has threads whose ids begin so)
         is_new = [one for one in result.hits if one.role or not one.thread.id.startswith(prefix)]
     except InvalidArgumentError as refused:
-        error, is_new = refused, []
+        error = refused
     hits = [(one, _parts(one), SIDES.get(one.role or "", one.role)) for one in is_new]
     return request.render("found.html", found=result, hits=hits, error=error, query=query)
-
-
-def _time(text: str) -> Any:
-    try:
-        return datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise InvalidArgumentError("before= is no time.", hint="Follow a link.") from None
 
 
 def _parts(hit: FoundThread) -> list[tuple[str, bool]]:
