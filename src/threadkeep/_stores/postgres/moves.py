@@ -330,14 +330,17 @@ def statements(moves: Sequence[Move]) -> Iterator[tuple[Sequence[int], Sequence[
     """Yield the statements of moves of different threads, to send together, and whose they are.
 
     Those are numbers in `moves`. The last statement returns the places, in that list and from 1 on,
-    of the moves that were made. Of several moves, each only adds rows.
+    of the moves that were made. Of several moves, each only adds rows, or words, too.
     """
     if len(moves) == 1:
         (move,) = moves
         yield [0], [addition(move)] if only_adds(move) else transaction(move)
         return
+    alone = [number for number, move in enumerate(moves) if move.words is not None]
+    for number in alone:
+        yield [number], transaction(moves[number])
     # (in the order of the threads, so that groups do not deadlock, and their collation is "C")
-    order = sorted(range(len(moves)), key=lambda one: moves[one].new.thread)
+    order = sorted({*range(len(moves))}.difference(alone), key=lambda n: moves[n].new.thread)
     for part in parts_of(order, lambda one: size(moves[one]), len(moves), _MOST_BYTES_TOGETHER):
         some = [moves[one] for one in part]
         yield part, [_together(some) if len(some) > 1 else addition(some[0])]
@@ -495,6 +498,31 @@ def _steps(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
     yield from _removed(move)
     for kind, rows in _added(move):
         yield _with_rows(_insert(kind, "{rows}", "CROSS JOIN {}"), kind, rows)
+    if move.words is not None:
+        yield from _indexed(move.words, move.old.newest)
+
+
+_DROP_WORDS = (
+    "DELETE FROM {schema}.threadkeep_words c USING moved m WHERE c.thread_id = m.thread_id"
+)
+_ADD_WORDS = """
+INSERT INTO {schema}.threadkeep_words (thread_id, words)
+SELECT m.thread_id, array_to_tsvector(string_to_array(v.words, ' '))
+FROM moved m CROSS JOIN unnest(%s::text[]) v (words)
+"""
+_INDEXED = """
+DELETE FROM {schema}.threadkeep_unindexed c USING moved m
+WHERE c.thread_id = m.thread_id AND (%s OR c.reach IS NOT DISTINCT FROM %s::text)
+"""
+
+
+def _indexed(words: model.Words, newest: str | None) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield the statements that index words, after the checkpoint that was the newest one."""
+    if words.whole:
+        yield _DROP_WORDS, ()
+    if words.messages:
+        yield _ADD_WORDS, ([*words.messages],)
+    yield _INDEXED, (words.whole, pack_optional(newest))
 
 
 def _with_rows(text: str, kind: RowKind, rows: Sequence[Any]) -> tuple[str, Sequence[Any]]:
