@@ -53,9 +53,9 @@ from threadkeep.threads.messages import CHANNEL, Message, are_messages, message
 from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage, info, search
 
 _TOKENS = 1000
-_FIRST, _MOST = 4, 64  # threads in one read: the first one, and any
-_QUICK = 0.1  # seconds of a read after which the next one has more threads
-PAGE = 128  # threads of which the entries are read at once
+_FIRST, _MOST = 4, 64  # threads in the first read, and in any
+_QUICK = 0.1  # seconds: the read after a quicker one has more threads
+PAGE = 128  # entries of threads in one read
 _PART = 3  # characters of the shortest part of an id
 _EXCERPT, _BEFORE = 120, 40  # characters of an excerpt, and of it before the match
 
@@ -147,7 +147,7 @@ def _normal(text: str) -> str:
 
 
 class QueryWords:
-    """The words of a query, all of which a text must have.
+    """The words of a query. A text must have all of them.
 
     Characters of Chinese, Japanese or Korean that the query writes together must be together.
 
@@ -471,7 +471,7 @@ def _unindexed(
         (names,) = yield from on(store, _asked(FindThreads(None, 1)))
         if not names:
             return 0, []
-        yield from on(store, commit(Batch(names[0], engine.now(), words=Words())))
+        yield from on(store, commit(Batch(names[0], engine.now(), words=Words(("index",)))))
         (found,) = yield from on(store, _asked(FindUnindexed(limit)))
     counted: tuple[int, list[str]] = found
     return counted

@@ -46,7 +46,7 @@ CREATE INDEX IF NOT EXISTS threadkeep_words_threads ON {schema}.threadkeep_words
 CREATE INDEX IF NOT EXISTS threadkeep_words_words
     ON {schema}.threadkeep_words USING gin (words) WITH (fastupdate = off);
 CREATE TABLE IF NOT EXISTS {schema}.threadkeep_unindexed (
-    thread_id text COLLATE "C" PRIMARY KEY, reach text);
+    thread_id text COLLATE "C" PRIMARY KEY);
 """
 # (a role without rights on these tables could not save any more)
 _MOVED = """
@@ -63,6 +63,7 @@ CREATE OR REPLACE FUNCTION {schema}.threadkeep_words_moved() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
     name text := CASE WHEN TG_OP = 'DELETE' THEN OLD.thread_id ELSE NEW.thread_id END;
+    indexed text := current_setting('threadkeep.indexed', true);
     is_same boolean := TG_OP = 'UPDATE' AND OLD.deleted_at IS NOT DISTINCT FROM NEW.deleted_at;
 BEGIN
     IF TG_OP <> 'INSERT' AND NOT is_same THEN
@@ -70,9 +71,8 @@ BEGIN
     END IF;
     IF TG_OP = 'DELETE' OR NEW.newest IS NULL THEN
         DELETE FROM {schema}.threadkeep_unindexed WHERE thread_id = name;
-    ELSE
-        INSERT INTO {schema}.threadkeep_unindexed
-        VALUES (name, CASE WHEN is_same THEN OLD.newest END) ON CONFLICT DO NOTHING;
+    ELSIF indexed IS DISTINCT FROM name || ' ' || NEW.newest THEN
+        INSERT INTO {schema}.threadkeep_unindexed VALUES (name) ON CONFLICT DO NOTHING;
     END IF;
     RETURN NULL;
 END
@@ -86,7 +86,7 @@ DROP TRIGGER IF EXISTS threadkeep_words_begun ON {schema}.threads;
 CREATE TRIGGER threadkeep_words_begun AFTER INSERT OR DELETE ON {schema}.threads
     FOR EACH ROW EXECUTE FUNCTION {schema}.threadkeep_words_moved();
 INSERT INTO {schema}.threadkeep_unindexed
-    SELECT thread_id, NULL FROM {schema}.threads WHERE newest IS NOT NULL
+    SELECT thread_id FROM {schema}.threads WHERE newest IS NOT NULL
     ON CONFLICT DO NOTHING;
 """
 _IS_MOVED = """
