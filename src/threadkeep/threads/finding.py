@@ -353,7 +353,7 @@ def in_store(
 
 _ROWS = 256  # messages that are looked up at once
 _UNINDEXED = 64  # threads without an index that are listed at once
-_NEWEST = 500  # threads whose ids and metadata are looked through
+_NEWEST = 200  # threads whose ids and metadata are looked through
 
 
 def check_index(store: LayeredBackend) -> None:
