@@ -5,7 +5,7 @@ from kit.browser import PHONE, check_accessible, check_fits
 from kit.graphs_to_look_at import asks, desk, fill, named
 from playwright.sync_api import expect
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.ui import previews
 
 
@@ -134,6 +134,23 @@ def test_words_are_found_in_messages(serve):
         assert tab.locator(".found").count() == 0, "ids alone"
         site.go(tab, "/?q=!!")
         assert "at least one word" in tab.locator(".found").get_by_role("alert").inner_text()
+
+
+def test_words_are_found_by_the_index(serve, tmp_path):
+    path = tmp_path / "threads.db"
+    with SqliteSaver(path) as saver:
+        desk(saver).invoke(asks("Where is the lamp?"), named("before"))
+    with SqliteSaver(path, search="messages") as saver:
+        for number in range(21):
+            desk(saver).invoke(asks(f"Where is the kettle {number}?"), named(f"t-{number:02}"))
+        site = serve(saver)
+        tab = site.open("/?q=kettle")
+        expect(tab.locator(".hit")).to_have_count(20)
+        tab.get_by_text("More threads may match: add words.").wait_for()
+        tab.get_by_text("1 thread is not in the index.").wait_for()
+        assert tab.get_by_role("button", name="Read older threads").count() == 0
+        site.go(tab, "/?q=kettle+20")
+        expect(tab.locator(".hit a.name")).to_have_text(["t-20"])
 
 
 def test_failed_threads_name_the_node(site):
