@@ -65,6 +65,7 @@ backup threads.db backup.db
 restore new.db backup.db
 gc threads.db --keep-last 2 --dry-run
 tier threads.db --warm 1s --dry-run
+index threads.db
 heads threads.db
 archive threads.db order-8
 rotate -h

@@ -75,6 +75,7 @@ def check_work(saver, store, cache, word):
         assert [one.split()[0] for one in said] == [word] * 4
     assert len([*saver.list(None, filter={"source": "loop"})]) > 8
     assert {one.id for one in saver.threads.search(tags=[word])} == {"t", "copy"}
+    assert {one.thread.id for one in saver.threads.find(word).hits} == {"long"}
     assert saver.check().ok
     assert store.get(("users", "ann"), "k").value["text"] == f"{word} 2"
     assert store.search((), limit=9)[0].value["text"] == f"{word} 2"
@@ -101,6 +102,8 @@ def opened(at, options, tenant=None):
     """Open a saver, a store and a cache, of a tenant or (None) of the operator."""
     if "key_store" in options:
         options = {**options, "key_store": url_as(options["key_store"], user_of(at))}
+    if "keys" not in options:
+        options = {**options, "search": "messages"}
     with open_saver(at, **options) as saver, Store(saver.backend, history=9) as store:
         saver.setup()
         store.setup()
@@ -191,7 +194,10 @@ def others(made):
     return {table: found - own[table] for table, found in rows(made.operator).items()}
 
 
-INDEX = ("threadkeep_memory_messages", "threadkeep_memory_records")
+INDEX = (
+    *("threadkeep_memory_messages", "threadkeep_memory_records"),
+    *("threadkeep_words", "threadkeep_unindexed"),
+)
 
 
 @pytest.mark.drawn(1)

@@ -69,9 +69,12 @@ class _Schemas:
         steps = [f"DELETE FROM {name}.{table}" for table in (*TABLES, "cache", *STORE_TABLES)]
         steps += [
             f"DROP FUNCTION IF EXISTS {name}.{function} CASCADE"
-            for function in ("threadkeep_memory_remove", "store_drop_vectors")
+            for function in (
+                *("threadkeep_memory_remove", "threadkeep_words_moved", "store_drop_vectors"),
+            )
         ]
-        steps += [f"DROP TABLE IF EXISTS {memory}, {name}.store_item_vectors"]
+        words = f"{name}.threadkeep_words, {name}.threadkeep_unindexed"
+        steps += [f"DROP TABLE IF EXISTS {memory}, {words}, {name}.store_item_vectors"]
         _server().execute("; ".join(steps))
         return name
 

@@ -139,7 +139,12 @@ def addresses(saver, writes):
     yield from (f"GET /value?{a}&channel=messages&task=t&n=0", f"GET /compare?{b}", "GET /savings")
     for path in ("/inbox", "/count", "/growth?id=order-17", "/store", "/store/check?run=1"):
         yield f"GET {path}"
-    yield from ("GET /counts", "GET /previews?q=order", "GET /previews?id=order-17")
+    yield from (
+        "GET /counts",
+        "GET /previews?q=order",
+        "GET /previews?id=order-17",
+        "GET /found?q=parcel",
+    )
     yield from ("GET /store/sessions", "GET /store/metrics", "GET /store/items?ns=users.acme")
     yield "GET /store/item?ns=users.acme&key=likes"
     yield from (f"GET /edit?{a}&channel=summary", f"GET /actions?{a}")

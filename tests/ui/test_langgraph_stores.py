@@ -50,8 +50,11 @@ def test_threads_of_langgraph_are_shown(theirs, look_at):
     with look_at(theirs) as site:
         tab = site.open("/?q=order-17")
         assert tab.locator("tr[data-row] a.name").all_inner_texts() == ["order-17"]
-        site.go(tab, "/?q=order")
-        assert "exact ids" in tab.get_by_role("alert").inner_text()
+        site.go(tab, "/?q=rotterdam")
+        expect(tab.locator(".hit")).to_have_count(7)
+        tab.get_by_text("All 10 threads were read.").wait_for()
+        site.go(tab, "/?q=user_id=u-1")
+        assert "no such filter" in tab.get_by_role("alert").inner_text()
         site.go(tab, "/")
         check_accessible(tab)
         for name in ("nested", "failed", "hostile", "order-17"):

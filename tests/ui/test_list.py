@@ -5,7 +5,7 @@ from kit.browser import PHONE, check_accessible, check_fits
 from kit.graphs_to_look_at import asks, desk, fill, named
 from playwright.sync_api import expect
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.ui import previews
 
 
@@ -101,6 +101,56 @@ def test_messages_that_were_not_read_in_time_load_when_they_are_seen(serve, monk
         assert row(tab, "t-39").locator(".preview p").count() == 0
         row(tab, "t-39").scroll_into_view_if_needed()
         expect(row(tab, "t-39").locator(".preview p").first).to_have_text("Question 39")
+
+
+def test_words_are_found_in_messages(serve):
+    with MemorySaver() as saver:
+        for number in range(25):
+            desk(saver).invoke(asks(f"Where is the kettle {number}?"), named(f"k-{number:02}"))
+        desk(saver).invoke(asks("<b>包裹</b>在哪里？\u202e"), named("kettle-1041"))
+        site = serve(saver)
+        tab = site.open("/?q=kettle")
+        assert names(tab) == ["kettle-1041"], "an id that begins so"
+        hits = tab.locator(".hit")
+        expect(hits).to_have_count(19)
+        assert hits.locator("mark").first.inner_text() == "kettle"
+        tab.get_by_text("Read 20 threads, back to").wait_for()
+        check_accessible(tab)
+        check_fits(tab)
+        tab.get_by_role("button", name="Read older threads").click()
+        expect(hits).to_have_count(25)
+        assert len(set(hits.locator("a.name").all_inner_texts())) == 25
+        hits.filter(has_text="kettle 7?").get_by_role("link").click()
+        assert tab.url.endswith("/thread?id=k-07#m-q-0")
+        site.go(tab, "/?q=包裹")
+        expect(hits.locator("mark")).to_have_text(["包裹"])
+        assert "<b>" in hits.inner_text()
+        assert "\\u202e" in hits.inner_text()
+        site.go(tab, "/?q=1041")
+        expect(hits.locator("a.name")).to_have_text(["kettle-1041"])
+        site.go(tab, "/?q=kettle+status:failed")
+        tab.get_by_text("No message was found.").wait_for()
+        site.go(tab, "/?q=id:kettle")
+        assert tab.locator(".found").count() == 0, "ids alone"
+        site.go(tab, "/?q=!!")
+        assert "at least one word" in tab.locator(".found").get_by_role("alert").inner_text()
+
+
+def test_words_are_found_by_the_index(serve, tmp_path):
+    path = tmp_path / "threads.db"
+    with SqliteSaver(path) as saver:
+        desk(saver).invoke(asks("Where is the lamp?"), named("before"))
+    with SqliteSaver(path, search="messages") as saver:
+        for number in range(21):
+            desk(saver).invoke(asks(f"Where is the kettle {number}?"), named(f"t-{number:02}"))
+        site = serve(saver)
+        tab = site.open("/?q=kettle")
+        expect(tab.locator(".hit")).to_have_count(20)
+        tab.get_by_text("More threads may match: add words.").wait_for()
+        tab.get_by_text("1 thread is not in the index.").wait_for()
+        assert tab.get_by_role("button", name="Read older threads").count() == 0
+        site.go(tab, "/?q=kettle+20")
+        expect(tab.locator(".hit a.name")).to_have_text(["t-20"])
 
 
 def test_failed_threads_name_the_node(site):

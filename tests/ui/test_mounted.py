@@ -21,7 +21,7 @@ from threadkeep.monitor import observe
 from threadkeep.ui import app
 from threadkeep.ui.pages.live import seen
 
-PAGES = ("/", "/inbox", "/store", "/store/check?run=1", "/store/metrics", "/store/items")
+PAGES = ("/", "/?q=is", "/inbox", "/store", "/store/check?run=1", "/store/metrics", "/store/items")
 
 
 def mounted(**savers):

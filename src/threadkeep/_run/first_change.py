@@ -14,7 +14,7 @@ from threadkeep._stores.process_forks import PerLoop
 from threadkeep.errors import NotSetUpError, WrongKeyError
 
 WITH_KEYS = "Open it with keys= (in the shell: TK_KEYS or THREADKEEP_KEYS_FILE)."
-CHANGING = frozenset({Commit, CommitMany})
+CHANGING = frozenset[type]((Commit, CommitMany))
 """The requests that wait for the check."""
 
 

@@ -61,6 +61,9 @@ class _Supports:
     counts_usage = False
     """`ReadUsage` is answered. Otherwise, statistics are counted from other reads."""
 
+    indexes_messages = False
+    """The `words` of batches are indexed, and `FindWords` and `FindUnindexed` are answered."""
+
     keys: Any = None
     """The `StoreKeys` of a face that seals rows for the store below it."""
 

@@ -23,7 +23,7 @@ from threadkeep.errors import invalid
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-_TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
+TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
 _QUERY_TOKENS = 1000
 
 Edits: TypeAlias = "Mapping[int, BaseMessage]"
@@ -32,10 +32,10 @@ NO_EDITS: Edits = MappingProxyType({})
 
 def indexed(message: BaseMessage) -> str:
     """Return the distinct tokens of a message and its tool calls, with spaces between them."""
-    text = text_of(message)[:_TEXT_CHARS]
+    text = text_of(message)[:TEXT_CHARS]
     for call in getattr(message, "tool_calls", ()):
         arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
-        text = f"{text} {call['name']} {arguments}"[:_TEXT_CHARS]
+        text = f"{text} {call['name']} {arguments}"[:TEXT_CHARS]
     return " ".join(dict.fromkeys(tokens(text)))
 
 

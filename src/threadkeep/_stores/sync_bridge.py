@@ -103,6 +103,7 @@ class BlockingFace(Backend, Generic[A]):
         self.instant = face.instant
         self.commits_groups = face.commits_groups
         self.has_identity = face.has_identity
+        self.indexes_messages = face.indexes_messages
         self.counts_usage = face.counts_usage
         self.keys = face.keys
 

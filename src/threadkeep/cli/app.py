@@ -45,7 +45,7 @@ _PANELS = {
     "Change threads": "create set tag pin release copy fork merge archive prune delete"
     " erase delete-account",
     "Move threads between stores": "export import adopt leave mirror",
-    "Keep a store": "check repair backup restore gc tier heads rotate upgrade",
+    "Keep a store": "check repair backup restore gc tier heads index rotate upgrade",
     "Set up and run": "ui monitor migrate grant views",
 }
 

@@ -118,6 +118,17 @@ class CommonOptions(SaverKeyOptions, total=False):
             "Use the URL of a cold store, such as file:///folder or s3://bucket/path.",
         ),
     ]
+    search: Annotated[
+        Literal["messages"] | None,
+        Option(
+            None,
+            '"messages": keep an index of the words of messages, so that `threads.find` finds all'
+            " threads. On SQLite, PostgreSQL and in memory; not with `keys`.",
+            lambda value: value in ("messages", None),
+            'Use "messages", or None.',
+            optional(str),
+        ),
+    ]
     tiering: Annotated[
         Tiering | None,
         _record(

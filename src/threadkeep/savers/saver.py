@@ -132,6 +132,12 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             working_set_bytes=given["working_set_bytes"],
         )
         self._store.retention = given["retention"]
+        words = None
+        if given["search"]:
+            from threadkeep.threads.finding import check_index, words_of  # noqa: PLC0415 - seldom needed
+
+            check_index(self._store)
+            words = words_of
         self._forked = ForkedRuns()
         self._engine = Engine(
             codec=codec,
@@ -142,6 +148,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
             now=_now,
             forked=self._forked.note,
             shapes=ChannelShapes.of(given["migrations"]),
+            words=words,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._views = {}

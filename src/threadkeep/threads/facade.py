@@ -321,6 +321,26 @@ class Threads(ThreadTransfers, KnownNames):
 
     retain, aretain = sync_and_async(_retain)
 
+    def _index(self, *, progress: Progress | None = None) -> Operation[int]:
+        """Index the messages of all threads that are not indexed, for `find`.
+
+        A saver with `search="messages"` indexes what it saves. This indexes earlier threads, forks,
+        and what other savers have saved. Runs may be under way. You can repeat an interrupted call.
+
+        Args:
+            progress: called as `progress(stage, done, total)`.
+
+        Returns:
+            The number of threads that were indexed. A thread that cannot be read is left out.
+
+        Raises:
+            InvalidArgumentError: the store has no index of messages, or is encrypted.
+            BackendError: the store failed. Some threads may be indexed.
+        """
+        return self._over(lazy.finding.index, progress)
+
+    index, aindex = sync_and_async(_index)
+
     def _archive(self, thread_id: str) -> Operation[ThreadInfo]:
         """Move a thread into the cold store (`cold=`), as one immutable, checked object.
 

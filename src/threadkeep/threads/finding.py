@@ -7,7 +7,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -18,23 +18,44 @@ from threadkeep._core import validation
 from threadkeep._core.codec.codecs import PlainCodec
 from threadkeep._core.engine.context import Engine, named, read_channels, unless_hidden
 from threadkeep._core.engine.load import Loaded, Wanted, of_thread
-from threadkeep._core.engine.model import ReadCheckpoint, StoredCheckpoint
-from threadkeep._core.engine.operation import Fetch, Operation, external
+from threadkeep._core.engine.model import (
+    OWN_NS,
+    Batch,
+    FindThreads,
+    FindUnindexed,
+    FindWords,
+    HeadFence,
+    Read,
+    ReadCheckpoint,
+    StoredCheckpoint,
+    Words,
+)
+from threadkeep._core.engine.operation import (
+    Fetch,
+    Operation,
+    Progress,
+    commit,
+    commit_many,
+    external,
+    no_progress,
+)
 from threadkeep._core.engine.shapes import AS_STORED
-from threadkeep._core.engine.thread_entry import Lifecycle
+from threadkeep._core.engine.thread_entry import Lifecycle, ReadEntry
 from threadkeep._core.engine.tips import Look
 from threadkeep._core.validation import LONGEST, duration
 from threadkeep._core.words import CHARACTERS, tokens
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
-from threadkeep.errors import ThreadkeepError, invalid
+from threadkeep._stores.base import no_room
+from threadkeep._stores.message_index import TEXT_CHARS
+from threadkeep.errors import InvalidArgumentError, NotSetUpError, ThreadkeepError, invalid
 from threadkeep.threads.messages import CHANNEL, Message, are_messages, message
-from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage, search
+from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage, info, search
 
 _TOKENS = 1000
-_FIRST, _MOST = 4, 64  # threads in one read: the first one, and any
-_QUICK = 0.1  # seconds of a read after which the next one has more threads
-PAGE = 128  # threads of which the entries are read at once
+_FIRST, _MOST = 4, 64  # threads in the first read, and in any
+_QUICK = 0.1  # seconds: the read after a quicker one has more threads
+PAGE = 128  # entries of threads in one read
 _PART = 3  # characters of the shortest part of an id
 _EXCERPT, _BEFORE = 120, 40  # characters of an excerpt, and of it before the match
 
@@ -86,6 +107,9 @@ class FoundThreads:
         complete: True if all threads were looked at, but for the messages of these two:
         archived: number of archived threads, whose messages are never read.
         skipped: threads that could not be read, with the reason.
+        indexed: True if the index of messages was searched (`search="messages"`). Then only threads
+            that may match were looked at.
+        unindexed: number of threads that are not in it. The newest of them were read.
     """
 
     hits: tuple[FoundThread, ...] = ()
@@ -94,6 +118,8 @@ class FoundThreads:
     complete: bool = True
     archived: int = 0
     skipped: Mapping[str, str] = field(default_factory=dict)
+    indexed: bool = False
+    unindexed: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
@@ -120,8 +146,8 @@ def _normal(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-class Words:
-    """The words of a query, all of which a text must have.
+class QueryWords:
+    """The words of a query. A text must have all of them.
 
     Characters of Chinese, Japanese or Korean that the query writes together must be together.
 
@@ -152,6 +178,15 @@ class Words:
         normal = _normal(id)
         are_parts = all(len(one) >= _PART and one in normal for one in self._terms)
         return are_parts or self.match(id)
+
+    def find_in(self, thread: ThreadInfo) -> FoundThread | None:
+        """Look at a thread's id and metadata."""
+        if self.match_id(thread.id):
+            return FoundThread(thread, "id", *self.excerpt(thread.id))
+        for key, value in thread.metadata.items():
+            if self.match(text := _flat(value)):
+                return FoundThread(thread, "metadata", *self.excerpt(f"{key}={text}"))
+        return None
 
     def excerpt(self, text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
         """Return the part of a text around its first match, in one line, and all matches in it."""
@@ -197,8 +232,8 @@ def _flat(value: Any) -> str:
 def heads(engine: Engine, threads: Sequence[str]) -> Operation[KnownHeads]:
     """Read the messages of the heads of threads, without a class or code of a program.
 
-    They are those of the channel "messages", else of the first channel that holds messages. Threads
-    without any are left out. An error takes the place of a thread that cannot be read.
+    They are those of the channel "messages", else of the first channel that holds messages. A
+    thread that cannot be read has an error instead.
     """
     plain = engine._replace(codec=PlainCodec(), shapes=AS_STORED)
     replies = yield Fetch([ReadCheckpoint(name, "") for name in threads])
@@ -206,14 +241,14 @@ def heads(engine: Engine, threads: Sequence[str]) -> Operation[KnownHeads]:
     for thread, reply in zip(threads, replies, strict=True):
         stored = unless_hidden(reply.found)
         try:
-            if stored is not None and (head := (yield from _head(plain, stored, Look.of(reply)))):
-                found[thread] = head
+            if stored is not None:
+                found[thread] = yield from _head(plain, stored, Look.of(reply))
         except ThreadkeepError as error:
             found[thread] = error
     return found
 
 
-def _head(engine: Engine, stored: StoredCheckpoint, look: Look) -> Operation[HeadMessages | None]:
+def _head(engine: Engine, stored: StoredCheckpoint, look: Look) -> Operation[HeadMessages]:
     with named(stored):
         entries = read_channels(engine, stored)[0].entries
     wanted = (CHANNEL,) if CHANNEL in entries else [*entries]
@@ -221,15 +256,22 @@ def _head(engine: Engine, stored: StoredCheckpoint, look: Look) -> Operation[Hea
     return head_of(loaded)
 
 
-def head_of(loaded: Loaded) -> HeadMessages | None:
-    """Return the messages of a loaded checkpoint, or None if it has none."""
-    values = loaded.checkpoint["channel_values"]
+def head_of(loaded: Loaded) -> HeadMessages:
+    """Return the messages of a loaded checkpoint."""
+    return HeadMessages(loaded.id, *messages_in(loaded.checkpoint["channel_values"]))
+
+
+def messages_in(values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+    """Return the channel "messages", else the first channel that holds messages, and its messages.
+
+    A channel that does not hold any has none.
+    """
     for name in (CHANNEL, *values):
-        value = values.get(name)
+        value: Any = values.get(name)
         value = value.value if isinstance(value, _DeltaSnapshot) else value
         if are_messages(value):
-            return HeadMessages(loaded.id, name, value)
-    return None
+            return name, value
+    return CHANNEL, ()
 
 
 # -- finding ---------------------------------------------------------------------------
@@ -242,7 +284,7 @@ def find(
     page: PageAfter, read: ReadHeads, query: str, limit: int, seconds: timedelta | float
 ) -> Operation[FoundThreads]:
     """Look through threads, newest first, until enough are found or the time is over."""
-    words = Words(query)
+    words = QueryWords(query)
     if type(limit) is not int or not 1 <= limit < LONGEST:
         raise invalid("limit", limit, "Use a number of threads, 1 or more.")
     end = time.monotonic() + duration("seconds", seconds) / timedelta(seconds=1)
@@ -263,13 +305,13 @@ def find(
             names = [one.id for one in some if one.state in _READ]
             known: KnownHeads = (yield from read(names)) if names else {}
             made = yield from external(partial(_look, words, some, known))
-            for info, hit in zip(some, made, strict=True):
+            for one, hit in zip(some, made, strict=True):
                 if len(hits) == limit:
                     return read_so_far(complete=False)
-                count, oldest = count + 1, info.updated_at
-                archived += info.state == Lifecycle.ARCHIVED
-                if isinstance(error := known.get(info.id), ThreadkeepError):
-                    skipped[info.id] = error.message
+                count, oldest = count + 1, one.updated_at
+                archived += one.state == Lifecycle.ARCHIVED
+                if isinstance(error := known.get(one.id), ThreadkeepError):
+                    skipped[one.id] = error.message
                 hits += [hit] if hit is not None else []
             at += len(some)
             is_quick = time.monotonic() - start < _QUICK
@@ -295,20 +337,172 @@ def in_store(
     def read(threads: Sequence[str]) -> Operation[KnownHeads]:
         return on(store, heads(engine, threads))
 
-    return find(page, read, query, limit, seconds)
+    index = None if filters else (yield from _opened(store, engine, QueryWords(query)))
+    if index is None:
+        return (yield from find(page, read, query, limit, seconds))
+    found = yield from find(index.page, read, query, limit, seconds)
+    return replace(
+        found,
+        hits=tuple(sorted(found.hits, key=lambda one: one.thread.updated_at, reverse=True)),
+        indexed=True,
+        unindexed=index.unindexed,
+    )
+
+
+# -- the index -------------------------------------------------------------------------
+
+_ROWS = 256  # messages that are looked up at once
+_UNINDEXED = 64  # threads without an index that are listed at once
+_NEWEST = 200  # threads whose ids and metadata are looked through
+
+
+def check_index(store: LayeredBackend) -> None:
+    """Raise InvalidArgumentError if a store has no room for an index of messages."""
+    backend = store.backend
+    hint = 'Leave out search="messages": threads.find reads the newest threads without it.'
+    if backend.keys is not None:
+        text = "An encrypted store has no index of messages: it would hold their words unencrypted."
+        raise InvalidArgumentError(text, hint=hint)
+    if not backend.indexes_messages:
+        raise no_room(backend, "has no index of messages", hint)
+
+
+def words_of(
+    thread: str, values: Mapping[str, Any], added: Callable[[str], Sequence[int] | None]
+) -> tuple[str, ...]:
+    """Return the words of the messages that a checkpoint adds, and of a thread's id, if given.
+
+    `added` gives the indexes of the elements that are new in a channel, or None for all.
+    """
+    name, messages = messages_in(values)
+    at = added(name) if messages else ()
+    some = messages if at is None else [messages[n] for n in at if n < len(messages)]
+    texts = [thread, *[said(message(one))[:TEXT_CHARS] for one in some]]
+    return tuple([" ".join(dict.fromkeys(one)) for one in map(tokens, texts) if one])
+
+
+def _opened(store: LayeredBackend, engine: Engine, words: QueryWords) -> Operation[_Index | None]:
+    if not store.backend.indexes_messages:
+        return None
+    reads = (FindWords((*words.tokens,), None, _ROWS), FindUnindexed(_UNINDEXED))
+    try:
+        rows, unindexed = yield from on(store, _asked(*reads))
+    except NotSetUpError:  # (no saver has had the option)
+        return None
+    return None if unindexed is None else _Index(store, engine, words, rows, unindexed)
+
+
+def _asked(*reads: Read) -> Operation[list[Any]]:
+    replies: list[Any] = yield Fetch(reads)
+    return replies
+
+
+class _Index:
+    """Threads that may match, by the index, and then threads that are not in it."""
+
+    def __init__(
+        self,
+        store: LayeredBackend,
+        engine: Engine,
+        words: QueryWords,
+        rows: list[tuple[int, str]],
+        unindexed: tuple[int, list[str]],
+    ) -> None:
+        self._store, self._engine, self._words = store, engine, words
+        self._rows: list[tuple[int, str]] | None = rows
+        self.unindexed, self._others = unindexed
+        self._seen = set[str]()
+
+    def page(self, cursor: str | None) -> Operation[ThreadPage]:
+        """Return the threads of the next rows and the next threads without, newest first."""
+        found = dict[str, ThreadInfo]()
+        if cursor is None:
+            newest = search(self._engine, "-updated_at", _NEWEST, None, {})
+            shown = yield from on(self._store, newest)
+            found = {one.id: one for one in shown if self._words.find_in(one) is not None}
+        names = {name: None for _, name in self._rows or ()} | dict.fromkeys(self._others)
+        wanted = [one for one in names if one not in self._seen and one not in found]
+        now = self._engine.now()
+        for entry in (yield from on(self._store, _asked(*map(ReadEntry, wanted)))):
+            if entry is not None and not entry.damage and not entry.thread.startswith(OWN_NS):
+                found[entry.thread] = info(entry, now)
+        self._seen.update(names, found)
+        page = sorted(found.values(), key=lambda one: one.updated_at, reverse=True)
+        return ThreadPage(tuple(page), "more" if (yield from self._goes_on()) else None)
+
+    def _goes_on(self) -> Operation[bool]:
+        """Read the next rows, then the next threads that are not indexed."""
+        self._others = []
+        if self._rows and len(self._rows) == _ROWS:
+            read = FindWords((*self._words.tokens,), self._rows[-1][0], _ROWS)
+            (self._rows,) = yield from on(self._store, _asked(read))
+            return True
+        self._rows = None
+        if self.unindexed > _UNINDEXED:
+            read_more = FindUnindexed(len(self._seen) + _UNINDEXED)
+            ((_, names),) = yield from on(self._store, _asked(read_more))
+            self._others = [one for one in names if one not in self._seen]
+        return bool(self._others)
+
+
+def index(store: LayeredBackend, engine: Engine, progress: Progress | None) -> Operation[int]:
+    """Index the threads that are not indexed, newest first. See `Threads.index`."""
+    check_index(store)
+    tell, done, left = progress or no_progress, 0, set[str]()
+    while True:
+        unindexed = yield from _unindexed(store, engine, _UNINDEXED + len(left))
+        names = [one for one in unindexed[1] if one not in left][:_UNINDEXED]
+        tell("threads indexed", done, done + unindexed[0])
+        if not names:
+            return done
+        refused = yield from on(store, _index(engine, names))
+        left.update(refused)
+        done += len(names) - len(refused)
+
+
+def _unindexed(
+    store: LayeredBackend, engine: Engine, limit: int
+) -> Operation[tuple[int, list[str]]]:
+    try:
+        (found,) = yield from on(store, _asked(FindUnindexed(limit)))
+    except NotSetUpError:
+        found = None
+    if found is None:  # (the first words create the index, and list all threads)
+        (names,) = yield from on(store, _asked(FindThreads(None, 1)))
+        if not names:
+            return 0, []
+        yield from on(store, commit(Batch(names[0], engine.now(), words=Words(("index",)))))
+        (found,) = yield from on(store, _asked(FindUnindexed(limit)))
+    counted: tuple[int, list[str]] = found
+    return counted
+
+
+def _index(engine: Engine, threads: Sequence[str]) -> Operation[list[str]]:
+    """Index the heads of threads. Return the threads that could not be read, or have moved on."""
+    known = yield from heads(engine, threads)
+    batches = list[Batch]()
+    for name, head in known.items():
+        if isinstance(head, HeadMessages):
+            values = {head.channel: head.messages}
+            words = Words(words_of(name, values, lambda _: None), whole=True)
+            fence = HeadFence("", head.checkpoint_id)
+            batches.append(Batch(name, engine.now(), fences=(fence,), words=words))
+    refusals = yield from commit_many(batches)
+    done = {one.thread for one, no in zip(batches, refusals, strict=True) if no is None}
+    return [one for one in threads if one not in done]
 
 
 _READ = (Lifecycle.ACTIVE, Lifecycle.FORKED)
 
 
 def _look(
-    words: Words, threads: Sequence[ThreadInfo], known: KnownHeads
+    words: QueryWords, threads: Sequence[ThreadInfo], known: KnownHeads
 ) -> list[FoundThread | None]:
     return [_hit(words, one, known.get(one.id)) for one in threads]
 
 
 def _hit(
-    words: Words, info: ThreadInfo, head: HeadMessages | ThreadkeepError | None
+    words: QueryWords, thread: ThreadInfo, head: HeadMessages | ThreadkeepError | None
 ) -> FoundThread | None:
     if isinstance(head, HeadMessages):
         messages = [message(one) for one in head.messages]
@@ -316,12 +510,7 @@ def _hit(
         if at:
             newest = messages[at[-1]]
             return FoundThread(
-                *(info, "messages", *words.excerpt(said(newest)), len(at), head.checkpoint_id),
+                *(thread, "messages", *words.excerpt(said(newest)), len(at), head.checkpoint_id),
                 *(head.channel, at[-1], newest.id, newest.role),
             )
-    if words.match_id(info.id):
-        return FoundThread(info, "id", *words.excerpt(info.id))
-    for key, value in info.metadata.items():
-        if words.match(text := _flat(value)):
-            return FoundThread(info, "metadata", *words.excerpt(f"{key}={text}"))
-    return None
+    return words.find_in(thread)

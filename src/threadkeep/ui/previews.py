@@ -34,7 +34,7 @@ _READ = 2000  # characters of a message
 
 
 class Preview(NamedTuple):
-    """What the list shows of a thread's newest checkpoint.
+    """The first question, the last message and so on of a thread's newest checkpoint.
 
     `status` and `node`, the one that failed, are of a store of LangGraph's, whose entries lack
     them. `status` is None if the state is too large to be read.
@@ -96,30 +96,29 @@ class Previews:
 
     async def _theirs(self, info: ThreadInfo) -> Preview:
         """Read a state of LangGraph's, which may be one payload."""
-        saver, at = self._page.saver, PagePlace(info.id).config
-        head = await anext(saver.alist(at, limit=1, values="lazy"), None)
+        saver, status = self._page.saver, info.status
+        head = await anext(saver.alist(PagePlace(info.id).config, limit=1, values="lazy"), None)
         if head is None:
-            return Preview(status=info.status)
+            return Preview(status=status)
         names = head.checkpoint["channel_values"]
-        if names.is_unknown or names.bytes > _STATE:
-            is_next = bool(following(names))
-            known = info.status or (ThreadStatus.UNFINISHED if is_next else None)
-            head.checkpoint["channel_values"], bare = {}, head._replace(pending_writes=())
-            return _preview(bare)._replace(status=known)
         more = [one for one in names if one == TASKS or one.startswith(JOIN)]
-        found = await saver.aget_tuple(head.config, channels=[CHANNEL, ERROR, *more])
+        found = None
+        if not names.is_unknown and names.bytes <= _STATE:
+            found = await saver.aget_tuple(head.config, channels=[CHANNEL, ERROR, *more])
+        if found is None:
+            status = status or (ThreadStatus.UNFINISHED if following(names) else None)
+            return Preview(step=_step(head), status=status)
         values = {**dict.fromkeys(names), **found.checkpoint["channel_values"]}
-        nodes = following(values)
-        is_sure = len(nodes) == 1 and not values.get(TASKS)
+        nodes, is_next = following(values), continues(values)
+        is_sure = status == ThreadStatus.FAILED and len(nodes) == 1 and not values.get(TASKS)
         return _preview(found)._replace(
-            status=info.status
-            or (ThreadStatus.UNFINISHED if continues(values) else ThreadStatus.DONE),
-            node=nodes[0] if info.status == ThreadStatus.FAILED and is_sure else None,
+            status=status or (ThreadStatus.UNFINISHED if is_next else ThreadStatus.DONE),
+            node=nodes[0] if is_sure else None,
         )
 
 
 def _preview(found: Any) -> Preview:
-    said, step = found.checkpoint["channel_values"].get(CHANNEL), found.metadata.get("step")
+    said = found.checkpoint["channel_values"].get(CHANNEL)
     question = role = last = ""
     if are_messages(said):
         first = next((one for one in islice(said, _BEGINNING) if _role(one) == "human"), None)
@@ -127,13 +126,13 @@ def _preview(found: Any) -> Preview:
         if said[-1] is not first:
             role, last = _role(said[-1]), _text(said[-1])
     errors = errors_of(found.pending_writes or ())
-    return Preview(
-        question,
-        role,
-        last,
-        step if isinstance(step, int) else None,
-        one_line(errors[0].partition("\n")[0]) if errors else "",
-    )
+    error = one_line(errors[0].partition("\n")[0]) if errors else ""
+    return Preview(question, role, last, _step(found), error)
+
+
+def _step(found: Any) -> int | None:
+    step = found.metadata.get("step")
+    return step if isinstance(step, int) else None
 
 
 def _role(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Previews of threads: what they show, and how seldom they are read."""
+"""Previews of threads: their contents, and how seldom they are read."""
 
 import pytest
 from kit.graphs_to_look_at import asks, desk, named

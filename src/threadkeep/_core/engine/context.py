@@ -77,6 +77,7 @@ class Engine(NamedTuple):
     now: Callable[[], int]  # microseconds since 1970
     forked: Callable[[str, str, str], None]  # (thread, old head, checkpoint), once per forking run
     shapes: ChannelShapes | None = None  # of a program that has changed channels
+    words: Callable[..., tuple[str, ...]] | None = None  # of messages, for an index: see `put`
 
     def shapes_in(self, ns: str) -> ChannelShapes | None:
         """Return the shapes of a namespace's channels, or None in threadkeep's own namespaces."""

@@ -16,6 +16,7 @@ from threadkeep._core.engine.model import (
     Segment,
     ThreadState,
     UnreadableRow,
+    Words,
     WriteRow,
 )
 from threadkeep._core.engine.records import quick
@@ -174,3 +175,4 @@ class Move(NamedTuple):
     clears_labels: bool = False
     copies: Copying | None = None
     beside: tuple[tuple[Head, Head], ...] = ()  # of its heap, or of `copies.source`: old and new
+    words: Words | None = None

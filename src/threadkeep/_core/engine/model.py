@@ -320,6 +320,30 @@ class Sizes(NamedTuple):
     threads: tuple[StoredThreadSize, ...]
 
 
+class FindWords(NamedTuple):
+    """Indexed messages that have all these words, those indexed last first.
+
+    Reply: at most `limit` pairs of a message's number and its thread, with numbers below `after`
+    (None: any), or None if nothing was ever indexed. With a `prefix`, only threads whose ids begin
+    with it. Asked only of a backend with `indexes_messages`.
+    """
+
+    words: tuple[str, ...]
+    after: int | None
+    limit: int
+    prefix: str = ""
+
+
+class FindUnindexed(NamedTuple):
+    """Threads whose newest checkpoint is not in the index of messages (see `Words`).
+
+    Reply: their number, and at most `limit` of them, updated last first; or None, as there.
+    """
+
+    limit: int
+    prefix: str = ""
+
+
 class ReadDamage(NamedTuple):
     """The damage in the store's own files. Reply: one line of text (`str`) per finding."""
 
@@ -337,6 +361,8 @@ Read: TypeAlias = (
     | ReadEntry
     | SearchThreads
     | CountThreads
+    | FindWords
+    | FindUnindexed
     | ReadDamage
 )
 
@@ -375,6 +401,18 @@ class RowsFence(NamedTuple):
 
     checkpoints: int
     writes: int
+
+
+class Words(NamedTuple):
+    """Words of messages for the index of messages: each message's, with spaces between them.
+
+    A thread is indexed as long as each change of its newest checkpoint comes with the words of the
+    messages that it adds. Those of a `whole` thread replace all that are indexed of it, and it is
+    indexed then. A store removes them when a thread's time of deletion changes.
+    """
+
+    messages: tuple[str, ...] = ()
+    whole: bool = False
 
 
 Fence: TypeAlias = HeadFence | WritesFence | RowsFence | EntryFence
@@ -436,6 +474,7 @@ class Batch(NamedTuple):
     numbered: bool = False
     guard: str | None = None
     asks: bool = False
+    words: Words | None = None
 
     @property
     def base(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ names the channel as new. Writes may arrive before their checkpoint, after it, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -362,6 +362,7 @@ def _put_batch(
         touch=touch,
         link=Link(proof, home=draft.home, borrowed=draft.borrowed),
         guard=call.guard,
+        words=None if engine.words is None or ns else _words(engine, call, written, parent, flags),
     )
     state = CheckpointSnapshot(
         *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),
@@ -372,6 +373,28 @@ def _put_batch(
     begins = loaded is not None
     fence = fence if call.run or begins else None
     return Built(memory, proof, batch, draft, state, reported, fence, begins, call.by)
+
+
+def _words(
+    engine: Engine, call: Put, written: Manifest, parent: CheckpointSnapshot | None, flags: int
+) -> model.Words | None:
+    """Return the words of the messages that a checkpoint adds, or None if they are unknown.
+
+    A checkpoint without a parent, or after one that the run chose, adds all of its messages.
+    """
+    values, whole = call.checkpoint["channel_values"], parent is None or bool(flags & model.FREE)
+    known = refs.EMPTY if parent is None or whole else parent.manifest
+    entries = written.entries
+    if engine.words is None or (
+        whole and any(one.ref is not None and name not in values for name, one in entries.items())
+    ):
+        return None
+
+    def added(name: str) -> Sequence[int] | None:
+        old = known.entries.get(name)
+        return refs.added(entries[name].ref, None if old is None else old.ref)
+
+    return model.Words(engine.words(call.place.thread if whole else "", values, added), whole)
 
 
 def _is_held(parent: CheckpointSnapshot, loaded: LoadEntry) -> bool:

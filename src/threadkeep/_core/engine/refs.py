@@ -198,6 +198,23 @@ def elements_of(ref: Ref) -> int | None:
     return length(ref.spans) if isinstance(ref, Run) else None
 
 
+def added(ref: Ref | None, old: Ref | None) -> list[int] | None:
+    """Return the indexes of elements of a list that an older value of it lacks. None for all."""
+    if ref == old:
+        return []
+    if not (isinstance(ref, Run) and isinstance(old, Run)):
+        return None
+    found, at = list[int](), 0
+    for log, start, stop in ref.spans:
+        new = start
+        for span in old.spans:
+            if span.log == log and span.start <= new:
+                new = max(new, min(span.stop, stop))
+        found += range(at + new - start, at + stop - start)
+        at += stop - start
+    return found
+
+
 def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
     """Return the spans of the elements number `start <= i < stop`."""
     found, at = [], 0

@@ -213,7 +213,8 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
         *(head.thread, after(head.tips, tip), *head[2:7], seq, newest, logs, lists_all, gaps),
         *(*entry, *rest),
     )
-    return Move(old, new, segments, batch.checkpoints, writes, labels, drops)
+    move = Move(old, new, segments, batch.checkpoints, writes, labels, drops)
+    return move if batch.words is None else move._replace(words=batch.words)
 
 
 _EntryFields: TypeAlias = tuple[int, int, str | None, int | None, int | None]

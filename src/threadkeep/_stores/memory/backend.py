@@ -49,6 +49,7 @@ class MemoryBackend(Database):
     instant = True
     has_identity = True
     counts_usage = True
+    indexes_messages = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,6 +262,19 @@ def _matching(store: MemoryRows, query: thread_entry.ThreadQuery) -> list[thread
     return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
+def _words(store: MemoryRows, read: model.FindWords) -> list[tuple[int, str]] | None:
+    return None if store.words is None else store.words.found(read)
+
+
+def _unindexed(store: MemoryRows, read: model.FindUnindexed) -> tuple[int, list[str]] | None:
+    if store.words is None:
+        return None
+    names = [name for name in store.words.unindexed if name.startswith(read.prefix)]
+    heads = [one for one in map(store.head, names) if one.state in ("active", "forked")]
+    heads.sort(key=lambda head: head.updated_at or 0, reverse=True)
+    return len(heads), [head.thread for head in heads[: read.limit]]
+
+
 # -- reads of the rules --------------------------------------------------------------
 
 
@@ -299,6 +313,8 @@ _REPLIES: dict[Any, Callable[[MemoryRows, Any], Any]] = {
     model.ScanCheckpoints: _scan,
     model.ReadThread: _thread,
     model.FindThreads: _find,
+    model.FindWords: _words,
+    model.FindUnindexed: _unindexed,
     ReadUsage: _usage,
     thread_entry.ReadEntry: _entry,
     thread_entry.SearchThreads: _search,

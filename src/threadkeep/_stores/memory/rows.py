@@ -159,6 +159,7 @@ class MemoryRows:
         self.threads: dict[str, MemoryThread] = {}
         self._heaps: defaultdict[int, MemoryHeap] = defaultdict(MemoryHeap)
         self._last_number = 0
+        self.words: MemoryWords | None = None
 
     def of(self, name: str) -> MemoryThread:
         """Return a thread, or an empty one."""
@@ -193,6 +194,11 @@ class MemoryRows:
         if move.copies is not None:
             self._copy(thread, move.copies)
         _change(thread, move)
+        if move.words is not None and self.words is None:
+            heads = [one.head for one in self.threads.values() if one.head.newest is not None]
+            self.words = MemoryWords({head.thread: None for head in heads})
+        if self.words is not None:
+            self.words.note(old, new, move.words)
         for _, other in move.beside:
             self.threads[other.thread].head = other
             self.threads[other.thread].heap = self._heaps[other.heap or other.number]
@@ -220,6 +226,47 @@ class MemoryRows:
                 thread.namespaces[write.ns].add_write(write)
         for segment in source.heap.all() if copies.segments else ():
             thread.heap[segment.log].put(segment)
+
+
+class MemoryWords:
+    """The index of messages. See `model.Words`.
+
+    Args:
+        unindexed: the threads that are not indexed, with the last checkpoint that is.
+    """
+
+    def __init__(self, unindexed: dict[str, str | None]) -> None:
+        self.unindexed = unindexed
+        self._messages: dict[str, list[tuple[int, str]]] = {}  # by thread
+        self._last = 0
+
+    def note(self, old: Head, new: Head, words: model.Words | None) -> None:
+        """Note a new head of a thread, with the words of its new messages."""
+        name, is_same = new.thread, old.deleted_at == new.deleted_at
+        if not is_same or (words is not None and words.whole):
+            self._messages.pop(name, None)
+        if new.newest is None:
+            self.unindexed.pop(name, None)
+        elif not is_same or new.newest != old.newest:
+            self.unindexed.setdefault(name, old.newest if is_same else None)
+        if words is not None:
+            rows = [(self._last + n, f" {one} ") for n, one in enumerate(words.messages, 1)]
+            self._messages.setdefault(name, []).extend(rows)
+            self._last += len(rows)
+            if words.whole or self.unindexed.get(name, "") == old.newest:
+                self.unindexed.pop(name, None)
+
+    def found(self, read: model.FindWords) -> list[tuple[int, str]]:
+        """Answer a `FindWords`."""
+        wanted = [f" {word} " for word in read.words]
+        rows = [
+            (number, thread)
+            for thread, messages in self._messages.items()
+            if thread.startswith(read.prefix)
+            for number, words in messages
+            if (read.after is None or number < read.after) and all(map(words.__contains__, wanted))
+        ]
+        return sorted(rows, reverse=True)[: read.limit]
 
 
 def _change(thread: MemoryThread, move: Move) -> None:

@@ -35,7 +35,7 @@ from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import DRIVER_ERRORS, Rows, Statement, passes
 from threadkeep._stores.postgres.threads import item_usage
 from threadkeep._stores.sync_bridge import BlockingFace, result
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError, NotSetUpError, OpenError
 
 if TYPE_CHECKING:
     from threadkeep._stores.items.records import SearchOptions
@@ -57,6 +57,7 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
 
     has_identity = True
     counts_usage = True
+    indexes_messages = True
 
     @property
     def given_lock(self) -> Any:
@@ -81,11 +82,22 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
         made: list[Head | None] = [None] * len(many)
         send = answered or self.answered
         for numbers, statements in moves.statements(many):
-            *_, rows = await send(statements, NEWEST_STATE)
+            try:
+                *_, rows = await send(statements, NEWEST_STATE)
+            except NotSetUpError:
+                if all(many[number].words is None for number in numbers):
+                    raise
+                await self._create_words()
+                *_, rows = await send(statements, NEWEST_STATE)
             for (place,) in rows:
                 number = numbers[place - 1]
                 made[number] = moves.made(many[number])
         return made
+
+    async def _create_words(self) -> None:
+        from threadkeep._stores.postgres.message_index import creating_words  # noqa: PLC0415 - once
+
+        await self.carry_out(lambda: creating_words(self.schema))
 
     async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
         if not self._source.may_hold:

@@ -41,6 +41,8 @@ _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
 _REWRITE_INDEXES = (
     "ALTER TABLE {schema}.threadkeep_memory_messages ALTER COLUMN words TYPE tsvector",
     "VACUUM (FULL, ANALYZE) {schema}.threadkeep_memory_messages",
+    "ALTER TABLE {schema}.threadkeep_words ALTER COLUMN words TYPE tsvector",
+    "VACUUM (FULL, ANALYZE) {schema}.threadkeep_words",
     "VACUUM (FULL, ANALYZE) {schema}.store_item_vectors",
 )
 _STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)

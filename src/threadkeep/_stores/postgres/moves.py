@@ -52,6 +52,12 @@ _COLUMN_TYPES = {
 """Types of parameters by column: others are texts."""
 
 
+_CONVERTED = {
+    "metadata": "v.{}::jsonb",
+    "words": "array_to_tsvector(string_to_array(v.{}, ' '))",
+}
+
+
 class RowKind:
     """Rows that a move adds or drops: their table, columns, and values by column.
 
@@ -64,7 +70,7 @@ class RowKind:
         self.table, self.columns, self.row_of = table, columns, row_of
         names = columns.split(", ")
         self.types = tuple([_COLUMN_TYPES.get(name, _TEXT) for name in names])
-        self.named = ", ".join([f"v.{n}::jsonb" if n == "metadata" else f"v.{n}" for n in names])
+        self.named = ", ".join([_CONVERTED.get(name, "v.{}").format(name) for name in names])
         new = ", ".join([f"excluded.{name}" for name in names])
         conflict = f" ON CONFLICT (thread_id, {key}) DO UPDATE SET ({columns}) = ROW ({new})"
         self.replacing = conflict if key else ""
@@ -113,6 +119,7 @@ WRITES = RowKind("writes", f"{_PLACE}, seq, run, seen, task_id, task_path, body"
 LABELS = RowKind(
     "thread_labels", "beginning, label", lambda label: (label_prefix(label), label), "beginning"
 )
+WORDS = RowKind("threadkeep_words", "words", lambda words: (words,))
 # (replaced: by a segment that starts where it does)
 _GONE = RowKind("segments", "log, start, count, replaced", lambda p: (*map(Number, p[:3]), p[3]))
 
@@ -182,17 +189,22 @@ def _tip(head: Head) -> Number | None:
 
 # -- moves that add rows -------------------------------------------------------------------
 
-_ADDS = Move(Head(""), Head(""))[7:]
+_ADDS = Move(Head(""), Head(""))[7:-1]
 
 
 def only_adds(move: Move) -> bool:
     """Return True for a move that adds rows, and replaces segments."""
-    return move[7:] == _ADDS
+    return move[7:-1] == _ADDS and (move.words is None or not move.words.whole)
+
+
+def _indexed(move: Move) -> str:
+    """Return the setting that tells the trigger of the index that a move comes with its words."""
+    return f"{pack_text(move.new.thread)} {pack_optional(move.new.newest)}"
 
 
 def _added(move: Move) -> list[tuple[RowKind, Sequence[Any]]]:
     """Return the kinds of rows that a move adds, with its rows, each key once."""
-    _, _, segments, checkpoints, writes, labels, *_ = move
+    _, _, segments, checkpoints, writes, labels, *_, words = move
     added: list[tuple[RowKind, Sequence[Any]]] = []
     if segments:
         added.append((SEGMENTS, segments))
@@ -202,6 +214,8 @@ def _added(move: Move) -> list[tuple[RowKind, Sequence[Any]]]:
         added.append((WRITES, writes))
     if labels:
         added.append((LABELS, [*{label_prefix(label): label for label in labels}.values()]))
+    if words is not None and words.messages:
+        added.append((WORDS, words.messages))
     return added
 
 
@@ -241,7 +255,11 @@ def addition(move: Move) -> Statement:
         values += _gone_values(move)
     for kind, rows in _added(move):
         counts.append((kind, _pass(values, kind, rows)))
-    return Statement(_addition(how, tuple(counts), is_checked), tuple(values))
+    text = _addition(how, tuple(counts), is_checked)
+    if move.words is not None:
+        values.append(_indexed(move))
+        text += " WHERE set_config('threadkeep.indexed', %s, true) IS NOT NULL"
+    return Statement(text, tuple(values))
 
 
 def _begun(values: list[Any], move: Move) -> str:
@@ -330,17 +348,23 @@ def statements(moves: Sequence[Move]) -> Iterator[tuple[Sequence[int], Sequence[
     """Yield the statements of moves of different threads, to send together, and whose they are.
 
     Those are numbers in `moves`. The last statement returns the places, in that list and from 1 on,
-    of the moves that were made. Of several moves, each only adds rows.
+    of the moves that were made. Of several moves, each only adds rows, or words, too.
     """
     if len(moves) == 1:
-        (move,) = moves
-        yield [0], [addition(move)] if only_adds(move) else transaction(move)
+        yield [0], _alone(moves[0])
         return
+    alone = [number for number, move in enumerate(moves) if move.words is not None]
+    for number in alone:
+        yield [number], _alone(moves[number])
     # (in the order of the threads, so that groups do not deadlock, and their collation is "C")
-    order = sorted(range(len(moves)), key=lambda one: moves[one].new.thread)
+    order = sorted({*range(len(moves))}.difference(alone), key=lambda n: moves[n].new.thread)
     for part in parts_of(order, lambda one: size(moves[one]), len(moves), _MOST_BYTES_TOGETHER):
         some = [moves[one] for one in part]
         yield part, [_together(some) if len(some) > 1 else addition(some[0])]
+
+
+def _alone(move: Move) -> list[Statement]:
+    return [addition(move)] if only_adds(move) else transaction(move)
 
 
 _HEADS = (_TEXT, "boolean", _NUMBER, _NUMBER)  # id, is it new, its newest tip, segments to check
@@ -433,6 +457,7 @@ _IS_MOVED = "current_setting('threadkeep.moved') = '1'"
 _THEN = f"""
 WITH moved AS (SELECT thread_id, heap FROM {{schema}}.threads WHERE thread_id = %s AND {_IS_MOVED})
 """
+_INDEXED = "SELECT set_config('threadkeep.indexed', %s, true)"
 _MADE = Statement(f"SELECT 1 WHERE {_IS_MOVED}")
 _AT = """c.thread_id = m.thread_id AND c.checkpoint_ns = v.checkpoint_ns
     AND c.checkpoint_id = v.checkpoint_id"""
@@ -453,7 +478,8 @@ def lock(threads: Iterable[str]) -> Statement:
 def transaction(move: Move) -> list[Statement]:
     """Return the statements of any move, to send as one transaction."""
     then = [Statement(_THEN + text, (pack_text(move.new.thread), *v)) for text, v in _steps(move)]
-    return [*_locked(move), *then, _MADE]
+    first = () if move.words is None else (Statement(_INDEXED, (_indexed(move),)),)
+    return [*first, *_locked(move), *then, _MADE]
 
 
 def _locked(move: Move) -> Iterator[Statement]:
@@ -492,6 +518,9 @@ def _steps(move: Move) -> Iterator[tuple[str, Sequence[Any]]]:
         yield owned.replace("%s", "thread_labels"), ()
     if move.copies is not None:
         yield from _copied(move.copies)
+    if move.words is not None and move.words.whole:
+        for table in ("threadkeep_words", "threadkeep_unindexed"):
+            yield owned.replace("%s", table), ()
     yield from _removed(move)
     for kind, rows in _added(move):
         yield _with_rows(_insert(kind, "{rows}", "CROSS JOIN {}"), kind, rows)

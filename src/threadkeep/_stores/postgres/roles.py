@@ -251,7 +251,10 @@ class _Conditions(NamedTuple):
 
 _NAMED = ("checkpoints", "segments", "thread_labels")
 _ITEMS = ("store_items", "store_item_versions", "store_item_vectors")
-_INDEX = ("threadkeep_memory_records", "threadkeep_memory_messages")
+_INDEX = (
+    *("threadkeep_memory_records", "threadkeep_memory_messages"),
+    *("threadkeep_words", "threadkeep_unindexed"),
+)
 _REST = ("threads", "writes", "cache")
 _OF_ALL = {
     **dict.fromkeys((*_NAMED, *_ITEMS, *_INDEX, *_REST), _Conditions("true")),

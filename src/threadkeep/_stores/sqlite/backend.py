@@ -42,6 +42,7 @@ class SqliteBackend(Backend):
     commits_groups = True
     has_identity = True
     counts_usage = True
+    indexes_messages = True
 
     def __init__(
         self,

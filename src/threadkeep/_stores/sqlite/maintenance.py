@@ -61,7 +61,8 @@ _COPIES = (
 
 # Full-text indexes (message_index.py, items.py) keep words of removed rows until optimized.
 _INDEXES = """
-SELECT name FROM sqlite_master WHERE name IN ('threadkeep_memory_text', 'tk_item_words')
+SELECT name FROM sqlite_master
+WHERE name IN ('threadkeep_memory_text', 'threadkeep_words', 'tk_item_words')
 """
 _REWRITE_INDEX = "INSERT INTO {name} ({name}) VALUES ('optimize')"
 

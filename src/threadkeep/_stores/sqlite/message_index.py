@@ -9,12 +9,10 @@ from typing import Any
 
 from threadkeep._stores.message_index import ArchiveIndex, Hit, IndexRows, Key, wanted
 from threadkeep._stores.sqlite.connections import Connections, MadeTables
+from threadkeep._stores.sqlite.message_words import CONTENTLESS
 from threadkeep._stores.sqlite.opening import DatabaseLocation, statements
 from threadkeep.errors import NewerDatabaseError, StateError
 
-# No second copy of the words, in versions of SQLite that can delete without it.
-_CONTENTLESS = ", content = '', contentless_delete = 1"
-_HAS_CONTENTLESS = sqlite3.sqlite_version_info >= (3, 43)
 _LANES = 1 << 12
 _TABLE = "SELECT sql FROM sqlite_master WHERE name = 'threadkeep_memory_text'"
 _NUMBER = "SELECT number FROM threadkeep_memory_threads WHERE thread = ?"
@@ -69,7 +67,7 @@ class SqliteIndex(MadeTables, ArchiveIndex):
 
     def _is_made(self, db: sqlite3.Connection) -> bool:
         found = db.execute(_TABLE).fetchone()
-        if found and not _HAS_CONTENTLESS and "contentless_delete" in found[0]:
+        if found and not CONTENTLESS and "contentless_delete" in found[0]:
             raise NewerDatabaseError(
                 "A newer SQLite has made the full-text index of this file.",
                 hint="Use SQLite 3.43 or newer.",
@@ -77,9 +75,8 @@ class SqliteIndex(MadeTables, ArchiveIndex):
         return bool(found)
 
     def _make(self, db: sqlite3.Connection) -> None:
-        option = _CONTENTLESS if _HAS_CONTENTLESS else ""
         for statement in statements("message_index.sql"):
-            db.execute(statement.replace("{option}", option))
+            db.execute(statement.replace("{option}", CONTENTLESS))
 
     def _add(
         self, key: Key, start: int, messages: IndexRows, edits: IndexRows, after: str | None

@@ -11,7 +11,7 @@ from threadkeep._core.engine.heads import Copying, Head, Move, sound
 from threadkeep._core.engine.model import HIDDEN, NESTED, THREADS
 from threadkeep._core.engine.thread_entry import label_prefix
 from threadkeep._stores.records import pack_logs
-from threadkeep._stores.sqlite import damage, threads
+from threadkeep._stores.sqlite import damage, message_words, threads
 from threadkeep._stores.sqlite.records import (
     HEAD_COLUMNS,
     TABLES,
@@ -175,6 +175,8 @@ class _Making:
         if not _drop_segments(db, head, move.drop_segments) and move.segments:
             return None
         _remove(db, head, move)
+        if move.words is not None:
+            message_words.add(db, head.number, move)
         return head
 
     def _add(self, head: Head, move: Move) -> None:

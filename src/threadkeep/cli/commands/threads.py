@@ -166,7 +166,11 @@ def find(
         found = saver.threads.find(" ".join(words), limit=limit, seconds=seconds, **filters)
         total = found.threads_read if found.complete else saver.threads.count(**filters)
     lines: list[Drawn] = [f"Read all {plural(total, 'thread')}"]
-    if not found.complete and found.oldest is not None:
+    if found.indexed:
+        lines[0] = f"Searched the index, and read {plural(found.threads_read, 'thread')}"
+        if found.unindexed:
+            lines.append(f"Not indexed: {plural(found.unindexed, 'thread')} (threadkeep index)")
+    elif not found.complete and found.oldest is not None:
         lines[0] = f"Read the newest {found.threads_read:,} of {plural(total, 'thread')}"
         if isinstance(saver, Saver):
             lines.append(f"To read on: --updated-before {found.oldest.isoformat()}")
@@ -175,6 +179,17 @@ def find(
     document = {**found.as_json(), "total": total}
     hits: list[Drawn] = [*found_lines(found)] or ["No threads found"]
     session.print(document, *hits, *lines, *skipped_lines(found.skipped))
+
+
+@command("threadkeep index threads.db")
+def index(session: Session) -> None:
+    """Index messages, so that find searches all threads.
+
+    Indexes all threads that are not indexed. Programs may use the store meanwhile.
+    """
+    with session.open() as saver, session.progress() as progress:
+        done = saver.threads.index(progress=progress)
+    session.print({"indexed": done}, f"Indexed {plural(done, 'thread')}")
 
 
 def _existing(saver: Saver | LangGraphReader, thread: str, *states: Lifecycle) -> ThreadInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
@@ -26,13 +27,15 @@ async def threads(request: Asked) -> Response:
     except InvalidArgumentError as refused:
         error = refused
     previews: Previews = request.app.state.previews
-    values: dict[str, Any] = {"query": _query(request), "order": _order(request), "error": error}
+    query, order = _asked(request)
+    values: dict[str, Any] = {"query": query, "order": order, "error": error}
     return request.render(
         "threads.html",
         largest=max([one.archived_bytes or one.bytes for one in found], default=0),
         rows=_rows(request, found),
         cursor=found.cursor,
         looked=looked,
+        words=not error and "cursor" not in request.query_params and words_of(query),
         is_read=all(map(previews.is_current, found)),
         part="page",
         **values,
@@ -58,12 +61,10 @@ def _rows(request: Asked, found: ThreadPage) -> list[tuple[ThreadInfo, Preview |
     return [(known.shown(one), known.of(one)) for one in found]
 
 
-def _query(request: Asked) -> str:
-    return request.query_params.get("q", "").strip()
-
-
-def _order(request: Asked) -> Any:
-    return request.query_params.get("order", "-updated_at")
+def _asked(request: Asked) -> tuple[str, Any]:
+    """Return the query and the order."""
+    asked = request.query_params
+    return asked.get("q", "").strip(), asked.get("order", "-updated_at")
 
 
 async def _find(request: Asked) -> tuple[ThreadPage, int]:
@@ -71,29 +72,39 @@ async def _find(request: Asked) -> tuple[ThreadPage, int]:
 
     A thread with exactly the query as its id is the first.
     """
-    search, query = request.page.saver.threads.asearch, _query(request)
-    cursor = request.query_params.get("cursor")
-    place: dict[str, Any] = {"order": _order(request), "cursor": cursor}
+    (query, order), cursor = _asked(request), request.query_params.get("cursor")
+    search, place = request.page.saver.threads.asearch, {"order": order, "cursor": cursor}
     exact = await request.page.saver.threads.aget(query) if query and not cursor else None
     first = () if exact is None else (exact,)
     try:
-        filters = _filters(query, is_own=request.page.is_own)
+        filters = filters_of(request.page, query)
     except InvalidArgumentError:
         if first:
             return ThreadPage(first, None), 0
         raise
     if filters and not request.page.is_own:
+        if "status" not in filters:
+            return ThreadPage(first, None), 0
         return await _by_status(request.app.state.previews, filters["status"], search, place)
     found = await search(limit=_PAGE, **place, **filters)
     return ThreadPage((*first, *[one for one in found if one != exact]), found.cursor), 0
 
 
-def _filters(query: str, *, is_own: bool) -> dict[str, Any]:
+def filters_of(page: StorePage, query: str) -> dict[str, Any]:
+    """Return the filters of a query that the store has. Words become the beginning of ids."""
     found: dict[str, Any] = {**queries.filters_of(query)}
-    if not is_own and found.keys() - {"status"}:
-        text = "A store of LangGraph's own is searched by exact ids, or by status:failed and so on."
-        raise InvalidArgumentError(text)
+    if not page.is_own and (found.keys() - {"status", "id_prefix"} or len(found) > 1):
+        hint = "Use words, or an id, or statuses such as status:failed."
+        raise InvalidArgumentError("A store of LangGraph's own has no such filter.", hint=hint)
     return found
+
+
+def words_of(query: str) -> str:
+    """Return the words of a query that may be in messages, or an empty text."""
+    with suppress(InvalidArgumentError):
+        if not any(one.startswith("id:") for one in queries.terms(query)):
+            return queries.filters_of(query).get("id_prefix", "")
+    return ""
 
 
 async def _by_status(
@@ -103,8 +114,9 @@ async def _by_status(
     found = await search(limit=MOST, **place)
     if not _TOLD.issuperset(statuses):
         await known.read([one for one in found if one.status is None])
-    chosen = [one for one in found if known.shown(one).status in statuses]
-    return ThreadPage(tuple(chosen), found.cursor), len(found)
+    told = [(one, known.shown(one).status) for one in found]
+    chosen = [one for one, status in told if status in statuses]
+    return ThreadPage(tuple(chosen), found.cursor), sum(status is not None for _, status in told)
 
 
 @route("/count")

@@ -1,0 +1,268 @@
+"""The index of messages (`search="messages"`): kept in commits, a hint, removed with threads."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.backends import open_backend
+from kit.engine import Chain
+from kit.places import at
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+
+from threadkeep import KeyRing, MemorySaver, SqliteSaver
+from threadkeep._core.engine.model import FindUnindexed, FindWords
+from threadkeep.errors import InvalidArgumentError, NotSetUpError, ThreadkeepError
+
+from .test_finding import QUERIES, TALKS, _echo, fill, ids
+
+STORES = ("memory", "sqlite", "postgres")
+
+
+@pytest.fixture(params=STORES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def saver(name: str, tmp_path: Path) -> Any:
+    with open_backend(name, tmp_path, search="messages") as opened:
+        yield opened
+
+
+def words_in(saver: Any, *words: str) -> list[str]:
+    """Return the threads with an indexed message that has all words, sorted."""
+    (rows,) = saver._store.backend.fetch([FindWords(words, None, 1000)])
+    return sorted({thread for _, thread in rows})
+
+
+def unindexed(saver: Any) -> list[str]:
+    (found,) = saver._store.backend.fetch([FindUnindexed(1000)])
+    assert found[0] == len(found[1])
+    return sorted(found[1])
+
+
+def without(saver: Any) -> Any:
+    """Return a saver without the option on the same store."""
+    import copy  # noqa: PLC0415
+
+    other = copy.copy(saver)
+    other._engine = saver._engine._replace(words=None)
+    other._clones, other._views = {}, {}
+    return other
+
+
+def test_saves_index_their_messages(saver: Any) -> None:
+    graph = fill(saver)
+    assert unindexed(saver) == []
+    assert words_in(saver, "kettle") == ["kettle"]
+    assert words_in(saver, "退", "款") == ["tea"]
+    for query, want in QUERIES:
+        found = saver.threads.find(query)
+        assert sorted(ids(found)) == want
+        assert (found.indexed, found.complete, found.unindexed) == (True, True, 0)
+    assert asyncio.run(saver.threads.afind("kettle")) == saver.threads.find("kettle")
+    graph.invoke({"messages": [HumanMessage("And a samovar?")]}, at("tea"))
+    assert words_in(saver, "samovar") == ["tea"]
+    assert (ids(saver.threads.find("samovar")), unindexed(saver)) == (["tea"], [])
+    assert saver.threads.find("samovar").threads_read == 1
+
+
+def test_an_index_is_only_a_hint(saver: Any) -> None:
+    graph = fill(saver)
+    graph.update_state(at("kettle"), {"messages": [RemoveMessage("m2")]})
+    assert words_in(saver, "carrier") == ["kettle"]
+    assert ids(saver.threads.find("carrier")) == []
+
+
+def test_only_new_messages_are_indexed(saver: Any) -> None:
+    graph = _echo(saver)
+    for number in range(30):
+        graph.invoke({"messages": [HumanMessage(f"hello {number}")]}, at("one"))
+    (rows,) = saver._store.backend.fetch([FindWords(("hello",), None, 1000)])
+    assert len(rows) == 30
+    (some,) = saver._store.backend.fetch([FindWords(("hello",), rows[9][0], 5)])
+    assert some == rows[10:15]
+
+
+def test_a_saver_without_the_option_leaves_gaps(saver: Any) -> None:
+    fill(saver)
+    graph = _echo(without(saver))
+    graph.invoke({"messages": [HumanMessage("A samovar.")]}, at("tea"))
+    graph.invoke({"messages": [HumanMessage("A samovar.")]}, at("new"))
+    assert unindexed(saver) == ["new", "tea"]
+    found = saver.threads.find("samovar")
+    assert (ids(found), found.unindexed, found.complete) == (["new", "tea"], 2, True)
+    _echo(saver).invoke({"messages": [HumanMessage("One more cup.")]}, at("tea"))
+    assert unindexed(saver) == ["new", "tea"]  # (its earlier messages are not indexed)
+    calls: list[Any] = []
+    assert saver.threads.index(progress=lambda *said: calls.append(said)) == 2
+    assert calls[-1] == ("threads indexed", 2, 2)
+    assert unindexed(saver) == []
+    assert words_in(saver, "samovar") == ["new", "tea"]
+    assert words_in(saver, "退") == ["tea"]
+    assert saver.threads.index() == 0
+    assert asyncio.run(saver.threads.aindex()) == 0
+
+
+def test_threads_from_before_the_index(name: str, tmp_path: Path) -> None:
+    with open_backend(name, tmp_path) as plain:
+        fill(plain)
+        assert plain.threads.find("kettle").indexed is False
+        assert plain.threads.index() == len(TALKS)
+        assert words_in(plain, "kettle") == ["kettle"]
+        assert plain.threads.find("kettle").indexed is True
+        _echo(plain).invoke({"messages": [HumanMessage("A samovar.")]}, at("tea"))
+        assert unindexed(plain) == ["tea"]
+
+
+def test_forks_and_copies_are_not_indexed_until_they_are_built(saver: Any) -> None:
+    graph = fill(saver)
+    saver.threads.fork("tea", new_thread_id="fork")
+    saver.copy_thread("tea", "copy")
+    assert unindexed(saver) == ["copy", "fork"]
+    assert sorted(ids(saver.threads.find("退款"))) == ["copy", "fork", "tea"]
+    graph.invoke({"messages": [HumanMessage("A samovar.")]}, at("fork"))
+    assert saver.threads.index() == 2
+    assert words_in(saver, "退") == ["copy", "fork", "tea"]
+
+
+def test_a_replay_from_an_older_checkpoint_is_indexed_whole(saver: Any) -> None:
+    graph = _echo(saver)
+    without_index = _echo(without(saver))
+    graph.invoke({"messages": [HumanMessage("first kettle")]}, at("one"))
+    (first, *_) = graph.get_state_history(at("one"))
+    without_index.invoke({"messages": [HumanMessage("second samovar")]}, at("one"))
+    assert unindexed(saver) == ["one"]
+    graph.invoke({"messages": [HumanMessage("third teapot")]}, first.config)
+    assert unindexed(saver) == []
+    assert [ids(saver.threads.find(one)) for one in ("kettle", "teapot", "samovar")] == [
+        ["one"],
+        ["one"],
+        [],
+    ]
+
+
+def test_edits(saver: Any) -> None:
+    graph = fill(saver)
+    saver.threads.edit("tea", {"messages": [HumanMessage("A samovar.")]})
+    assert (words_in(saver, "samovar"), unindexed(saver)) == (["tea"], [])
+    graph.update_state(at("kettle"), {"messages": [AIMessage("A teapot.")]})
+    assert (words_in(saver, "teapot"), unindexed(saver)) == (["kettle"], [])
+
+
+def test_deletion_and_erasure_leave_no_word(saver: Any, tmp_path: Path) -> None:
+    graph = fill(saver)
+    saver.delete_thread("kettle")
+    assert words_in(saver, "kettle") == []
+    saver.threads.erase("tea")
+    assert words_in(saver, "退") == []
+    assert unindexed(saver) == []
+    graph.invoke({"messages": [HumanMessage("A samovar.")]}, at("kettle"))
+    assert (words_in(saver, "samovar"), unindexed(saver)) == (["kettle"], [])
+    without(saver).delete_thread("late-parcel-1041")
+    assert words_in(saver, "1041") == []
+
+
+def test_tenants(saver: Any) -> None:
+    a, b = saver.for_tenant("a"), saver.for_tenant("b")
+    fill(a)
+    assert (ids(a.threads.find("kettle")), ids(b.threads.find("kettle"))) == (["kettle"], [])
+    assert b.threads.find("kettle").threads_read == 0
+    _echo(without(b)).invoke({"messages": [HumanMessage("A samovar.")]}, at("kettle"))
+    assert b.threads.index() == 1
+    assert a.threads.index() == 0
+    assert ids(b.threads.find("samovar")) == ["kettle"]
+
+
+def test_many_threads_of_a_common_word(saver: Any) -> None:
+    saver.put_many(
+        [
+            Chain(saver, f"t{number:03}").arguments(messages=[HumanMessage("hello")])
+            for number in range(600)
+        ]
+    )
+    assert unindexed(saver) == []
+    found = saver.threads.find("hello", limit=5)
+    assert (len(found.hits), found.complete) == (5, False)
+    everything = saver.threads.find("hello", limit=1000, seconds=60)
+    assert (len(everything.hits), everything.complete) == (600, True)
+    assert everything.threads_read == 600
+
+
+def test_many_threads_that_are_not_indexed(saver: Any) -> None:
+    fill(saver)
+    without(saver).put_many(
+        [
+            Chain(saver, f"t{number:03}").arguments(messages=[HumanMessage("hello")])
+            for number in range(200)
+        ]
+    )
+    found = saver.threads.find("hello", limit=1000, seconds=60)
+    assert (len(found.hits), found.unindexed, found.complete) == (200, 200, True)
+    hurried = saver.threads.find("no such", seconds=1e-6)
+    assert (hurried.complete, hurried.indexed) == (False, True)
+    assert saver.threads.index() == 200
+    assert len(saver.threads.find("hello", limit=1000).hits) == 200
+
+
+def test_interleaved_saves_of_a_group(saver: Any) -> None:
+    async def turns() -> None:
+        graph = _echo(saver)
+        talk = {"messages": [HumanMessage("hello")]}
+        await asyncio.gather(*[graph.ainvoke(talk, at(f"t{n}")) for n in range(20)])
+
+    asyncio.run(turns())
+    assert (len(words_in(saver, "hello")), unindexed(saver)) == (20, [])
+
+
+def test_archived_and_restored(tmp_path: Path) -> None:
+    cold = (tmp_path / "cold").as_uri()
+    with SqliteSaver(str(tmp_path / "t.db"), cold=cold, search="messages") as saver:
+        fill(saver)
+        saver.threads.archive("kettle")
+        found = saver.threads.find("carrier")
+        assert (ids(found), found.archived) == ([], 1)
+        saver.threads.restore("kettle")
+        assert ids(saver.threads.find("carrier")) == ["kettle"]
+        saver.threads.index()
+        assert unindexed(saver) == []
+
+
+def test_a_refused_save_indexes_nothing(saver: Any) -> None:
+    chain = Chain(saver, "one")
+    chain.put(messages=[HumanMessage("hello")])
+    saver.delete_thread("one")
+    with suppress(ThreadkeepError):
+        chain.put(messages=[HumanMessage("hello"), AIMessage("samovar")])
+    assert words_in(saver, "samovar") == ids(saver.threads.find("samovar"))
+
+
+def test_refused_stores(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="search"):
+        MemorySaver(search="words")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="encrypted"):
+        SqliteSaver(str(tmp_path / "t.db"), search="messages", keys=KeyRing([b"k" * 32]))
+    with MemorySaver() as plain:
+        assert plain.threads.index() == 0
+
+
+@pytest.mark.parametrize("other", ["redis", "mysql"])
+def test_stores_without_an_index(other: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidArgumentError, match="has no index of messages"),
+        open_backend(other, tmp_path, search="messages"),
+    ):
+        pass
+    with open_backend(other, tmp_path) as plain:
+        with pytest.raises(InvalidArgumentError, match="has no index of messages"):
+            plain.threads.index()
+        fill(plain)
+        assert plain.threads.find("kettle").indexed is False
+
+
+def test_reads_before_the_index_exists(saver: Any) -> None:
+    saver.get_tuple(at("none"))
+    with suppress(NotSetUpError):
+        assert saver._store.backend.fetch([FindWords(("a",), None, 1)]) == [None]
