@@ -121,7 +121,7 @@ def test_words_are_found_in_messages(serve):
         expect(hits).to_have_count(25)
         assert len(set(hits.locator("a.name").all_inner_texts())) == 25
         hits.filter(has_text="kettle 7?").get_by_role("link").click()
-        assert tab.url.endswith("/thread?id=k-07#m-q-0")
+        assert tab.url.endswith("/thread?id=k-07&channel=messages&message=0")
         site.go(tab, "/?q=包裹")
         expect(hits.locator("mark")).to_have_text(["包裹"])
         assert "<b>" in hits.inner_text()

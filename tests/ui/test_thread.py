@@ -134,6 +134,18 @@ def test_the_conversation_at_an_older_checkpoint(site, filled):
     assert not tab.get_by_text("The conversation as of step").is_visible()
 
 
+def test_a_link_to_a_message_shows_those_around_it(saver, serve):
+    say(saver, *talk(250))
+    site = serve(saver)
+    tab = site.open("/thread?id=t&message=20")
+    named = tab.locator("#chat .said.named")
+    expect(named).to_be_in_viewport()
+    assert "message 20" in named.inner_text()
+    assert texts(tab)[-1] == "message 69"
+    tab.get_by_role("link", name="Newest messages").click()
+    expect(tab.locator("#chat").get_by_text("message 249")).to_be_visible()
+
+
 def test_a_fork_names_its_origin(site):
     tab = site.open("/thread?id=order-17-fork")
     tab.locator("#facts").get_by_role("link", name="order-17").click()

@@ -30,7 +30,6 @@ from threadkeep.ui.values import one_line
 _WINDOW = 100  # messages
 _SEARCHED = 1000  # channels that may hold messages
 _MANY = 10**9
-_ALL = (0, _MANY)  # skip no newest messages, and start with no known one
 _ERRORS = 5  # of tasks that failed at once
 _WITH_ERRORS = (ThreadStatus.FAILED, ThreadStatus.HELD)
 _LIKELY = re.compile(r"message|chat|history|conversation|items", re.IGNORECASE)
@@ -113,8 +112,9 @@ async def _chat(
         "room": Room(),
     }
     if said is not None:
-        skip, start = (request.number("skip"), request.number("start", _MANY)) if is_part else _ALL
-        return {**await _window(request, said, skip, start), **now}
+        skip = request.number("skip") if is_part else _newer(request, len(said.live))
+        start = request.number("start", _MANY) if is_part else _MANY
+        return {**await _window(request, said, skip, start, is_part=is_part), **now}
     state = {} if found is None else found.checkpoint["channel_values"]
     names = [name for name in state_channels(state) if name not in getattr(state, "unread", ())]
     channels = {name: one_line(state[name]) for name in names[:MOST]}
@@ -162,13 +162,21 @@ async def _layered(request: Asked, channel: str) -> LayeredCheckpointSaver | Non
     return LayeredCheckpointSaver(page.saver, channel=channel, index=ScanIndex())
 
 
-async def _window(request: Asked, said: Conversation, skip: int, start: int) -> dict[str, Any]:
-    """Return the values of `chat.html` for a window of messages."""
+def _newer(request: Asked, count: int) -> int:
+    """Return the number of messages below a window around the one that the query names."""
+    at = request.number("message", _MANY)
+    return max(count - at - _WINDOW // 2, 0) if at < count else 0
+
+
+async def _window(
+    request: Asked, said: Conversation, skip: int, start: int, *, is_part: bool
+) -> dict[str, Any]:
+    """Return the values of `chat.html` for a window of messages, `skip` newer ones below it."""
     layered, config, every = said.layered, said.found.config, said.live
     if layered is not None and skip >= len(every):
         every = await layered.afull_messages(config)
     stop = max(len(every) - skip, 0)
-    first, part = max(stop - _WINDOW, 0), "earlier" if skip else "all"
+    first, part = max(stop - _WINDOW, 0), "earlier" if skip and is_part else "all"
     begin = request.query_params.get("first", "")  # (none before it was removed since)
     if start < stop <= start + MOST and (message(every[start]).id or "").startswith(begin):
         first, part = start, "newest"
@@ -183,6 +191,7 @@ async def _window(request: Asked, said: Conversation, skip: int, start: int) -> 
         "earlier": len(every) - first if first or memory else None,
         "memory": memory,
         "channel": said.channel,
+        "newer": 0 if is_part else skip,
         "at": said.found.checkpoint["id"],
     }
 

@@ -106,3 +106,9 @@ document.addEventListener("htmx:after:swap", ({ detail: { ctx } }) => {
 });
 showChosen();
 showCurrent();
+
+// A link from a search names a message by its place.
+const message = new URLSearchParams(location.search).get("message");
+const named = message && document.querySelector(`#chat [data-place="${CSS.escape(message)}"]`);
+named?.classList.add("named");
+named?.scrollIntoView({ block: "center" });
