@@ -61,7 +61,7 @@ def test_threads_of_langgraph_are_shown(theirs, look_at):
             site.go(tab, "/")
             tab.get_by_role("link", name=name, exact=True).click()
             tab.get_by_role("heading", level=1, name=name, exact=True).wait_for()
-            assert tab.locator(".error").count() == 0
+            assert tab.locator(".error:visible").count() == 0
         tab.get_by_text("Your parcel left Rotterdam").first.wait_for()
         assert tab.get_by_text("Where is my parcel?").count() >= 3
         site.go(tab, "/thread?id=refund")

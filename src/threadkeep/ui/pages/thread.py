@@ -216,7 +216,7 @@ async def _errors(request: Asked, info: Any, found: CheckpointTuple | None) -> t
 
 async def _card(request: Asked, info: Any) -> dict[str, Any] | None:
     """Return the questions at which a thread waits, as in the inbox."""
-    if info.status == ThreadStatus.WAITING and _is_head(request, info):
+    if info.status == ThreadStatus.WAITING and _is_newest(request) and info.state not in AWAY:
         return await card_of(request.page, info)
     return None
 
