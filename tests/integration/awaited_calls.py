@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from operator import add
 from pathlib import Path
@@ -112,6 +113,14 @@ async def ask_and_answer(threads: Any, graph: Any) -> None:
     assert (await graph.ainvoke(None, at("asks")))["items"] == ["x", "y"]
 
 
+async def look_for(threads: Any) -> None:
+    assert [one.id for one in await every(threads.ascan())] == ["a", "b", "c", "new"]
+    assert await threads.acount() == 4
+    assert [one.thread.id for one in (await threads.afind("new")).hits] == ["new"]
+    with suppress(InvalidArgumentError):  # (on stores without an index of messages)
+        assert await threads.aindex() == 3
+
+
 async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     """Call each public async method of `saver.threads` that needs no cold store."""
     file, theirs = folder / "bundle", InMemorySaver()
@@ -130,8 +139,7 @@ async def call_threads(saver: Any, other: Any, folder: Path) -> None:
     assert (found.metadata, found.tags, found.pinned) == ({"k": 1}, ("u",), True)
     assert not (await threads.aunpin("a")).pinned
     assert [one.id for one in await threads.asearch(metadata={"k": 1})] == ["a"]
-    assert [one.id for one in await every(threads.ascan())] == ["a", "b", "c", "new"]
-    assert await threads.acount() == 4
+    await look_for(threads)
     await threads.abranches("a")
     await threads.abranches_by_ns("a")
     await threads.adiff("a", first)

@@ -3,17 +3,21 @@
 import asyncio
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from kit.backends import open_backend
 from kit.engine import Chain
 from kit.places import at
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.channels import DeltaChannel
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
 
-from threadkeep import KeyRing, MemorySaver, SqliteSaver
+from threadkeep import KeyRing, MemorySaver, Retention, SqliteSaver, guard
 from threadkeep._core.engine.model import FindUnindexed, FindWords
 from threadkeep.errors import InvalidArgumentError, NotSetUpError, ThreadkeepError
+from threadkeep.threads import finding
 
 from .test_finding import QUERIES, TALKS, _echo, fill, ids
 
@@ -266,3 +270,65 @@ def test_reads_before_the_index_exists(saver: Any) -> None:
     saver.get_tuple(at("none"))
     with suppress(NotSetUpError):
         assert saver._store.backend.fetch([FindWords(("a",), None, 1)]) == [None]
+
+
+def test_indexing_beside_a_guarded_run(saver: Any) -> None:
+    graph = _echo(without(saver))
+    with guard(saver, "one"):
+        graph.invoke({"messages": [HumanMessage("A samovar.")]}, at("one"))
+        assert saver.threads.index() == 1
+        graph.invoke({"messages": [HumanMessage("A teapot.")]}, at("one"))
+    assert (words_in(saver, "samovar"), unindexed(saver)) == (["one"], ["one"])
+    assert sorted(ids(saver.threads.find("teapot"))) == ["one"]
+
+
+def test_a_save_during_the_indexing_wins(saver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = fill(saver)
+    _echo(without(saver)).invoke({"messages": [HumanMessage("A samovar.")]}, at("one"))
+
+    def late(changes: Any) -> Any:
+        monkeypatch.undo()
+        graph.invoke({"messages": [HumanMessage("A teapot.")]}, at("one"))
+        return (yield from finding.commit_many(changes))
+
+    monkeypatch.setattr(finding, "commit_many", late)
+    assert saver.threads.index() == 0
+    assert unindexed(saver) == ["one"]
+    assert saver.threads.index() == 1
+    assert words_in(saver, "teapot") == words_in(saver, "samovar") == ["one"]
+
+
+def test_retention_keeps_the_index(saver: Any) -> None:
+    graph = fill(saver)
+    for number in range(3):
+        graph.invoke({"messages": [HumanMessage(f"cup {number}")]}, at("tea"))
+    saver.threads.gc(Retention(keep_last=1))
+    assert (unindexed(saver), words_in(saver, "退")) == ([], ["tea"])
+    assert ids(saver.threads.find("cup 1")) == ["tea"]
+
+
+def extend(value: list[Any], writes: Any) -> list[Any]:
+    return [*value, *[one for write in writes for one in write]]
+
+
+def test_delta_channels(saver: Any) -> None:
+    channel = DeltaChannel(extend, list, snapshot_frequency=2)
+    graph = StateGraph(TypedDict("State", {"messages": Annotated[list[Any], channel]}))
+    graph.add_node("idle", lambda _: {"messages": [AIMessage("A teapot.")]})
+    graph.add_edge(START, "idle")
+    chat = graph.compile(checkpointer=saver)
+    for number in range(5):
+        chat.invoke({"messages": [HumanMessage(f"cup {number}")]}, at("delta"))
+    found = saver.threads.find("teapot")
+    assert (found.skipped, unindexed(saver)) == ({}, [])
+    assert ids(found) in ([], ["delta"])  # (as the last snapshot has it)
+
+
+def test_a_bundle_is_not_indexed_until_it_is_built(saver: Any, tmp_path: Path) -> None:
+    fill(saver)
+    saver.threads.export_bundle("tea", tmp_path / "tea.tkb")
+    saver.threads.import_bundle(tmp_path / "tea.tkb", "imported")
+    assert unindexed(saver) == ["imported"]
+    assert sorted(ids(saver.threads.find("退款"))) == ["imported", "tea"]
+    saver.threads.import_bundle(tmp_path / "tea.tkb", replace=True)
+    assert ids(saver.threads.find("退款")) != []

@@ -42,6 +42,7 @@ from threadkeep._core.engine.operation import (
 from threadkeep._core.engine.shapes import AS_STORED
 from threadkeep._core.engine.thread_entry import Lifecycle, ReadEntry
 from threadkeep._core.engine.tips import Look
+from threadkeep._core.parts import parts_of
 from threadkeep._core.validation import LONGEST, duration
 from threadkeep._core.words import CHARACTERS, tokens
 from threadkeep._run.driver import on
@@ -353,6 +354,8 @@ def in_store(
 
 _ROWS = 256  # messages that are looked up at once
 _UNINDEXED = 64  # threads without an index that are listed at once
+_GROUP = 16  # threads that `index` reads and commits together
+_LISTED = 1000  # such threads that `index` lists at once
 _NEWEST = 200  # threads whose ids and metadata are looked through
 
 
@@ -450,14 +453,17 @@ def index(store: LayeredBackend, engine: Engine, progress: Progress | None) -> O
     check_index(store)
     tell, done, left = progress or no_progress, 0, set[str]()
     while True:
-        unindexed = yield from _unindexed(store, engine, _UNINDEXED + len(left))
-        names = [one for one in unindexed[1] if one not in left][:_UNINDEXED]
-        tell("threads indexed", done, done + unindexed[0])
+        count, names = yield from _unindexed(store, engine, _LISTED + len(left))
+        names = [one for one in names if one not in left]
+        total = done + count
+        tell("threads indexed", done, total)
         if not names:
             return done
-        refused = yield from on(store, _index(engine, names))
-        left.update(refused)
-        done += len(names) - len(refused)
+        for some in parts_of(names, len, _GROUP):
+            refused = yield from on(store, _index(engine, some))
+            left.update(refused)
+            done += len(some) - len(refused)
+            tell("threads indexed", done, total)
 
 
 def _unindexed(

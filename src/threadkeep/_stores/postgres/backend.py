@@ -24,6 +24,7 @@ from threadkeep._stores.postgres.connections import (
     PostgresDatabase,
     PostgresSettings,
 )
+from threadkeep._stores.postgres.message_words import creating_words
 from threadkeep._stores.postgres.messages import (
     NEWEST_STATE,
     ONE_STATE,
@@ -87,17 +88,12 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
             except NotSetUpError:
                 if all(many[number].words is None for number in numbers):
                     raise
-                await self._create_words()
+                await self.carry_out(lambda: creating_words(self.schema))
                 *_, rows = await send(statements, NEWEST_STATE)
             for (place,) in rows:
                 number = numbers[place - 1]
                 made[number] = moves.made(many[number])
         return made
-
-    async def _create_words(self) -> None:
-        from threadkeep._stores.postgres.message_index import creating_words  # noqa: PLC0415 - once
-
-        await self.carry_out(lambda: creating_words(self.schema))
 
     async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
         if not self._source.may_hold:
