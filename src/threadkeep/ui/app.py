@@ -95,7 +95,7 @@ def app(
         origin=inner,
         on_answer=on_answer,
         window=window,
-        graph=None if graph is None else _graph(graph, inner if write else None),
+        graph=None if graph is None else _graph(graph, saver if write else None),
     )
     return build(page, MountedAccess(authorize, secret))
 

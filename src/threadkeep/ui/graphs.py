@@ -23,6 +23,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
+from threadkeep._run.layered_backend import store_of
 from threadkeep.errors import (
     HeldError,
     InvalidArgumentError,
@@ -30,7 +31,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadLockedError,
 )
-from threadkeep.runs import guard
+from threadkeep.runs.guard import guard, plain
 from threadkeep.threads.steps import Step
 
 try:
@@ -41,8 +42,10 @@ except ImportError:  # pragma: no cover - before LangGraph 1.2
 _MOST = 8  # runs at a time
 _WAIT = 1.0  # seconds in which a run may end before its start is answered
 _PAUSE = 0.1  # seconds between two looks at runs that drain
-_LINES = -2  # calls of a traceback that an error shows: the last ones
-_SUBGRAPH = re.compile(r"^(\s*subgraph )([^\n\"]*[^\w\n\"-][^\n\"]*)$", re.MULTILINE)
+_CALLS = 3  # of a traceback that an error shows: the last ones
+_SUBGRAPH = re.compile(r"^(\s*subgraph )([^\n\"]+)$", re.MULTILINE)
+_WORDS = "end|class|graph|subgraph|click|style|linkStyle|classDef|flowchart|href|call|interpolate"
+_WORD = re.compile(rf"(?<![^\t ])((?:{_WORDS})(?:-[\w\\-]*)?)(?=[(\[;]| -|\Z)")  # no name of a node
 _EXPECTED = (GraphBubbleUp, HeldError, ThreadLockedError)
 _log = logging.getLogger("threadkeep")
 
@@ -52,13 +55,16 @@ class PageGraph:
 
     Args:
         graph: a graph, compiled or not, or a function that returns one.
-        saver: the checkpointer of its runs, or None to draw it only.
+        saver: the checkpointer of its runs, unless the graph has one of the same store; or None to
+            draw it only.
     """
 
     def __init__(self, graph: Any, saver: Any = None) -> None:
         made = graph_of(graph)
         self._saver = saver
-        self.graph = made if saver is None else made.copy(update={"checkpointer": saver})
+        own = getattr(plain(made.checkpointer), "_store", None)
+        is_bound = saver is None or own is store_of(plain(saver))
+        self.graph = made if is_bound else made.copy(update={"checkpointer": saver})
         self._runs: dict[asyncio.Task[Any], Any] = {}
 
     @property
@@ -73,7 +79,7 @@ class PageGraph:
         """The graph with its subgraphs as Mermaid, or "" if it cannot be drawn."""
         for inner in (True, False):  # (two subgraphs of one name cannot be drawn)
             with suppress(Exception):
-                drawn = str(self.graph.get_graph(xray=inner).draw_mermaid())
+                drawn = _WORD.sub(r"_\1", self.graph.get_graph(xray=inner).draw_mermaid())
                 return _SUBGRAPH.sub(lambda one: f'{one[1]}{_id(one[2])}["{one[2]}"]', drawn)
         return ""
 
@@ -159,8 +165,9 @@ class PageGraph:
 
 
 def _id(name: str) -> str:
-    """Return a node's name as LangChain writes it in Mermaid."""
-    return re.sub(r"[^a-zA-Z0-9_-]", lambda found: f"\\{ord(found[0]):x}", name)
+    """Return a node's name as LangChain writes it in Mermaid, `_` before words of Mermaid."""
+    escaped = re.sub(r"[^a-zA-Z0-9_-]", lambda found: f"\\{ord(found[0]):x}", name)
+    return _WORD.sub(r"_\1", escaped)
 
 
 # -- import --------------------------------------------------------------------------------
@@ -257,5 +264,8 @@ def _called(function: Callable[[], Any]) -> Any:
 
 
 def _failed(said: str, error: BaseException) -> InvalidArgumentError:
-    lines = "".join(traceback.format_exception(error, limit=_LINES)).rstrip()
-    return InvalidArgumentError(f"{said}:\n{lines}", hint="Correct the module or --graph.")
+    calls = traceback.extract_tb(error.__traceback__)
+    own = [one for one in calls if one.filename != __file__ and "importlib" not in one.filename]
+    places = ", ".join([f"{Path(one.filename).name}:{one.lineno}" for one in own[-_CALLS:]])
+    lines = "".join(traceback.format_exception_only(error)).strip()
+    return InvalidArgumentError(f"{said}: {lines} ({places})", hint="Correct it, or --graph.")

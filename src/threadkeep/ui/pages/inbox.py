@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from starlette.responses import Response
 
-from threadkeep.errors import StateError, ThreadkeepError, ThreadLockedError
+from threadkeep.errors import StateError, ThreadkeepError
 from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage, ThreadStatus
 from threadkeep.ui.answers import actions_of, answer_of, value_of
 from threadkeep.ui.audit import audited
@@ -71,12 +70,16 @@ async def answer(request: Asked) -> Response:
             )
         else:
             await page.on_answer(thread, answers)
-    continued = False
+    continued, refusal = False, None
     if page.can_run and page.on_answer is None:
-        with suppress(ThreadLockedError), audited(request, "resume", thread):
-            continued = bool(await run(request, PagePlace(thread), "resume"))
+        try:
+            with audited(request, "resume", thread):
+                continued = bool(await run(request, PagePlace(thread), "resume"))
+        except ThreadkeepError as error:  # (the answer is stored all the same)
+            refusal = error
     request.scope.pop("threadkeep.threads", None)  # (its status may have changed)
     card = await card_of(page, await request.thread(thread))
     more = {"hx-trigger": "changed"} if continued else None
     done = "continued" if continued else "stored"
-    return request.render("answer.html", headers=more, card=card, done=done, room=Room())
+    values: dict[str, Any] = {"card": card, "done": done, "refusal": refusal, "room": Room()}
+    return request.render("answer.html", headers=more, **values)
