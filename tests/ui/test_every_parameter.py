@@ -138,14 +138,7 @@ def addresses(saver, writes):
         f"GET /changes?{b}",
     )
     yield from (f"GET /value?{a}&channel=messages&task=t&n=0", f"GET /compare?{b}", "GET /savings")
-    for path in (
-        "/inbox",
-        "/graph",
-        "/count",
-        "/growth?id=order-17",
-        "/store",
-        "/store/check?run=1",
-    ):
+    for path in ("/inbox", "/count", "/growth?id=order-17", "/store", "/store/check?run=1"):
         yield f"GET {path}"
     yield from ("GET /graph", "GET /counts", "GET /previews?q=order", "GET /previews?id=order-17")
     yield from ("GET /store/sessions", "GET /store/metrics", "GET /store/items?ns=users.acme")
