@@ -60,8 +60,9 @@ def app(
 ) -> PageGuard:
     """Return the page as an ASGI application, to be mounted in your own service.
 
-    The page reads the saver's store, and shows values of your classes as they are stored: your
-    code does not run. With a saver of `for_tenant`, it shows this tenant alone.
+    The page reads the saver's store, and shows values of your classes as they are stored: only the
+    graph that you give runs code of yours. With a saver of `for_tenant`, the page shows this tenant
+    alone.
 
     Args:
         saver: a saver of threadkeep. It stays open.
