@@ -13,6 +13,7 @@ import sys
 import termios
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import pytest
 from kit import postgres_server
@@ -27,6 +28,7 @@ from threadkeep import PostgresSaver, SqliteSaver
 from threadkeep.cli.stores import Session
 from threadkeep.errors import NotOursError, NotSetUpError
 from threadkeep.keys import KeyRing
+from threadkeep.ui.graphs import graph_of, load_graph
 
 
 @pytest.fixture
@@ -206,6 +208,53 @@ def test_changes_are_logged(start, tmp_path):
         ("delete", "local", "one", "refused: InvalidArgumentError"),
     ]
     assert lines[0]["tag"] == "a\nb"
+
+
+AGENT = """
+import os
+import time
+from langgraph.graph import START, MessagesState, StateGraph
+def slow(state):
+    if not os.path.exists("begun"):
+        open("begun", "w").close()
+        raise ValueError
+    time.sleep(2)
+    return {}
+graph = StateGraph(MessagesState).add_sequence([slow, ("last", lambda state: {})])
+graph = graph.add_edge(START, "slow").compile()
+"""
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_ends_its_step_before_the_command_ends(start, tmp_path, ending, monkeypatch):
+    (tmp_path / "agent.py").write_text(AGENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    graph = graph_of(load_graph("agent.py:graph"))
+    sys.modules.pop("agent")
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        bound = graph.copy(update={"checkpointer": saver})
+        with suppress(ValueError):
+            bound.invoke({"messages": ["Hello"]}, {"configurable": {"thread_id": "one"}})
+        process, link = start("--write", "--graph", "agent:graph")
+        ask = enter(link)
+        assert "slow(slow)" in ask("/graph")
+        secret = re.search('"x-threadkeep": "([^"]+)"', ask("/"))[1]
+        done = ask("/actions?thread=one&action=resume", b"", **{"x-threadkeep": secret})
+        assert "under way" in done
+        process.send_signal(ending)
+        _, said = process.communicate(timeout=SECONDS)
+        assert b"Runs end their step: 1." in said
+        assert [one.id for one in saver.runs.unfinished()] == ["one"]
+        assert bound.get_state({"configurable": {"thread_id": "one"}}).next == ("last",)
+
+
+def test_a_graph_that_cannot_be_imported_is_refused(start, tmp_path, refused, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("import no_such_library")
+    got = refused("ui", "threads.db", "--port", "0", "--graph", "broken.py:graph")
+    assert got == (2, "InvalidArgumentError")
 
 
 def test_enter_prints_a_new_link_in_a_terminal(tmp_path):

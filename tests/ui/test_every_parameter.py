@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from kit.asgi import Client
 from kit.backends import open_backend
-from kit.graphs_to_look_at import fill
+from kit.graphs_to_look_at import desk, fill
 from kit.pages import page_over
 from kit.postgres import url
 from kit.selection import drawn
@@ -26,6 +26,7 @@ from starlette.datastructures import QueryParams
 from threadkeep import Store
 from threadkeep.threads.transfer.reading import LangGraphReader
 from threadkeep.ui.app import build
+from threadkeep.ui.graphs import PageGraph
 from threadkeep.ui.guard import MountedAccess
 from threadkeep.ui.page import ROUTES, Asked, StorePage
 
@@ -140,6 +141,7 @@ def addresses(saver, writes):
     for path in ("/inbox", "/count", "/growth?id=order-17", "/store", "/store/check?run=1"):
         yield f"GET {path}"
     yield from (
+        "GET /graph",
         "GET /counts",
         "GET /previews?q=order",
         "GET /previews?id=order-17",
@@ -153,7 +155,7 @@ def addresses(saver, writes):
     (first, *_) = saver.threads.interrupts("refund")
     yield f"POST /inbox/answer?thread=refund&id={first.id}&checkpoint={first.checkpoint_id}"
     yield f"POST /edit?{a}&channel=summary"
-    actions = "tag untag pin unpin release fork restore delete erase archive"
+    actions = "tag untag pin unpin release resume replay fork restore delete erase archive"
     for action in actions.split():
         yield f"POST /actions?thread=order-18&action={action}"
 
@@ -182,12 +184,13 @@ def page(request, tmp_path):
         with theirs(request.param, tmp_path) as (saver, to):
             fill(saver, extras=False)
             with closing(LangGraphReader(to)) as reader:
-                yield StorePage(saver=reader, title="theirs", is_own=False), saver
+                graph = PageGraph(desk(None))
+                yield StorePage(saver=reader, title="theirs", is_own=False, graph=graph), saver
     else:
         with open_backend(request.param, tmp_path) as saver, Store(saver.backend) as items:
             fill(saver)
             items.put(("users", "acme"), "likes", {"text": "tea"})
-            yield page_over(saver, write=True), saver
+            yield page_over(saver, write=True, graph=PageGraph(desk(saver), saver)), saver
 
 
 @pytest.mark.drawn(1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import InvalidNamespaceError
 from starlette.applications import Starlette
@@ -33,6 +33,9 @@ from threadkeep.ui.pages.live import Watcher
 from threadkeep.ui.pages.threads import counts_of
 from threadkeep.ui.previews import Previews
 
+if TYPE_CHECKING:
+    from threadkeep.ui.graphs import PageGraph
+
 for _one in iter_modules(pages.__path__):  # (each adds its routes)
     import_module(f"{pages.__name__}.{_one.name}")
 
@@ -53,11 +56,13 @@ def app(
     write: bool = False,
     secret: str | None = None,
     on_answer: OnAnswer | None = None,
+    graph: Any = None,
 ) -> PageGuard:
     """Return the page as an ASGI application, to be mounted in your own service.
 
-    The page reads the saver's store, and shows values of your classes as they are stored: your
-    code does not run. With a saver of `for_tenant`, it shows this tenant alone.
+    The page reads the saver's store, and shows values of your classes as they are stored: only the
+    graph that you give runs code of yours. With a saver of `for_tenant`, the page shows this tenant
+    alone.
 
     Args:
         saver: a saver of threadkeep. It stays open.
@@ -70,9 +75,11 @@ def app(
         on_answer: awaited with a thread's id and a dict of answers by interrupt id, to continue the
             thread at once: `graph.ainvoke(Command(resume=answers), config)`, in a task if that
             takes long. Without it, the inbox stores answers for the next run. Needs `write`.
+        graph: the threads' graph, which the page draws. With `write`, it also resumes and replays
+            threads, with this saver as the graph's checkpointer, in tasks of the event loop.
 
     Raises:
-        InvalidArgumentError: the saver is not threadkeep's.
+        InvalidArgumentError: the saver is not threadkeep's, or `graph` is no graph.
     """
     inner = behind(saver)
     if not isinstance(inner, Saver):
@@ -89,8 +96,15 @@ def app(
         origin=inner,
         on_answer=on_answer,
         window=window,
+        graph=None if graph is None else _graph(graph, saver if write else None),
     )
     return build(page, MountedAccess(authorize, secret))
+
+
+def _graph(graph: Any, saver: Any) -> PageGraph:
+    from threadkeep.ui.graphs import PageGraph  # noqa: PLC0415 - the page works without LangGraph
+
+    return PageGraph(graph, saver)
 
 
 def build(

@@ -36,10 +36,12 @@ Authorize: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
 _READS = frozenset({"GET", "HEAD"})
 _ONCE = ("host", "origin", "sec-fetch-site", CSRF)  # headers that a proxy may read otherwise
 _BODY, _SECONDS = 4_000_000, 30.0  # bytes of a request's body, and its time
+_POLICY = "content-security-policy"
 _HEADERS = {
-    "content-security-policy": (
+    _POLICY: (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
-        " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        " connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none';"
+        " frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -143,7 +145,8 @@ def _with_headers(send: Send) -> Send:
             headers = MutableHeaders(scope=message)
             # (files of this package are kept, and asked for again)
             headers.setdefault("cache-control", "no-cache" if "etag" in headers else "no-store")
-            headers.update(_HEADERS)
+            # (the frame of the graph has a policy of its own)
+            headers.update({**_HEADERS, _POLICY: headers.get(_POLICY, _HEADERS[_POLICY])})
         await send(message)
 
     return answer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,6 +24,9 @@ from threadkeep.threads import Lifecycle, queries
 from threadkeep.threads.diff import plain
 from threadkeep.threads.statistics_report import ReportTexts
 from threadkeep.ui import text
+
+if TYPE_CHECKING:
+    from threadkeep.ui.graphs import PageGraph
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 MOST = 200
@@ -57,6 +60,7 @@ class StorePage:
         origin: the application's saver, whose counters are shown, or None for `saver`.
         on_answer: gets the answers of the inbox, in place of the store.
         window: times of the application's operations, if its saver is observed.
+        graph: the threads' graph, which is drawn, and run if the page makes changes.
     """
 
     saver: Any
@@ -67,6 +71,12 @@ class StorePage:
     origin: Any = None
     on_answer: OnAnswer | None = None
     window: Window | None = None
+    graph: PageGraph | None = None
+
+    @property
+    def can_run(self) -> bool:
+        """Return True if the page may run threads."""
+        return self.graph is not None and self.graph.can_run
 
 
 class PagePlace(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from socket import socket
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.requests import Request
@@ -14,12 +16,27 @@ from threadkeep.ui.guard import LocalAccess, PageGuard
 from threadkeep.ui.page import Asked, StorePage
 from threadkeep.ui.sessions import Sessions
 
+if TYPE_CHECKING:
+    from threadkeep.ui.graphs import PageGraph
+
 _LONGEST = 1000  # bytes of a token or password
 _SECONDS = 2  # that open answers get when the page stops
+_GRACE = 20.0  # that runs get
 
 
-def server_of(app: PageGuard) -> uvicorn.Server:
-    """Return a server of the page, until SIGINT or SIGTERM."""
+class _PageServer(uvicorn.Server):
+    """A server that lets runs end their step before it stops. A second signal cancels them."""
+
+    graph: PageGraph | None = None
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.graph is not None:
+            await self.graph.drain(_GRACE, lambda: self.force_exit)
+
+
+def server_of(app: PageGuard, graph: PageGraph | None = None) -> uvicorn.Server:
+    """Return a server of the page and its runs, until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -28,7 +45,9 @@ def server_of(app: PageGuard) -> uvicorn.Server:
         proxy_headers=False,
         timeout_graceful_shutdown=_SECONDS,
     )
-    return uvicorn.Server(config)
+    made = _PageServer(config)
+    made.graph = graph
+    return made
 
 
 def local_app(

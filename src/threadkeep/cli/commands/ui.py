@@ -9,10 +9,12 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 from threadkeep._stores.external import extra
 from threadkeep.cli.app import command
@@ -24,6 +26,9 @@ from threadkeep.cli.terminal import write as write_line
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
+
+if TYPE_CHECKING:
+    from threadkeep.ui.graphs import PageGraph
 
 
 @command("threadkeep ui threads.db", cold=True)
@@ -44,6 +49,10 @@ def ui(  # noqa: PLR0913 - they are given by name
     ),
     key_file: Path | None = KEY_FILE,
     no_browser: bool = flag("--no-browser", "Only print the link. Default: open the browser."),
+    graph: str | None = option(
+        "--graph MODULE:GRAPH",
+        "Import this graph, also path/file.py:graph, and draw it. With --write: also run it.",
+    ),
 ) -> None:
     """Open a page in the browser on a store, also on LangGraph's own."""
     with extra("The page", "ui"):
@@ -55,6 +64,7 @@ def ui(  # noqa: PLR0913 - they are given by name
     url = session.store_url()
     word = word_of(url)
     password = _password(password_file)
+    made = None if graph is None else _loaded(graph)
     opened = _listen(host, port, password=password)
     sessions = Sessions(password)
     with (
@@ -71,6 +81,7 @@ def ui(  # noqa: PLR0913 - they are given by name
             command=word,
             writer=saver if write else None,
             is_own=is_own,
+            graph=made and made(saver if write and is_own else None),
         )
 
         address, ends = _address_of(opened), "Ctrl-C ends the page."
@@ -101,13 +112,27 @@ def ui(  # noqa: PLR0913 - they are given by name
                 said = "HTTP is not encrypted. Use a proxy with HTTPS, and --name for its host."
                 write_line(said, sys.stderr)
             # (it raises its signal again)
-            await server_of(app).serve(sockets=[opened])
+            await server_of(app, page.graph).serve(sockets=[opened])
 
         # (while a thread counts, a page waits for so long, many times)
         sys.setswitchinterval(0.0005)
         app = local_app(page, sessions, opened.getsockname()[1], name or ())
         with suppress(KeyboardInterrupt), interrupted_by_sigterm():
             asyncio.run(serve())
+
+
+def _loaded(name: str) -> Callable[[Any], PageGraph]:
+    """Import a graph, and return a function that binds it to a saver, or to None.
+
+    Raises:
+        InvalidArgumentError: there is no such graph, or it cannot be imported.
+    """
+    try:
+        from threadkeep.ui.graphs import PageGraph, load_graph  # noqa: PLC0415 - needs LangGraph
+    except ImportError as error:
+        hint = "Install threadkeep in the environment of your graph."
+        raise InvalidArgumentError(f"--graph needs LangGraph: {error}.", hint=hint) from error
+    return partial(PageGraph, load_graph(name))
 
 
 def _password(file: Path | None) -> str | None:

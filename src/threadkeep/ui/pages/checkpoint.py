@@ -10,7 +10,7 @@ from anyio import to_thread
 from langgraph.checkpoint.base import CheckpointTuple
 from starlette.responses import Response
 
-from threadkeep._core.langgraph_internals import is_internal
+from threadkeep._core.langgraph_internals import JOIN, is_internal
 from threadkeep.errors import CheckpointNotFoundError, NotFoundError, ThreadkeepError
 from threadkeep.threads import Mark
 from threadkeep.threads.steps import Step, read_steps, spot_of, step_of
@@ -42,6 +42,13 @@ class Point(NamedTuple):
     channels: Sequence[tuple[str, Any]]
     internal: Sequence[tuple[str, Any]]
     written: Sequence[tuple[str, str]]
+    marks: str
+
+    @property
+    def can_replay(self) -> bool:
+        """Return True if nodes may run next, in the graph itself."""
+        joins = any(name.startswith(JOIN) for name, _ in self.internal)
+        return not self.place.ns and bool(self.step.next or joins)
 
 
 async def point_of(request: Asked, found: CheckpointTuple) -> Point:
@@ -54,7 +61,9 @@ async def point_of(request: Asked, found: CheckpointTuple) -> Point:
         (step,) = await read_steps(request.page.saver, [found], 1)
     except ThreadkeepError:  # (of sent tasks or errors, which cannot be read)
         step = step_of(found, is_tip=False)
-    marks = getattr(await request.entry(name), "marks", ())
+    info, graph = await request.entry(name), request.page.graph
+    failed = info.failed_node if info and is_head else None
+    marks = getattr(info, "marks", ())
     channels = await _channels(found)
     return Point(
         PagePlace(name, ns, id),
@@ -65,6 +74,7 @@ async def point_of(request: Asked, found: CheckpointTuple) -> Point:
         [one for one in channels.items() if not is_internal(one[0])],
         [one for one in channels.items() if is_internal(one[0])],
         getattr(found.pending_writes, "names", ())[:MOST],
+        "" if graph is None else graph.marks(step, failed),
     )
 
 

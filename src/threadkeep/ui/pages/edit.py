@@ -18,6 +18,7 @@ from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
 from threadkeep.threads.diff import Path, path_text
 from threadkeep.ui.audit import audited
 from threadkeep.ui.page import Asked, PagePlace, route
+from threadkeep.ui.pages.actions import run
 from threadkeep.ui.pages.checkpoint import listed
 from threadkeep.ui.text import read_json
 
@@ -62,6 +63,9 @@ async def edit(request: Asked) -> Response:
             thread, {channel: new}, checkpoint_id=id, if_head="head" in given
         )
     id = stored["configurable"]["checkpoint_id"]
+    if "run" in given:
+        with audited(request, "replay", thread, id):
+            await run(request, PagePlace(thread, "", id), "replay")
     return Response(headers={"hx-redirect": request.address("/thread", id=thread, at=id)})
 
 

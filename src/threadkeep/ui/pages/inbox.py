@@ -11,7 +11,8 @@ from threadkeep.threads import PendingInterrupt, ThreadInfo, ThreadPage, ThreadS
 from threadkeep.ui.answers import actions_of, answer_of, value_of
 from threadkeep.ui.audit import audited
 from threadkeep.ui.messages import Room
-from threadkeep.ui.page import MOST, WAITING, Asked, StorePage, route
+from threadkeep.ui.page import MOST, WAITING, Asked, PagePlace, StorePage, route
+from threadkeep.ui.pages.actions import run
 
 _PAGE, _QUESTIONS = 20, 20  # threads, and questions of each
 
@@ -64,8 +65,21 @@ async def answer(request: Asked) -> Response:
         if page.on_answer is None:
             again = "replace" in given
             by = request.scope["threadkeep.user"].name
-            await page.writer.threads.aanswer(thread, answers, checkpoint, replace=again, by=by)
+            await page.writer.threads.aanswer(
+                *(thread, answers, checkpoint), replace=again, by=by, resume=page.can_run
+            )
         else:
             await page.on_answer(thread, answers)
+    continued, refusal = False, None
+    if page.can_run and page.on_answer is None:
+        try:
+            with audited(request, "resume", thread):
+                continued = bool(await run(request, PagePlace(thread), "resume"))
+        except ThreadkeepError as error:  # (the answer is stored all the same)
+            refusal = error
+    request.scope.pop("threadkeep.threads", None)  # (its status may have changed)
     card = await card_of(page, await request.thread(thread))
-    return request.render("answer.html", card=card, done=True, room=Room())
+    more = {"hx-trigger": "changed"} if continued else None
+    done = "continued" if continued else "stored"
+    values: dict[str, Any] = {"card": card, "done": done, "refusal": refusal, "room": Room()}
+    return request.render("answer.html", headers=more, **values)

@@ -61,7 +61,8 @@ async def thread(request: Asked) -> Response:
 @route("/thread/at")
 async def at(request: Asked) -> Response:
     """Show the conversation and the step of a checkpoint, to be put into a page."""
-    return request.render("thread_at.html", **await _at(request, *await _found(request)))
+    values = await _at(request, *await _found(request))
+    return request.render("thread_at.html", errors=(), **values)
 
 
 async def _at(request: Asked, info: Any, found: CheckpointTuple | None) -> dict[str, Any]:

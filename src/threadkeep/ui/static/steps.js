@@ -41,6 +41,19 @@ function show(url, isStep = false) {
   }, isStep ? 120 : 0);
 }
 
+// The graph is drawn in a frame, once for all steps. Its address names the nodes of the shown step.
+const fold = document.querySelector(".graph-fold");
+function showMarks() {
+  if (!fold?.open) return;
+  const marks = document.getElementById("point")?.dataset.marks ?? "";
+  fold.querySelector("iframe").contentWindow.location.replace(`${fold.dataset.graph}#${encodeURIComponent(marks)}`);
+}
+fold?.addEventListener("toggle", () => {
+  localStorage.setItem("threadkeep-graph", fold.open ? "open" : "closed");
+  showMarks();
+});
+if (fold) fold.open = (localStorage.getItem("threadkeep-graph") ?? (innerWidth >= 1180 ? "open" : "")) === "open";
+
 const place = document.querySelector(".place");
 function showCurrent() {
   const at = new URLSearchParams(location.search).get("at");
@@ -103,6 +116,7 @@ document.addEventListener("htmx:after:swap", ({ detail: { ctx } }) => {
     part.scrollTop = was.top;
   }
   if (id === "steps") { showChosen(); showCurrent(); }
+  else showMarks();
 });
 showChosen();
 showCurrent();
