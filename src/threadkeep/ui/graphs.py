@@ -116,7 +116,7 @@ class PageGraph:
             "running", or "ended" or "failed" if that was within a second.
 
         Raises:
-            ThreadkeepError: another worker runs the thread, it is held, or too many runs go on.
+            ThreadkeepError: another worker runs the thread, it is held, or too many are under way.
         """
         if len(self._runs) >= _MOST:
             raise StateError(f"{_MOST} runs are under way.", hint="Wait for the end of one.")

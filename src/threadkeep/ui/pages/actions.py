@@ -80,7 +80,7 @@ async def run(request: Asked, at: PagePlace, action: str) -> str:
     """Start a run of a thread, and return how far it got (see `PageGraph.start`).
 
     Raises:
-        StateError: the graph lacks a node of the thread, or too many runs go on.
+        StateError: the graph lacks a node of the thread, or too many are under way.
         ThreadLockedError: another worker runs the thread.
     """
     page, graph = request.page, request.page.graph
