@@ -300,6 +300,9 @@ _METADATA = (
     f"(c.exact IS NOT NULL OR NOT json_valid({_TEXT})"
     f" OR {{}}EXISTS (SELECT 1 FROM json_each({_TEXT}) WHERE key = ? AND {{}}))"
 )
+_OTHER_STEP = """
+NOT (c.metadata IS NULL AND c.exact IS NULL AND typeof(c.step) = 'integer' AND c.step <> ?)
+"""
 
 
 def _scan(db: sqlite3.Connection, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
@@ -342,6 +345,8 @@ def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[Term]:
         elif isinstance(value, str):
             yield _METADATA.format("", "type = 'text' AND value = ?"), [key, value]
         elif isinstance(value, (bool, int, float)) and _fits(value):
+            if key == "step":  # (most rows are told apart by this column, without their JSON)
+                yield _OTHER_STEP, [value]
             yield _METADATA.format("", "type <> 'text' AND value = ?"), [key, value]
 
 

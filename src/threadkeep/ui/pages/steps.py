@@ -96,7 +96,20 @@ async def around(request: Asked, found: CheckpointTuple | None) -> Steps:
     return steps
 
 
-async def numbered(request: Asked, number: int) -> CheckpointTuple | None:
+async def find(request: Asked, number: int) -> tuple[str, str] | None:
+    """Return the newest checkpoint with a step number, and `before` of a window that has it.
+
+    (To find a number, a store may read all newer checkpoints. So that is done once, if possible.)
+    """
+    before = await _from(request, number + _ABOVE)
+    shown = (await window(request, before=before)).rows if before else ()
+    found = [one.step.id for one in shown if one.step.number == number and not one.step.ns]
+    if not found and (there := await _numbered(request, number)):
+        return there.checkpoint["id"], ""
+    return (found[0], before) if found else None
+
+
+async def _numbered(request: Asked, number: int) -> CheckpointTuple | None:
     """Return the newest checkpoint of the graph itself with a step number, or None."""
     if not request.page.is_own:  # (LangGraph's stores are not searched by metadata)
         return None
@@ -109,7 +122,7 @@ async def numbered(request: Asked, number: int) -> CheckpointTuple | None:
 
 async def _from(request: Asked, number: int) -> str:
     """Return `before` of a window that begins with a step number, or "" for the newest."""
-    found = await numbered(request, number)
+    found = await _numbered(request, number)
     return f"{found.checkpoint['id']}~" if found else ""  # (no id is between the two)
 
 

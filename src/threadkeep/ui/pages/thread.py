@@ -48,9 +48,9 @@ class Conversation(NamedTuple):
 async def thread(request: Asked) -> Response:
     """Show a thread as of its newest checkpoint, or of another (`at`, or `step` by its number)."""
     number = request.query_params.get("step", "").replace(",", "").strip()
-    if number.isdecimal() and (there := await steps.numbered(request, int(number[:18]))):
-        id, at = request.needed("id"), there.checkpoint["id"]
-        return RedirectResponse(request.address("/thread", id=id, at=at), 303)
+    if number.isdecimal() and (there := await steps.find(request, int(number[:18]))):
+        id, (at, before) = request.needed("id"), there
+        return RedirectResponse(request.address("/thread", id=id, at=at, before=before), 303)
     info, found = await _found(request)
     beside = await steps.around(request, found if "at" in request.query_params else None)
     errors = await _errors(request, info, found)
