@@ -14,6 +14,8 @@ from threadkeep._core.engine.model import (
     CopyThread,
     DropThread,
     FindThreads,
+    FindUnindexed,
+    FindWords,
     ForkThread,
     LeaseThread,
     Read,
@@ -25,6 +27,7 @@ from threadkeep._core.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Span,
+    Words,
 )
 from threadkeep._core.engine.thread_entry import (
     CountThreads,
@@ -224,6 +227,7 @@ def store(request, tmp_path):
                 entry=ThreadEntry(
                     thread, "active", NOW + number, NOW + number, labels=(f'"<{number}>"',)
                 ),
+                words=Words(("kettle",)) if store.indexes_messages and thread == "t" else None,
                 **rows_of(number),
             )
             for thread in ("t", "t t", f"{number}")
@@ -258,8 +262,20 @@ READS = (
 )
 
 
+OF_WORDS = (FindWords(("kettle",), None, 99), FindUnindexed(99))
+
+
+def test_no_read_finds_indexed_messages_of_another_tenant(store):
+    if not store.indexes_messages:
+        pytest.skip("no index of messages")
+    for number, name in enumerate(ODD):
+        rows, unindexed = for_tenant(store, Names(name)).fetch(OF_WORDS)
+        assert [thread for _, thread in rows] == ["t"]
+        assert (unindexed[0], sorted(unindexed[1])) == (2, sorted(["t t", f"{number}"]))
+
+
 def test_no_read_finds_rows_of_another_tenant(store):
-    asked = {type(read) for read in READS} | {ReadUsage}  # (which is refused)
+    asked = {type(read) for read in (*READS, *OF_WORDS)} | {ReadUsage}  # (which is refused)
     assert asked == {*get_args(Read)}
     for number, name in enumerate(ODD):
         tenant = for_tenant(store, Names(name))
