@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 _TOKEN_CHARS = 64
+_BYTES = 900_000  # a tsvector has 1 MB, which PostgreSQL's `array_to_tsvector` does not check
 CHARACTERS = (  # of a pattern: each Chinese, Japanese or Korean one
     "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
     "\U00020000-\U000323af"
@@ -15,6 +16,15 @@ _TOKEN = re.compile(rf"[{CHARACTERS}]|{_PART}(?:[-_.]+{_PART})*")
 _JOINT = re.compile("([-_.]+)")
 _IDENTIFIER = re.compile(r"[\d_]")
 _JOINED = 4
+
+
+def joined(text: str) -> str:
+    """Return the distinct words of a text, with spaces between them, at most 900,000 bytes."""
+    words = " ".join(dict.fromkeys(tokens(text)))
+    data = words.encode()
+    return (
+        words if len(data) <= _BYTES else data[:_BYTES].decode(errors="ignore").rpartition(" ")[0]
+    )
 
 
 def tokens(text: str) -> list[str]:

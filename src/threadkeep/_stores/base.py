@@ -98,6 +98,9 @@ class _Supports:
         """
         return None
 
+    def drop_words(self) -> None:
+        """Remove the index of messages (see `model.Words`). The default has none."""
+
 
 class Backend(_Supports, ABC):
     """A store of thread rows, for blocking calls."""

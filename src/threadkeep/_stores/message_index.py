@@ -16,14 +16,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep._core.texts import Messages, text_of
-from threadkeep._core.words import tokens
+from threadkeep._core.words import joined, tokens
 from threadkeep._stores.process_forks import ResetInChild
 from threadkeep.errors import invalid
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-TEXT_CHARS = 100_000  # of one message: its words must fit into a tsvector, which has 1 MB
+TEXT_CHARS = 100_000  # of one message
 _QUERY_TOKENS = 1000
 
 Edits: TypeAlias = "Mapping[int, BaseMessage]"
@@ -36,7 +36,7 @@ def indexed(message: BaseMessage) -> str:
     for call in getattr(message, "tool_calls", ()):
         arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
         text = f"{text} {call['name']} {arguments}"[:TEXT_CHARS]
-    return " ".join(dict.fromkeys(tokens(text)))
+    return joined(text)
 
 
 def wanted(query: str) -> list[str]:

@@ -12,11 +12,10 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.types import Interrupt
@@ -24,10 +23,9 @@ from langgraph.types import Interrupt
 from threadkeep._core import validation
 from threadkeep._core.codec.codecs import PlainCodec, Raw
 from threadkeep._core.engine import load, put, thread_summary
-from threadkeep._core.engine.calls import Put, PutWrites
+from threadkeep._core.engine.calls import PutWrites
 from threadkeep._core.engine.context import Engine, not_found, unless_hidden
 from threadkeep._core.engine.model import (
-    ANSWERS_NS,
     OWN_NS,
     HeadFence,
     ScanCheckpoints,
@@ -37,13 +35,12 @@ from threadkeep._core.engine.model import (
 )
 from threadkeep._core.engine.operation import CheckpointRef, Operation, fetch, fetch_checkpoint
 from threadkeep._core.engine.registration import retry
-from threadkeep._core.engine.rows import counting, unpack_time, unpack_writes
+from threadkeep._core.engine.rows import counting, note_of, unpack_time, unpack_writes
 from threadkeep._core.engine.shapes import AS_STORED
 from threadkeep._core.engine.snapshots import LOADS
 from threadkeep._core.engine.tips import Look
 from threadkeep._core.langgraph_internals import NO_TASK, PULL, TASKS
 from threadkeep.errors import CorruptionError, StateError, invalid
-from threadkeep.threads.diff import plain
 
 _PAGE = 64  # rows of one scan
 _CHANNELS = frozenset({INTERRUPT, RESUME})
@@ -80,6 +77,10 @@ class PendingInterrupt:
     answered_at: datetime | None = None
 
 
+_Giver: TypeAlias = tuple[str | None, datetime | None]  # of an answer: a name, and the time
+_NOBODY: _Giver = (None, None)
+
+
 class _Task(NamedTuple):
     """An unfinished task that asked."""
 
@@ -90,6 +91,7 @@ class _Task(NamedTuple):
     asked_in: WriteRow | None  # the row with its questions
     answers: Sequence[Any]  # stored ones
     is_answered: bool  # since it asked
+    givers: Sequence[_Giver]  # of the answers
 
 
 class _Pending(NamedTuple):
@@ -99,6 +101,7 @@ class _Pending(NamedTuple):
     task: _Task
     is_answered: bool
     answer: Any
+    giver: _Giver = _NOBODY
 
 
 class _Head(NamedTuple):
@@ -112,11 +115,7 @@ class _Head(NamedTuple):
 def interrupts(engine: Engine, thread: str) -> Operation[list[PendingInterrupt]]:
     name = validation.thread_id(thread)
     head = yield from _read(engine, name)
-    found = [] if head is None else _listed(head)
-    if head is None or not any(one.answered for one in found):
-        return found
-    given = yield from _given(name, head.root.row.id)
-    return [replace(one, **_giver(one, given.get(one.id))) for one in found]
+    return [] if head is None else _listed(head)
 
 
 def _listed(head: _Head) -> list[PendingInterrupt]:
@@ -130,6 +129,7 @@ def _listed(head: _Head) -> list[PendingInterrupt]:
             one.is_answered,
             field_of(one.asked, "response_schema", None),
             one.answer,
+            *one.giver,
         )
         for id, one in head.pending.items()
     ]
@@ -175,9 +175,7 @@ def answer(
             )
         chosen = {id: _answerable(head, id, replace=replace) for id in answers}
         yield from _check_reach(plain, name, chosen)
-        if by is not None:
-            yield from _sign(engine.apart(), head, answers, by)
-        yield from _store(engine.apart(), head, chosen, answers, asks=resume)
+        yield from _store(engine.apart(), head, chosen, answers, by, asks=resume)
 
     yield from retry(name, attempt)
 
@@ -188,7 +186,7 @@ def _answerable(head: _Head, id: str, *, replace: bool) -> _Task:
         open_ids = ", ".join([id for id, one in head.pending.items() if not one.is_answered])
         hint = f"These wait: {open_ids}." if open_ids else "No interrupt of the thread waits."
         raise StateError(f"The interrupt {id!r} does not wait for an answer.", hint=hint)
-    _, task, is_answered, _ = head.pending[id]
+    _, task, is_answered, *_ = head.pending[id]
     if is_answered and not replace:
         raise StateError(
             f"The interrupt {id!r} has an answer, with which the next run continues.",
@@ -289,7 +287,9 @@ def _head(found: Sequence[tuple[StoredCheckpoint, load.Loaded]]) -> _Head:
                 id = field_of(asked, "id", "")
                 own, task, at = owners[id]
                 last = task.answers[at:][:1] if task.is_answered else given[-1:] * is_given
-                pending[id] = _Pending(own, task, task.is_answered or is_given, *(last or [None]))
+                giver = task.givers[at:][:1] if task.is_answered else ()
+                is_answered = task.is_answered or is_given
+                pending[id] = _Pending(own, task, is_answered, *(last or [None]), *giver)
     return _Head(root, pending, is_common)
 
 
@@ -302,8 +302,9 @@ def _tasks(stored: StoredCheckpoint, loaded: load.Loaded) -> Iterable[_Task]:
         answers = each_of(values.get((task, RESUME), ()))
         # A run stores the answers that it has used in one row with its next question. Any others,
         # even older ones, were not there when it began, and the next run continues with them.
-        is_answered = bool(answers) and _last(stored, task, RESUME) != at
-        yield _Task(stored, task, paths[task], asked, at, answers, is_answered)
+        row = _last(stored, task, RESUME)
+        is_answered, givers = bool(answers) and row != at, _givers(row, len(answers))
+        yield _Task(stored, task, paths[task], asked, at, answers, is_answered, givers)
 
 
 def _is_unused(common: WriteRow | None, asked: WriteRow | None) -> bool:
@@ -334,6 +335,7 @@ def _store(
     head: _Head,
     chosen: Mapping[str, _Task],
     answers: Mapping[str, Any],
+    by: str | None,
     *,
     asks: bool,
 ) -> Operation[None]:
@@ -353,50 +355,27 @@ def _store(
         known = [v for one, _, many in at[ns].writes if one == task.id for v in each_of(many)]
         kept = known[: -len(own)] if task.is_answered else known
         given = [*kept, *[value for id, value in answers.items() if id in own]]
-        calls.append(_call(head, at[ns], task.id, task.path, given))
+        call = _call(head, at[ns], task.id, task.path, given)
+        calls.append(call._replace(note=_note(task.givers[: len(kept)], by, len(given))))
     for call in calls:
         yield from put.save(engine, call._replace(asks=asks))
 
 
-# -- who answered ------------------------------------------------------------------------
-#
-# The name is stored before the answer, with a hash of it: so an answer that was not stored after
-# all, or that another program has replaced, has no name.
-
-_GIVEN = "threadkeep_answers"  # in metadata: name, time and hash by interrupt id
-
-
-def _given(thread: str, checkpoint: str) -> Operation[Mapping[str, Any]]:
-    """Return names, times and hashes of answers at a checkpoint, by interrupt id."""
-    state = yield from fetch_checkpoint(thread, ANSWERS_NS, checkpoint)
-    found = {} if state.found is None else thread_summary.shown(state.found.row).get(_GIVEN)
-    return found if isinstance(found, dict) else {}
+def _givers(row: WriteRow | None, count: int) -> list[_Giver]:
+    """Return the givers of the answers in a row, which a note names."""
+    found: list[_Giver] = []
+    with suppress(ValueError, TypeError):  # (it is not one of ours)
+        given = json.loads((row and note_of(row)) or "[]")
+        found = [(str(one[0]), datetime.fromisoformat(one[1])) if one else _NOBODY for one in given]
+    return [*found, *[_NOBODY] * count][:count]
 
 
-def _giver(one: PendingInterrupt, given: Any) -> dict[str, Any]:
-    """Return the name and time of a stored answer, or nothing if they are another answer's."""
-    match given:
-        case [str(by), str(at), hashed] if one.answered and hashed == _hash(one.answer):
-            with suppress(ValueError):  # (damage)
-                return {"answered_by": by, "answered_at": datetime.fromisoformat(at)}
-    return {}
-
-
-def _hash(answer: Any) -> str:
-    data = json.dumps(plain(answer), sort_keys=True).encode("utf-8", "surrogatepass")
-    return blake2b(data, digest_size=16).hexdigest()
-
-
-def _sign(engine: Engine, head: _Head, answers: Mapping[str, Any], by: str) -> Operation[None]:
-    """Store the giver of answers, unless the thread has moved on."""
-    thread, id = head.root.thread, head.root.row.id
-    now = unpack_time(time.time_ns() // 1000)
-    given = {**(yield from _given(thread, id))}
-    given |= {one: [by, now, _hash(answer)] for one, answer in answers.items()}
-    empty: dict[str, Any] = {"channel_values": {}, "channel_versions": {}, "versions_seen": {}}
-    checkpoint = {"v": 1, "id": id, "ts": now, **empty}
-    place, fences = CheckpointRef(thread, ANSWERS_NS, id), (HeadFence("", id),)
-    yield from put.save(engine, Put(place, None, checkpoint, {_GIVEN: given}, fences=fences))
+def _note(known: Sequence[_Giver], by: str | None, count: int) -> str | None:
+    """Return a note that names the givers of some answers, and of all after them, or None."""
+    now = (by, unpack_time(time.time_ns() // 1000)) if by is not None else None
+    given = [(name, at.isoformat()) if name and at else None for name, at in known]
+    given += [now] * (count - len(given))
+    return json.dumps(given) if any(given) else None
 
 
 def _call(head: _Head, at: load.Loaded, task: str, path: str, answers: Any) -> PutWrites:

@@ -321,7 +321,7 @@ class Threads(ThreadTransfers, KnownNames):
 
     retain, aretain = sync_and_async(_retain)
 
-    def _index(self, *, progress: Progress | None = None) -> Operation[int]:
+    def _index(self, *, progress: Progress | None = None, again: bool = False) -> Operation[int]:
         """Index the messages of all threads that are not indexed, for `find`.
 
         A saver with `search="messages"` indexes what it saves. This indexes earlier threads, forks,
@@ -329,6 +329,7 @@ class Threads(ThreadTransfers, KnownNames):
 
         Args:
             progress: called as `progress(stage, done, total)`.
+            again: True removes the index before, as if it is damaged.
 
         Returns:
             The number of threads that were indexed. A thread that cannot be read is left out.
@@ -337,7 +338,7 @@ class Threads(ThreadTransfers, KnownNames):
             InvalidArgumentError: the store has no index of messages, or is encrypted.
             BackendError: the store failed. Some threads may be indexed.
         """
-        return self._over(lazy.finding.index, progress)
+        return self._over(lazy.finding.index, progress, again=again)
 
     index, aindex = sync_and_async(_index)
 

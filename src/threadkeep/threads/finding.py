@@ -44,7 +44,7 @@ from threadkeep._core.engine.thread_entry import Lifecycle, ReadEntry
 from threadkeep._core.engine.tips import Look
 from threadkeep._core.parts import parts_of
 from threadkeep._core.validation import LONGEST, duration
-from threadkeep._core.words import CHARACTERS, tokens
+from threadkeep._core.words import CHARACTERS, joined, tokens
 from threadkeep._run.driver import on
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import no_room
@@ -381,7 +381,7 @@ def words_of(
     at = added(name) if messages else ()
     some = messages if at is None else [messages[n] for n in at if n < len(messages)]
     texts = [thread, *[said(message(one))[:TEXT_CHARS] for one in some]]
-    return tuple([" ".join(dict.fromkeys(one)) for one in map(tokens, texts) if one])
+    return tuple([one for one in map(joined, texts) if one])
 
 
 def _opened(store: LayeredBackend, engine: Engine, words: QueryWords) -> Operation[_Index | None]:
@@ -448,9 +448,16 @@ class _Index:
         return bool(self._others)
 
 
-def index(store: LayeredBackend, engine: Engine, progress: Progress | None) -> Operation[int]:
+def index(
+    store: LayeredBackend, engine: Engine, progress: Progress | None, *, again: bool
+) -> Operation[int]:
     """Index the threads that are not indexed, newest first. See `Threads.index`."""
     check_index(store)
+    if validation.flag("again", again):
+        if store.names is not None:
+            hint = "Use the store's own saver."
+            raise InvalidArgumentError("All tenants have one index of messages.", hint=hint)
+        yield from external(store.backend.drop_words)
     tell, done, left = progress or no_progress, 0, set[str]()
     while True:
         count, names = yield from _unindexed(store, engine, _LISTED + len(left))

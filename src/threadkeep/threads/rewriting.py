@@ -24,7 +24,13 @@ from threadkeep._core.engine.model import (
     WriteRow,
 )
 from threadkeep._core.engine.refs import Cell, Changed, Inline, Manifest, Ref
-from threadkeep._core.engine.rows import pack_writes, unpack_writes, with_body, with_manifest
+from threadkeep._core.engine.rows import (
+    note_of,
+    pack_writes,
+    unpack_writes,
+    with_body,
+    with_manifest,
+)
 from threadkeep._core.engine.snapshots import RawElement
 from threadkeep.errors import StaleThreadError, ThreadkeepError
 from threadkeep.threads.retention.apply import all_writes
@@ -201,7 +207,7 @@ class _Work:
         if is_same and all(write.shape == shape for write in stored):
             return row
         self.result.writes.append(write_key(row))
-        return with_body(row, pack_writes(new, shape))
+        return with_body(row, pack_writes(new, shape, note_of(row)))
 
     def _ref(self, channel: tuple[str, str], ref: Ref) -> Ref:
         """Return the reference of a value in the present shapes."""

@@ -71,6 +71,7 @@ class PutWrites(NamedTuple):
     life: int | None = None
     guard: str | None = None
     asks: bool = False  # the thread is due afterwards
+    note: str | None = None  # stored with the writes
 
     def with_copies(self) -> PutWrites:
         copies = copy_and_watch([value for _, value in self.writes]).copies

@@ -31,8 +31,6 @@ AFTER_OWN = OWN_NS[:-1] + chr(ord(OWN_NS[-1]) + 1)
 """The first text after all that begin with `OWN_NS`."""
 INPUTS_NS = f"{OWN_NS}inputs"
 """Namespace of inputs that are stored before they run. Their ids are in order of time."""
-ANSWERS_NS = f"{OWN_NS}answers"
-"""Namespace of who answered interrupts, and when, by the ids of the checkpoints that waited."""
 INPUT_KEY = "threadkeep_input"  # in metadata: the key of a stored input
 LAYERS_NS = f"{OWN_NS}memory"
 LAYERS_KEY = "threadkeep_memory"  # in metadata: layered memory's record of archived messages

@@ -506,7 +506,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, proof: 
     # (the columns of the row that the checksum covers, in order)
     fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
     shapes = engine.shapes and engine.shapes_in(ns)
-    body = pack_writes(made, 1 if shapes is None else shapes.shape)
+    body = pack_writes(made, 1 if shapes is None else shapes.shape, call.note)
     row = model.WriteRow(*fields, seal(body, fields))
     if error is not None and all(channel != ERROR_SOURCE for channel, _ in call.writes):
         status = "failed"

@@ -241,9 +241,16 @@ class Write(NamedTuple):
     shape: int = 1  # of the channels, when it was written
 
 
-def pack_writes(writes: Iterable[tuple[int, str, Ref]], shape: int = 1) -> bytes:
-    """Pack the body of a write row, without its checksum."""
+_NOTE = "threadkeep$note "  # before the text of a note, in place of a channel: it has no value
+
+
+def pack_writes(
+    writes: Iterable[tuple[int, str, Ref]], shape: int = 1, note: str | None = None
+) -> bytes:
+    """Pack the body of a write row, without its checksum. `unpack_writes` passes over the note."""
     packed: list[Any] = [[idx, channel, to_wire(ref)] for idx, channel, ref in writes]
+    if note is not None:
+        packed.append([0, _NOTE + note, None])
     return ormsgpack.packb(packed if shape == 1 else [shape, *packed])
 
 
@@ -263,6 +270,13 @@ def unpack_writes(row: WriteRow) -> list[Write]:
         raise CorruptionError(
             "A pending write is damaged.", namespace=row.ns, checkpoint=row.checkpoint_id
         ) from exc
+
+
+def note_of(row: WriteRow) -> str | None:
+    """Return the note of a row that `unpack_writes` can read, or None."""
+    last = ormsgpack.unpackb(body_of(row))[-1:]
+    channel = last[0][1] if last and last[0][2] is None else ""
+    return channel.removeprefix(_NOTE) if channel.startswith(_NOTE) else None
 
 
 def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:

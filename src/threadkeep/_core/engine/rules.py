@@ -214,7 +214,20 @@ def addition(old: Head, head: Head, batch: model.Batch, placed: Placed, tip: int
         *(*entry, *rest),
     )
     move = Move(old, new, segments, batch.checkpoints, writes, labels, drops)
-    return move if batch.words is None else move._replace(words=batch.words)
+    return move if batch.words is None else move._replace(words=_reaching(batch, old, newest))
+
+
+def _reaching(batch: model.Batch, head: Head, newest: str | None) -> model.Words | None:
+    """Return the words of a batch if the thread is indexed with them, else None.
+
+    The batch's checkpoint must be the newest one, and come with all words, or follow the one that
+    was the newest: another run may have stored it meanwhile.
+    """
+    row = next((one for one in batch.checkpoints if not one.ns), None)
+    if row is None or batch.words is None:
+        return batch.words
+    follows = batch.words.whole or head.newest in (row.parent, row.id)
+    return batch.words if row.id == newest and follows else None
 
 
 _EntryFields: TypeAlias = tuple[int, int, str | None, int | None, int | None]

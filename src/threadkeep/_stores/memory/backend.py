@@ -75,6 +75,10 @@ class MemoryBackend(Database):
         self.beside.add(entries)
         return entries
 
+    def drop_words(self) -> None:
+        with self._lock:
+            self._rows.words = None
+
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         with self._lock:
             self._check_open()

@@ -24,7 +24,7 @@ from threadkeep._stores.postgres.connections import (
     PostgresDatabase,
     PostgresSettings,
 )
-from threadkeep._stores.postgres.message_words import creating_words
+from threadkeep._stores.postgres.message_words import creating_words, dropping_words
 from threadkeep._stores.postgres.messages import (
     NEWEST_STATE,
     ONE_STATE,
@@ -35,7 +35,7 @@ from threadkeep._stores.postgres.messages import (
 from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import DRIVER_ERRORS, Rows, Statement, passes
 from threadkeep._stores.postgres.threads import item_usage
-from threadkeep._stores.sync_bridge import BlockingFace, result
+from threadkeep._stores.sync_bridge import BlockingFace, finish, result
 from threadkeep.errors import InvalidArgumentError, NotSetUpError, OpenError
 
 if TYPE_CHECKING:
@@ -252,6 +252,9 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     @property
     def given_lock(self) -> Any:
         return self.face.given_lock
+
+    def drop_words(self) -> None:
+        finish(self.face.carry_out(lambda: dropping_words(self.face.schema)))
 
     def message_index(self) -> PostgresIndex | None:
         """None if the connections are the program's own."""

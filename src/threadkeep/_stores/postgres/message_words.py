@@ -61,6 +61,19 @@ WHERE c.relnamespace = to_regnamespace({literal}) AND t.tgname = 'threadkeep_wor
 """
 
 
+_DROP = """
+DROP TRIGGER IF EXISTS threadkeep_words_moved ON {schema}.threads;
+DROP TRIGGER IF EXISTS threadkeep_words_begun ON {schema}.threads;
+DROP FUNCTION IF EXISTS {schema}.threadkeep_words_moved();
+DROP TABLE IF EXISTS {schema}.threadkeep_words, {schema}.threadkeep_unindexed;
+"""
+
+
+def dropping_words(schema: str) -> migrations.Plan:
+    """Remove the index of messages."""
+    yield from migrations.locked(schema, _DROP)
+
+
 def creating_words(schema: str) -> migrations.Plan:
     """Begin the index of messages (see `model.Words`), if it has not begun."""
     if not (yield migrations.said(_IS_MOVED, schema)):

@@ -53,6 +53,14 @@ def _add(db: sqlite3.Connection, number: int, move: Move) -> None:
     db.execute(_INDEXED, (number, words.whole, newest))
 
 
+def drop(db: sqlite3.Connection) -> None:
+    """Remove the tables and triggers."""
+    for name in ("begun", "moved", "removed"):
+        db.execute(f"DROP TRIGGER IF EXISTS threadkeep_words_{name}")
+    for name in ("words", "unindexed"):
+        db.execute(f"DROP TABLE IF EXISTS threadkeep_{name}")
+
+
 def found(db: sqlite3.Connection, read: FindWords) -> list[tuple[int, str]] | None:
     """Answer a `FindWords`."""
     if not db.execute(_IS_MADE).fetchone():

@@ -182,13 +182,17 @@ def find(
 
 
 @command("threadkeep index threads.db")
-def index(session: Session) -> None:
+def index(
+    session: Session,
+    *,
+    again: bool = flag("--again", "Remove the index and build it again: if it is damaged."),
+) -> None:
     """Index messages, so that find searches all threads.
 
     Indexes all threads that are not indexed. Programs may use the store meanwhile.
     """
     with session.open() as saver, session.progress() as progress:
-        done = saver.threads.index(progress=progress)
+        done = saver.threads.index(progress=progress, again=again)
     session.print({"indexed": done}, f"Indexed {plural(done, 'thread')}")
 
 

@@ -53,6 +53,7 @@ from threadkeep._core.engine.registration import ThreadSnapshot, optimistic, rea
 from threadkeep._core.engine.rows import (
     created_at,
     heads,
+    note_of,
     pack_writes,
     unpack_metadata,
     unpack_writes,
@@ -373,6 +374,7 @@ def _without_writes(
         unpacked = unpack_writes(row)
         stay = [(w.idx, w.channel, w.ref) for w in unpacked if w.channel not in channels]
         if len(stay) != len(unpacked):
-            row = with_body(row, pack_writes(stay, unpacked[0].shape))  # noqa: PLW2901 - the same row
+            body = pack_writes(stay, unpacked[0].shape, note_of(row))
+            row = with_body(row, body)  # noqa: PLW2901 - the same row
         found.append(row)
     return tuple(found)

@@ -31,7 +31,6 @@ from threadkeep._core.engine.context import (
 from threadkeep._core.engine.lineage import CheckpointKey
 from threadkeep._core.engine.load import Loaded, of_thread
 from threadkeep._core.engine.model import (
-    ANSWERS_NS,
     HIDDEN,
     INPUTS_NS,
     LAYERS_NS,
@@ -469,10 +468,7 @@ def not_held(rows: ThreadRows, entry: ThreadEntry | None) -> dict[str, int]:
         "origin": entry is not None and entry.origin is not None,
         "marked checkpoints": len(thread_entry.marks_of(labels)),
         "stored inputs": sum([ns == INPUTS_NS for ns, _ in stored]),
-        "names of who answered": sum([ns == ANSWERS_NS for ns, _ in stored]),
-        "partial output": sum(
-            [not is_left(ns) and ns not in (INPUTS_NS, ANSWERS_NS) for ns, _ in stored]
-        ),
+        "partial output": sum([not is_left(ns) and ns != INPUTS_NS for ns, _ in stored]),
         "layered memory": sum([ns == LAYERS_NS for ns, _ in stored]),
         "pruned checkpoints": sum([bool(one.row.flags & HIDDEN) for one in stored.values()]),
         "missing parents": sum(

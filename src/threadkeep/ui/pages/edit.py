@@ -14,7 +14,12 @@ from starlette.responses import Response
 
 from threadkeep._core.engine.differences import same
 from threadkeep._core.langgraph_internals import JOIN, is_internal
-from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    StateError,
+    ThreadkeepError,
+)
 from threadkeep.threads.diff import Path, path_text
 from threadkeep.ui.audit import audited
 from threadkeep.ui.page import Asked, PagePlace, route
@@ -64,8 +69,13 @@ async def edit(request: Asked) -> Response:
         )
     id = stored["configurable"]["checkpoint_id"]
     if "run" in given:
-        with audited(request, "replay", thread, id):
-            await run(request, PagePlace(thread, "", id), "replay")
+        try:
+            with audited(request, "replay", thread, id):
+                await run(request, PagePlace(thread, "", id), "replay")
+        except ThreadkeepError as error:
+            text = f"The value is stored in a new checkpoint, but did not run: {error.message}"
+            hint = error.hint or "Reload the page."
+            raise StateError(text, hint=hint, thread=thread) from error
     return Response(headers={"hx-redirect": request.address("/thread", id=thread, at=id)})
 
 

@@ -111,9 +111,11 @@ async def find(request: Asked, number: int) -> tuple[str, str] | None:
 
 async def _numbered(request: Asked, number: int) -> CheckpointTuple | None:
     """Return the newest checkpoint of the graph itself with a step number, or None."""
-    if not request.page.is_own:  # (LangGraph's stores are not searched by metadata)
+    info = await request.thread(request.needed("id"))
+    # (LangGraph's stores are not searched by metadata, and reading an archive restores it)
+    if not request.page.is_own or info.state in AWAY:
         return None
-    at = PagePlace(request.needed("id")).config
+    at = PagePlace(info.id).config
     async for one in request.page.saver.alist(at, filter={"step": number}, limit=1, values="lazy"):
         found: CheckpointTuple = one
         return found
