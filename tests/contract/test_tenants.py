@@ -227,7 +227,9 @@ def store(request, tmp_path):
                 entry=ThreadEntry(
                     thread, "active", NOW + number, NOW + number, labels=(f'"<{number}>"',)
                 ),
-                words=Words(("kettle",)) if store.indexes_messages and thread == "t" else None,
+                words=Words(("kettle",), whole=True)
+                if store.indexes_messages and thread == "t"
+                else None,
                 **rows_of(number),
             )
             for thread in ("t", "t t", f"{number}")

@@ -132,7 +132,7 @@ def test_forks_and_copies_are_not_indexed_until_they_are_built(saver: Any) -> No
     assert words_in(saver, "退") == ["copy", "fork", "tea"]
 
 
-def test_a_replay_from_an_older_checkpoint_is_indexed_whole(saver: Any) -> None:
+def test_a_replay_from_an_older_checkpoint_is_not_indexed_until_it_is_asked_for(saver: Any) -> None:
     graph = _echo(saver)
     without_index = _echo(without(saver))
     graph.invoke({"messages": [HumanMessage("first kettle")]}, at("one"))
@@ -140,12 +140,59 @@ def test_a_replay_from_an_older_checkpoint_is_indexed_whole(saver: Any) -> None:
     without_index.invoke({"messages": [HumanMessage("second samovar")]}, at("one"))
     assert unindexed(saver) == ["one"]
     graph.invoke({"messages": [HumanMessage("third teapot")]}, first.config)
-    assert unindexed(saver) == []
+    assert unindexed(saver) == ["one"]
+    found = saver.threads.find("teapot")
+    assert (ids(found), found.indexed, found.unindexed) == (["one"], True, 1)
+    assert saver.threads.index() == 1
     assert [ids(saver.threads.find(one)) for one in ("kettle", "teapot", "samovar")] == [
         ["one"],
         ["one"],
         [],
     ]
+
+
+def test_a_branch_beside_a_run_hides_no_message(saver: Any) -> None:
+    graph = _echo(saver)
+    graph.invoke({"messages": [HumanMessage("first kettle")]}, at("one"))
+    (first, *_) = graph.get_state_history(at("one"))
+    graph.invoke({"messages": [HumanMessage("second samovar")]}, at("one"))
+    run = saver.get_tuple(at("one"))  # (it goes on below)
+    graph.update_state(first.config, {"messages": [HumanMessage("a branch")]})
+    again = {"configurable": {**at("one")["configurable"], "checkpoint_ns": ""}}
+    again["configurable"]["checkpoint_id"] = run.checkpoint["id"]
+    graph.invoke({"messages": [HumanMessage("third teapot")]}, again)
+    for word in ("kettle", "samovar", "teapot"):
+        assert ids(saver.threads.find(word)) == ["one"], word
+    assert ids(saver.threads.find("branch")) == []
+
+
+def test_a_copy_whose_newest_checkpoint_comes_first_hides_no_message(saver: Any) -> None:
+    with MemorySaver() as other:
+        graph = _echo(other)
+        for word in ("kettle", "samovar"):
+            graph.invoke({"messages": [HumanMessage(word)]}, at("one"))
+        for found in other.list(at("one")):
+            config = found.parent_config or {"configurable": {**at("one")["configurable"]}}
+            config["configurable"].setdefault("checkpoint_ns", "")
+            versions = found.checkpoint["channel_versions"]
+            saver.put(config, found.checkpoint, found.metadata, versions)
+    for word in ("kettle", "samovar"):
+        assert ids(saver.threads.find(word)) == ["one"], word
+
+
+def test_words_of_a_long_text_fit_into_a_tsvector(saver: Any) -> None:
+    words = [f"слово{n}" for n in range(10_000)]
+    text = "_".join(words)
+    _echo(saver).invoke({"messages": [HumanMessage(text)]}, at("long"))
+    for word in words[:400:40]:
+        assert ids(saver.threads.find(word)) == ["long"], word
+
+
+def test_the_index_is_built_again(saver: Any) -> None:
+    fill(saver)
+    assert saver.threads.index() == 0
+    assert saver.threads.index(again=True) == len([*saver.threads.search()])
+    assert ids(saver.threads.find("kettle")) == ["kettle"]
 
 
 def test_edits(saver: Any) -> None:

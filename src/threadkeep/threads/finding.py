@@ -267,7 +267,7 @@ def messages_in(values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
 
     A channel that does not hold any has none.
     """
-    for name in (CHANNEL, *values):
+    for name in (CHANNEL, *sorted(values)):
         value: Any = values.get(name)
         value = value.value if isinstance(value, _DeltaSnapshot) else value
         if are_messages(value):

@@ -405,8 +405,8 @@ class Words(NamedTuple):
     """Words of messages for the index of messages: each message's, with spaces between them.
 
     A thread is indexed as long as each change of its newest checkpoint comes with the words of the
-    messages that it adds. Those of a `whole` thread replace all that are indexed of it, and it is
-    indexed then. A store removes them when a thread's time of deletion changes.
+    messages that it adds to the one before. Those of a `whole` thread replace all that are indexed
+    of it, and it is indexed then. A store removes them when a thread's time of deletion changes.
     """
 
     messages: tuple[str, ...] = ()

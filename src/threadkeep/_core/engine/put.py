@@ -362,7 +362,7 @@ def _put_batch(
         touch=touch,
         link=Link(proof, home=draft.home, borrowed=draft.borrowed),
         guard=call.guard,
-        words=None if engine.words is None or ns else _words(engine, call, written, parent, flags),
+        words=None if engine.words is None or ns else _words(engine, call, written, parent),
     )
     state = CheckpointSnapshot(
         *(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh),
@@ -376,19 +376,14 @@ def _put_batch(
 
 
 def _words(
-    engine: Engine, call: Put, written: Manifest, parent: CheckpointSnapshot | None, flags: int
+    engine: Engine, call: Put, written: Manifest, parent: CheckpointSnapshot | None
 ) -> model.Words | None:
-    """Return the words of the messages that a checkpoint adds, or None if they are unknown.
-
-    A checkpoint without a parent, or after one that the run chose, adds all of its messages.
-    """
-    values, whole = call.checkpoint["channel_values"], parent is None or bool(flags & model.FREE)
-    known = refs.EMPTY if parent is None or whole else parent.manifest
-    entries = written.entries
-    if engine.words is None or (
-        whole and any(one.ref is not None and name not in values for name, one in entries.items())
-    ):
+    """Return the words of the messages that a checkpoint adds, or None if they are unknown."""
+    whole = call.parent is None
+    if engine.words is None or (parent is None and not whole):
         return None
+    values, entries = call.checkpoint["channel_values"], written.entries
+    known = refs.EMPTY if parent is None or whole else parent.manifest
 
     def added(name: str) -> Sequence[int] | None:
         old = known.entries.get(name)

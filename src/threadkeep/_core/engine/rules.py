@@ -223,11 +223,12 @@ def _reaching(batch: model.Batch, head: Head, newest: str | None) -> model.Words
     The batch's checkpoint must be the newest one, and come with all words, or follow the one that
     was the newest: another run may have stored it meanwhile.
     """
-    row = next((one for one in batch.checkpoints if not one.ns), None)
-    if row is None or batch.words is None:
+    rows = {one.id: one for one in batch.checkpoints if not one.ns}
+    if not rows or batch.words is None:
         return batch.words
-    follows = batch.words.whole or head.newest in (row.parent, row.id)
-    return batch.words if row.id == newest and follows else None
+    row = rows.get(str(newest))
+    follows = row and (batch.words.whole or head.newest in (row.parent, row.id))
+    return batch.words if follows else None
 
 
 _EntryFields: TypeAlias = tuple[int, int, str | None, int | None, int | None]

@@ -345,7 +345,7 @@ def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[Term]:
         elif isinstance(value, str):
             yield _METADATA.format("", "type = 'text' AND value = ?"), [key, value]
         elif isinstance(value, (bool, int, float)) and _fits(value):
-            if key == "step":  # (most rows are told apart by this column, without their JSON)
+            if key == "step":  # (the column excludes most rows, without their JSON)
                 yield _OTHER_STEP, [value]
             yield _METADATA.format("", "type <> 'text' AND value = ?"), [key, value]
 
