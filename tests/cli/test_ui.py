@@ -218,16 +218,16 @@ def slow(state):
     if not os.path.exists("begun"):
         open("begun", "w").close()
         raise ValueError
-    time.sleep(2)
+    time.sleep(float(os.environ.get("NODE_SECONDS", 2)))
     return {}
 graph = StateGraph(MessagesState).add_sequence([slow, ("last", lambda state: {})])
 graph = graph.add_edge(START, "slow").compile()
 """
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_ends_its_step_before_the_command_ends(start, tmp_path, ending, monkeypatch):
+@pytest.fixture
+def running(start, tmp_path, monkeypatch):
+    """Start a page that runs a thread, and return its process, the saver and the graph."""
     (tmp_path / "agent.py").write_text(AGENT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -237,17 +237,44 @@ def test_a_run_ends_its_step_before_the_command_ends(start, tmp_path, ending, mo
         bound = graph.copy(update={"checkpointer": saver})
         with suppress(ValueError):
             bound.invoke({"messages": ["Hello"]}, {"configurable": {"thread_id": "one"}})
-        process, link = start("--write", "--graph", "agent:graph")
-        ask = enter(link)
-        assert "slow(slow)" in ask("/graph")
-        secret = re.search('"x-threadkeep": "([^"]+)"', ask("/"))[1]
-        done = ask("/actions?thread=one&action=resume", b"", **{"x-threadkeep": secret})
-        assert "under way" in done
-        process.send_signal(ending)
-        _, said = process.communicate(timeout=SECONDS)
-        assert b"Runs end their step: 1." in said
-        assert [one.id for one in saver.runs.unfinished()] == ["one"]
-        assert bound.get_state({"configurable": {"thread_id": "one"}}).next == ("last",)
+
+        def run():
+            process, link = start("--write", "--graph", "agent:graph")
+            ask = enter(link)
+            assert "slow(slow)" in ask("/graph")
+            secret = re.search('"x-threadkeep": "([^"]+)"', ask("/"))[1]
+            done = ask("/actions?thread=one&action=resume", b"", **{"x-threadkeep": secret})
+            assert "under way" in done
+            return process, saver, bound
+
+        yield run
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_command_though_a_node_does_not_return(
+    running, ending, monkeypatch
+):
+    monkeypatch.setenv("NODE_SECONDS", "600")
+    process, saver, _ = running()
+    process.send_signal(ending)
+    while b"Runs end their step" not in (line := process.stderr.readline()):
+        assert line, "the command ended at once"
+    process.send_signal(ending)
+    _, said = process.communicate(timeout=SECONDS)
+    assert (process.returncode, b"does not answer" in said) == (1, True)
+    assert [one.id for one in saver.runs.unfinished()] == ["one"]
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_ends_its_step_before_the_command_ends(running, ending):
+    process, saver, bound = running()
+    process.send_signal(ending)
+    _, said = process.communicate(timeout=SECONDS)
+    assert b"Runs end their step: 1." in said
+    assert [one.id for one in saver.runs.unfinished()] == ["one"]
+    assert bound.get_state({"configurable": {"thread_id": "one"}}).next == ("last",)
 
 
 def test_a_graph_that_cannot_be_imported_is_refused(start, tmp_path, refused, monkeypatch):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import threading
+import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from socket import socket
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -19,6 +26,8 @@ from threadkeep.ui.sessions import Sessions
 if TYPE_CHECKING:
     from threadkeep.ui.graphs import PageGraph
 
+_log = logging.getLogger("threadkeep")
+_NODES = "threadkeep-page"  # begin of the names of threads
 _LONGEST = 1000  # bytes of a token or password
 _SECONDS = 2  # that open answers get when the page stops
 _GRACE = 20.0  # that runs get
@@ -28,11 +37,29 @@ class _PageServer(uvicorn.Server):
     """A server that lets runs end their step before it stops. A second signal cancels them."""
 
     graph: PageGraph | None = None
+    _threads: ThreadPoolExecutor  # of sync nodes
+
+    async def serve(self, sockets: list[socket] | None = None) -> None:
+        self._threads = ThreadPoolExecutor(thread_name_prefix=_NODES)
+        asyncio.get_running_loop().set_default_executor(self._threads)
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         await super().shutdown(sockets)
         if self.graph is not None:
             await self.graph.drain(_GRACE, lambda: self.force_exit)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        end = time.monotonic() + _SECONDS
+        while any(one.name.startswith(_NODES) for one in threading.enumerate()):
+            if time.monotonic() > end:  # (Python would wait for these threads)
+                _log.error("A node or the store does not answer: the command ends without it.")
+                logging.shutdown()
+                os._exit(1)
+            await asyncio.sleep(0.05)
 
 
 def server_of(app: PageGuard, graph: PageGraph | None = None) -> uvicorn.Server:
