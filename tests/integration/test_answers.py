@@ -22,7 +22,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from threadkeep import KeyRing
+from threadkeep import KeyRing, MemorySaver
 from threadkeep._core.langgraph_internals import NO_TASK
 from threadkeep.errors import (
     InvalidArgumentError,
@@ -343,6 +343,42 @@ def test_an_answer_that_a_node_refuses_is_replaced(saver: Any) -> None:
     assert one.answered
     saver.threads.answer("one", {one.id: 7}, replace=True)
     assert graph.invoke(None, CONFIG) == {"said": [7]}
+
+
+def givers(saver: Any, thread: str = "one") -> dict[Any, Any]:
+    return {one.value: one.answered_by for one in saver.threads.interrupts(thread)}
+
+
+def test_the_name_of_a_giver_stays_with_the_answer(saver: Any, tmp_path: Any) -> None:
+    built(saver, a=asks("x", "y"), b=asks("z")).invoke({"said": []}, CONFIG)
+    ids = open_questions(saver)
+    with MemorySaver() as copy:
+        saver.threads.answer("one", {ids["x"]: "yes"}, by="Zoë")
+        saver.threads.mirror(copy)
+        saver.threads.answer("one", {ids["z"]: "yes"}, by="Bo")
+        assert [*saver.threads.mirror(copy).extended] == ["one"]
+        assert givers(copy) == givers(saver) == {"x": "Zoë", "z": "Bo"}
+    given = {one.value: one.answered_at for one in saver.threads.interrupts("one")}
+    assert given["x"] < given["z"]
+    saver.threads.fork("one", None, "fork")
+    assert givers(saver, "fork") == givers(saver)
+    saver.threads.answer("one", {ids["x"]: "yes"}, replace=True)
+    assert givers(saver) == {"x": None, "z": "Bo"}, "the same answer, of somebody else"
+    with pytest.raises(StateError):
+        saver.threads.answer("one", {ids["z"]: "no"}, by="Late")
+    assert givers(saver) == {"x": None, "z": "Bo"}
+
+
+def test_the_second_answer_of_a_task_keeps_the_name_of_the_first(saver: Any) -> None:
+    graph = built(saver, a=lambda _: {"said": [interrupt("x"), interrupt("y")]})
+    graph.invoke({"said": []}, CONFIG)
+    for question, name in (("x", "Zoë"), ("y", "Bo")):
+        saver.threads.answer("one", {open_questions(saver)[question]: "yes"}, by=name)
+        assert givers(saver) == {question: name}
+        result = graph.invoke(None, CONFIG)
+    assert said(result) == ["yes", "yes"]
+    with pytest.raises(InvalidArgumentError, match="by"):
+        saver.threads.answer("one", {"x": 1}, by="")
 
 
 def test_the_registry_and_forks(saver: Any) -> None:
