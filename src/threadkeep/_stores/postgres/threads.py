@@ -23,6 +23,7 @@ from threadkeep._core.engine.usage import (
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
 from threadkeep._stores.postgres.heads import SELECTED, head_of
+from threadkeep._stores.postgres.message_words import HAS_BEGUN
 from threadkeep._stores.postgres.messages import ONE_STATE
 from threadkeep._stores.postgres.statement import (
     Number,
@@ -113,6 +114,12 @@ _HAS_LABEL = """EXISTS (
     SELECT FROM {schema}.thread_labels l WHERE l.thread_id = t.thread_id AND l.label = %s)"""
 
 
+_OF_WORDS = "SELECT thread_id FROM {schema}.threadkeep_words WHERE words @@ %s::tsquery"
+_UNINDEXED = f"""(t.thread_id IN (SELECT thread_id FROM {{schema}}.threadkeep_unindexed)
+    AND t.state IN {WITH_CHECKPOINTS}
+    AND {HAS_BEGUN})"""
+
+
 def _conditions(query: ThreadQuery) -> Iterator[Term]:
     yield from begins_with("t.thread_id", pack_text(query.prefix))
     if query.states:
@@ -121,6 +128,11 @@ def _conditions(query: ThreadQuery) -> Iterator[Term]:
         yield f"t.state <> '{Lifecycle.DELETED}'", ()
     for label in query.labels:
         yield _HAS_LABEL, (label,)
+    if query.words:
+        words = " & ".join([f"'{word}'" for word in query.words])
+        yield f"t.thread_id IN ({_OF_WORDS}) OR {_UNINDEXED}", (words,)
+    if query.unindexed:
+        yield _UNINDEXED, ()
     for term, values in query_terms(query):
         filled = term.replace("{rest}", _REST).replace("{time}", "{schema}.time_of(%s)")
         yield filled, tuple(map(_packed, values))

@@ -27,7 +27,14 @@ from threadkeep._core.engine.usage import (
     ThreadUsage,
     hours_of,
 )
-from threadkeep._stores.records import Term, begins_with, is_rare, query_terms, terms_of
+from threadkeep._stores.records import (
+    Term,
+    begins_with,
+    is_rare,
+    not_indexed,
+    query_terms,
+    terms_of,
+)
 from threadkeep._stores.sqlite.records import SELECTED, head_of, read_head
 
 _SCATTER = 2**32
@@ -53,8 +60,9 @@ def entry(db: sqlite3.Connection, read: thread_entry.ReadEntry) -> ThreadEntry |
 def search(db: sqlite3.Connection, read: thread_entry.SearchThreads) -> list[ThreadEntry]:
     """Answer a `SearchThreads`."""
     source, terms = _source(db, read.query)
+    is_few = read.query.prefix or is_rare(read.query) or _are_rare(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
-    if (read.query.prefix or is_rare(read.query)) and read.order != "thread":
+    if is_few and read.order != "thread":
         order = f"+{order}"  # (an index of times would walk through all threads)
     # (a damaged value has no place in the order)
     kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
@@ -90,6 +98,13 @@ def labels_of(db: sqlite3.Connection, head: Head) -> list[str]:
 
 
 _WITH_LABEL = "(SELECT count(*) FROM (SELECT 1 FROM tk_labels WHERE label = ? LIMIT ?))"
+_HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE name = 'threadkeep_words'"
+_OF_WORDS = "SELECT rowid >> 24 FROM threadkeep_words WHERE threadkeep_words MATCH ?"
+_UNINDEXED = f"""(t.number IN (SELECT thread FROM threadkeep_unindexed)
+    AND +t.state IN {WITH_CHECKPOINTS})"""
+_WITH_WORDS = f"""SELECT count(*) FROM (
+    SELECT 1 FROM ({_OF_WORDS.replace("?", ":words")} LIMIT :limit)
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM threadkeep_unindexed LIMIT :limit))"""
 _HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.label = ?)"
 
 
@@ -99,6 +114,8 @@ def _source(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> tuple[st
     SQLite cannot know how frequent a label is. With a rare label, start from the label's threads,
     and otherwise walk through the threads in the order of the search and check their labels.
     """
+    if (query.words or query.unindexed) and not db.execute(_HAS_INDEX).fetchone():
+        raise not_indexed()
     labels = list(query.labels)
     rarest = _rare(db, labels)
     source, terms = "tk_threads t", [*begins_with("t.thread", query.prefix), *_conditions(query)]
@@ -116,12 +133,26 @@ def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
     return rarest if rarest is not None and counts[rarest] < (_RARE,) else None
 
 
+def _are_rare(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> bool:
+    """Return True if few threads match the words of a query."""
+    limit = {"limit": _RARE, "words": _matched(query)}
+    return bool(query.words) and db.execute(_WITH_WORDS, limit).fetchone() < (_RARE,)
+
+
+def _matched(query: thread_entry.ThreadQuery) -> str:
+    return " ".join([f'"{word}"' for word in query.words])
+
+
 def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
     if query.states:  # (an index of states would walk through all threads)
         places = ", ".join("?" * len(query.states))
         yield f"{'+' * bool(query.prefix)}t.state IN ({places})", query.states
     else:
         yield f"t.state <> '{Lifecycle.DELETED}'", ()
+    if query.words:
+        yield f"t.number IN ({_OF_WORDS}) OR {_UNINDEXED}", (_matched(query),)
+    if query.unindexed:
+        yield _UNINDEXED, ()
     for text, values in query_terms(query):
         term = text.replace("{rest}", "t.updated_at + t.ttl").replace("{time}", "?")
         yield term.replace("t.pinned IS TRUE", "t.pinned IS NOT NULL"), values
