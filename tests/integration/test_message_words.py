@@ -289,7 +289,7 @@ def test_filters(saver: Any) -> None:
     _echo(without(saver)).invoke({"messages": [HumanMessage("A samovar.")]}, at("new"))
     found = saver.threads.find("samovar", id_prefix="ne")
     assert (ids(found), found.unindexed, found.threads_read) == (["new"], 1, 1)
-    assert saver.threads.find("samovar", id_prefix="te").unindexed == 0
+    assert saver.threads.find("samovar", id_prefix="tea").unindexed == 0
     assert saver.threads.find("kettle", state="archived").hits == ()
 
 

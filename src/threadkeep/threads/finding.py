@@ -110,7 +110,8 @@ class FoundThreads:
         skipped: threads that could not be read, with the reason.
         indexed: True if the index of messages was searched (`search="messages"`). Then only threads
             that may match were looked at.
-        unindexed: number of threads that are not in it. The newest of them were read.
+        unindexed: number of threads, with the same filters, that are not in it. The newest of them
+            were read.
     """
 
     hits: tuple[FoundThread, ...] = ()

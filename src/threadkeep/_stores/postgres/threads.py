@@ -114,7 +114,6 @@ _HAS_LABEL = """EXISTS (
     SELECT FROM {schema}.thread_labels l WHERE l.thread_id = t.thread_id AND l.label = %s)"""
 
 
-_OF_WORDS = "SELECT thread_id FROM {schema}.threadkeep_words WHERE words @@ %s::tsquery"
 _UNINDEXED = f"""(t.thread_id IN (SELECT thread_id FROM {{schema}}.threadkeep_unindexed)
     AND t.state IN {WITH_CHECKPOINTS}
     AND {HAS_BEGUN})"""
@@ -130,7 +129,11 @@ def _conditions(query: ThreadQuery) -> Iterator[Term]:
         yield _HAS_LABEL, (label,)
     if query.words:
         words = " & ".join([f"'{word}'" for word in query.words])
-        yield f"t.thread_id IN ({_OF_WORDS}) OR {_UNINDEXED}", (words,)
+        # (a role with policies finds its threads by their prefix alone)
+        within = begins_with("w.thread_id", pack_text(query.prefix))
+        where, matched = terms_of([*within, ("w.words @@ %s::tsquery", (words,))])
+        found = f"SELECT w.thread_id FROM {{schema}}.threadkeep_words w WHERE {where}"
+        yield f"t.thread_id IN ({found}) OR {_UNINDEXED}", matched
     if query.unindexed:
         yield _UNINDEXED, ()
     for term, values in query_terms(query):

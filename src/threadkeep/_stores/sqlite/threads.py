@@ -60,9 +60,8 @@ def entry(db: sqlite3.Connection, read: thread_entry.ReadEntry) -> ThreadEntry |
 def search(db: sqlite3.Connection, read: thread_entry.SearchThreads) -> list[ThreadEntry]:
     """Answer a `SearchThreads`."""
     source, terms = _source(db, read.query)
-    is_few = read.query.prefix or is_rare(read.query) or _are_rare(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
-    if is_few and read.order != "thread":
+    if (read.query.prefix or is_rare(read.query)) and read.order != "thread":
         order = f"+{order}"  # (an index of times would walk through all threads)
     # (a damaged value has no place in the order)
     kinds = "('text')" if read.order == "thread" else "('integer', 'null')"
@@ -111,14 +110,16 @@ _HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.
 def _source(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> tuple[str, list[Term]]:
     """Return the tables to search, and the conditions.
 
-    SQLite cannot know how frequent a label is. With a rare label, start from the label's threads,
-    and otherwise walk through the threads in the order of the search and check their labels.
+    SQLite cannot know how frequent a label or word is. With a rare one, start from its threads, and
+    otherwise walk through the threads in the order of the search and check their labels and words.
     """
     if (query.words or query.unindexed) and not db.execute(_HAS_INDEX).fetchone():
         raise not_indexed()
     labels = list(query.labels)
     rarest = _rare(db, labels)
     source, terms = "tk_threads t", [*begins_with("t.thread", query.prefix), *_conditions(query)]
+    if query.words:
+        terms.append(_word_term(db, query))
     if rarest is not None:
         labels.remove(rarest)
         source = "tk_labels f CROSS JOIN tk_threads t"
@@ -133,14 +134,11 @@ def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
     return rarest if rarest is not None and counts[rarest] < (_RARE,) else None
 
 
-def _are_rare(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> bool:
-    """Return True if few threads match the words of a query."""
-    limit = {"limit": _RARE, "words": _matched(query)}
-    return bool(query.words) and db.execute(_WITH_WORDS, limit).fetchone() < (_RARE,)
-
-
-def _matched(query: thread_entry.ThreadQuery) -> str:
-    return " ".join([f'"{word}"' for word in query.words])
+def _word_term(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> Term:
+    words = " ".join([f'"{word}"' for word in query.words])
+    is_rare = db.execute(_WITH_WORDS, {"words": words, "limit": _RARE}).fetchone() < (_RARE,)
+    term = f"t.number IN ({_OF_WORDS}) OR {_UNINDEXED}"
+    return term if is_rare else term.replace("t.number IN", "+t.number IN"), (words,)
 
 
 def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
@@ -149,8 +147,6 @@ def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
         yield f"{'+' * bool(query.prefix)}t.state IN ({places})", query.states
     else:
         yield f"t.state <> '{Lifecycle.DELETED}'", ()
-    if query.words:
-        yield f"t.number IN ({_OF_WORDS}) OR {_UNINDEXED}", (_matched(query),)
     if query.unindexed:
         yield _UNINDEXED, ()
     for text, values in query_terms(query):
