@@ -14,8 +14,6 @@ from threadkeep._core.engine.model import (
     CopyThread,
     DropThread,
     FindThreads,
-    FindUnindexed,
-    FindWords,
     ForkThread,
     LeaseThread,
     Read,
@@ -264,20 +262,24 @@ READS = (
 )
 
 
-OF_WORDS = (FindWords(("kettle",), None, 99), FindUnindexed(99))
-
-
-def test_no_read_finds_indexed_messages_of_another_tenant(store):
+def test_no_query_finds_words_of_another_tenant(store):
     if not store.indexes_messages:
         pytest.skip("no index of messages")
+    first = SearchThreads(ALL, "thread", descending=False, after=None, limit=99)
     for number, name in enumerate(ODD):
-        rows, unindexed = for_tenant(store, Names(name)).fetch(OF_WORDS)
-        assert [thread for _, thread in rows] == ["t"]
-        assert (unindexed[0], sorted(unindexed[1])) == (2, sorted(["t t", f"{number}"]))
+        tenant, others = for_tenant(store, Names(name)), ["t t", f"{number}"]
+        for query, found in (
+            (ThreadQuery(words=("kettle",)), ["t", *others]),
+            (ThreadQuery(words=("teapot",)), others),
+            (ThreadQuery(unindexed=True), others),
+        ):
+            entries, count = tenant.fetch([first._replace(query=query), CountThreads(query)])
+            assert sorted(one.thread for one in entries) == sorted(found)
+            assert count == len(found)
 
 
 def test_no_read_finds_rows_of_another_tenant(store):
-    asked = {type(read) for read in (*READS, *OF_WORDS)} | {ReadUsage}  # (which is refused)
+    asked = {type(read) for read in READS} | {ReadUsage}  # (which is refused)
     assert asked == {*get_args(Read)}
     for number, name in enumerate(ODD):
         tenant = for_tenant(store, Names(name))

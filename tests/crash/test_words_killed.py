@@ -13,7 +13,7 @@ from kit.backends import open_backend, url_of
 from langchain_core.messages import HumanMessage
 
 from threadkeep import open_saver
-from threadkeep._core.engine.model import FindUnindexed, FindWords
+from threadkeep._core.engine.thread_entry import CountThreads, ThreadQuery
 
 WRITER = """
 import sys, itertools, threadkeep
@@ -53,7 +53,7 @@ def test_killed_writers(name: str, tmp_path: Any) -> None:
             child.stdout.close()
         with open_saver(url) as saver:
             backend: Any = saver.backend
-            assert backend.fetch([FindUnindexed(10)]) == [(0, [])]
+            assert backend.fetch([CountThreads(ThreadQuery(unindexed=True))]) == [0]
             said: set[str] = set()
             for n in range(3):
                 found = saver.get_tuple({"configurable": {"thread_id": f"t{n}"}})
@@ -62,5 +62,4 @@ def test_killed_writers(name: str, tmp_path: Any) -> None:
                     said |= {str(one.content) for one in talk}
             assert len(said) > 20
             for word in said:
-                (rows,) = backend.fetch([FindWords((word,), None, 10)])
-                assert len(rows) == 1, word
+                assert backend.fetch([CountThreads(ThreadQuery(words=(word,)))]) == [1], word

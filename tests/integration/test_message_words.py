@@ -1,6 +1,7 @@
 """The index of messages (`search="messages"`): kept in commits, a hint, removed with threads."""
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,13 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from threadkeep import KeyRing, MemorySaver, Retention, SqliteSaver, guard
-from threadkeep._core.engine.model import FindUnindexed, FindWords
+from threadkeep._core.engine.thread_entry import (
+    CountThreads,
+    Lifecycle,
+    SearchThreads,
+    ThreadQuery,
+)
+from threadkeep._stores.postgres.message_index import PostgresIndex
 from threadkeep.errors import InvalidArgumentError, NotSetUpError, ThreadkeepError
 from threadkeep.threads import finding
 
@@ -35,16 +42,22 @@ def saver(name: str, tmp_path: Path) -> Any:
         yield opened
 
 
+def search(saver: Any, **query: Any) -> list[str]:
+    """Return the threads of a query, also those that are deleted, sorted."""
+    wanted = ThreadQuery((*Lifecycle,), **query)
+    (entries,) = saver._store.backend.fetch([SearchThreads(wanted, "thread", False, None, 1000)])
+    assert saver._store.backend.fetch([CountThreads(wanted)]) == [len(entries)]
+    return [one.thread for one in entries]
+
+
 def words_in(saver: Any, *words: str) -> list[str]:
     """Return the threads with an indexed message that has all words, sorted."""
-    (rows,) = saver._store.backend.fetch([FindWords(words, None, 1000)])
-    return sorted({thread for _, thread in rows})
+    others = unindexed(saver)
+    return [one for one in search(saver, words=words) if one not in others]
 
 
 def unindexed(saver: Any) -> list[str]:
-    (found,) = saver._store.backend.fetch([FindUnindexed(1000)])
-    assert found[0] == len(found[1])
-    return sorted(found[1])
+    return search(saver, unindexed=True)
 
 
 def without(saver: Any) -> Any:
@@ -80,14 +93,20 @@ def test_an_index_is_only_a_hint(saver: Any) -> None:
     assert ids(saver.threads.find("carrier")) == []
 
 
-def test_only_new_messages_are_indexed(saver: Any) -> None:
+def test_only_new_messages_are_indexed(saver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def noted(*given: Any) -> tuple[str, ...]:
+        made = finding.words_of(*given)
+        said.extend(made)
+        return made
+
+    monkeypatch.setattr(saver, "_engine", saver._engine._replace(words=noted))
     graph = _echo(saver)
     for number in range(30):
         graph.invoke({"messages": [HumanMessage(f"hello {number}")]}, at("one"))
-    (rows,) = saver._store.backend.fetch([FindWords(("hello",), None, 1000)])
-    assert len(rows) == 30
-    (some,) = saver._store.backend.fetch([FindWords(("hello",), rows[9][0], 5)])
-    assert some == rows[10:15]
+    assert len([one for one in said if "hello" in one]) == 30
+    assert unindexed(saver) == []
 
 
 def test_a_saver_without_the_option_leaves_gaps(saver: Any) -> None:
@@ -242,6 +261,61 @@ def test_many_threads_of_a_common_word(saver: Any) -> None:
     assert everything.threads_read == 600
 
 
+@pytest.mark.parametrize("how", ["saves", "index"])
+def test_hits_are_the_newest_threads(saver: Any, how: str) -> None:
+    graph = _echo(saver if how == "saves" else without(saver))
+    for number in range(40):
+        graph.invoke({"messages": [HumanMessage("hello")]}, at(f"t{number:02}"))
+    time.sleep(1.1)  # (`updated_at` may be a second old)
+    for thread in ("t07", "t03"):
+        graph.invoke({"messages": [HumanMessage("one more")]}, at(thread))
+    if how == "index":
+        saver.threads.index()
+    newest = [one.id for one in saver.threads.search()]
+    assert newest[:3] == ["t03", "t07", "t39"]
+    found = saver.threads.find("hello", limit=5)
+    assert (ids(found), found.indexed, found.threads_read) == (newest[:5], True, 5)
+    rest = saver.threads.find("hello", limit=100, updated_before=found.oldest)
+    assert (ids(rest), rest.indexed, rest.complete) == (newest[5:], True, True)
+
+
+def test_filters(saver: Any) -> None:
+    graph = fill(saver)
+    graph.invoke({"messages": [HumanMessage("A kettle.")]}, at("tea"))
+    saver.threads.tag("tea", "urgent")
+    assert sorted(ids(saver.threads.find("kettle"))) == ["kettle", "tea"]
+    found = saver.threads.find("kettle", tags=["urgent"])
+    assert (ids(found), found.indexed, found.threads_read) == (["tea"], True, 1)
+    _echo(without(saver)).invoke({"messages": [HumanMessage("A samovar.")]}, at("new"))
+    found = saver.threads.find("samovar", id_prefix="ne")
+    assert (ids(found), found.unindexed, found.threads_read) == (["new"], 1, 1)
+    assert saver.threads.find("samovar", id_prefix="tea").unindexed == 0
+    assert saver.threads.find("kettle", state="archived").hits == ()
+
+
+def test_ids_and_metadata_have_their_place_among_the_hits(saver: Any) -> None:
+    graph = _echo(saver)
+    for number in range(300):
+        if number in (150, 250):
+            saver.threads.create(f"x-hel{number}", metadata={"about": "hello"})
+        elif number != 299:
+            Chain(saver, f"t{number:03}").put(messages=[HumanMessage("hello")])
+    graph.invoke({"messages": [HumanMessage("hello")]}, at("x-hel250"))
+    newest = [one.id for one in saver.threads.search(limit=300)]
+    found = saver.threads.find("hello", limit=300, seconds=60)
+    assert (ids(found), found.threads_read, found.complete) == (newest, 299, True)
+    assert [one.thread.id for one in found.hits if one.found_in == "metadata"] == ["x-hel150"]
+
+
+def test_layered_memory_makes_only_the_tables(tmp_path: Path) -> None:
+    with open_backend("postgres", tmp_path) as plain:
+        fill(plain)
+        PostgresIndex(plain._store.backend.face).create()
+        assert plain.threads.find("kettle").indexed is False
+        assert plain.threads.index() == len(TALKS)
+        assert (words_in(plain, "kettle"), unindexed(plain)) == (["kettle"], [])
+
+
 def test_many_threads_that_are_not_indexed(saver: Any) -> None:
     fill(saver)
     without(saver).put_many(
@@ -315,8 +389,10 @@ def test_stores_without_an_index(other: str, tmp_path: Path) -> None:
 
 def test_reads_before_the_index_exists(saver: Any) -> None:
     saver.get_tuple(at("none"))
-    with suppress(NotSetUpError):
-        assert saver._store.backend.fetch([FindWords(("a",), None, 1)]) == [None]
+    for query in ({"words": ("a",)}, {"unindexed": True}):
+        with pytest.raises(NotSetUpError):
+            search(saver, **query)
+    assert saver.threads.find("a").indexed is False
 
 
 def test_indexing_beside_a_guarded_run(saver: Any) -> None:
@@ -325,8 +401,9 @@ def test_indexing_beside_a_guarded_run(saver: Any) -> None:
         graph.invoke({"messages": [HumanMessage("A samovar.")]}, at("one"))
         assert saver.threads.index() == 1
         graph.invoke({"messages": [HumanMessage("A teapot.")]}, at("one"))
-    assert (words_in(saver, "samovar"), unindexed(saver)) == (["one"], ["one"])
-    assert sorted(ids(saver.threads.find("teapot"))) == ["one"]
+    assert unindexed(saver) == ["one"]
+    for word in ("samovar", "teapot"):
+        assert ids(saver.threads.find(word)) == ["one"]
 
 
 def test_a_save_during_the_indexing_wins(saver: Any, monkeypatch: pytest.MonkeyPatch) -> None:

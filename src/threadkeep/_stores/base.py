@@ -62,7 +62,7 @@ class _Supports:
     """`ReadUsage` is answered. Otherwise, statistics are counted from other reads."""
 
     indexes_messages = False
-    """The `words` of batches are indexed, and `FindWords` and `FindUnindexed` are answered."""
+    """The `words` of batches are indexed, and a `ThreadQuery` can ask for them."""
 
     keys: Any = None
     """The `StoreKeys` of a face that seals rows for the store below it."""

@@ -25,7 +25,7 @@ from threadkeep._core.engine.thread_entry import (
     status_of,
     wrong_in,
 )
-from threadkeep.errors import CorruptionError, SegmentTakenError
+from threadkeep.errors import CorruptionError, NotSetUpError, SegmentTakenError
 
 R = TypeVar("R", bound=tuple[Any, ...])  # a record
 
@@ -300,6 +300,13 @@ def query_terms(query: ThreadQuery) -> list[Term]:
     if query.statuses:
         found.append((_status_term(query.statuses, query.now), ()))
     return found
+
+
+def not_indexed() -> NotSetUpError:
+    """Return the error of a query for words in a store that has never indexed a message."""
+    return NotSetUpError(
+        "The store has no index of messages.", hint='Open it with search="messages".'
+    )
 
 
 def is_rare(query: ThreadQuery) -> bool:

@@ -134,8 +134,6 @@ class Names:
         model.FindThreads: _page,
         model.ReadSizes: _page,
         model.ScanCheckpoints: _scan,
-        model.FindWords: lambda self, read: read._replace(prefix=self.stored(read.prefix)),
-        model.FindUnindexed: lambda self, read: read._replace(prefix=self.stored(read.prefix)),
         SearchThreads: _search,
         CountThreads: lambda self, read: CountThreads(self._query(read.query)),
         # (findings about the store's files may name all threads)
@@ -148,10 +146,6 @@ class Names:
         model.ReadThread: _rows,
         model.FindThreads: lambda self, _, found: [*map(self.plain, found)],
         model.ReadSizes: _sizes,
-        model.FindWords: lambda self, _, rows: rows and [(n, self.plain(one)) for n, one in rows],
-        model.FindUnindexed: lambda self, _, found: (
-            found and (found[0], [*map(self.plain, found[1])])
-        ),
         ReadEntry: lambda self, _, entry: entry and self._plain_entry(entry),
         SearchThreads: lambda self, _, found: [*map(self._plain_entry, found)],
         model.ReadDamage: lambda *_: [],

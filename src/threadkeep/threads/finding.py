@@ -7,25 +7,24 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep._core import validation
 from threadkeep._core.codec.codecs import PlainCodec
+from threadkeep._core.engine import registration
 from threadkeep._core.engine.context import Engine, named, read_channels, unless_hidden
 from threadkeep._core.engine.load import Loaded, Wanted, of_thread
 from threadkeep._core.engine.model import (
-    OWN_NS,
     Batch,
     FindThreads,
-    FindUnindexed,
-    FindWords,
     HeadFence,
-    Read,
     ReadCheckpoint,
     StoredCheckpoint,
     Words,
@@ -37,10 +36,11 @@ from threadkeep._core.engine.operation import (
     commit,
     commit_many,
     external,
+    fetch,
     no_progress,
 )
 from threadkeep._core.engine.shapes import AS_STORED
-from threadkeep._core.engine.thread_entry import Lifecycle, ReadEntry
+from threadkeep._core.engine.thread_entry import Lifecycle, SearchThreads, ThreadQuery
 from threadkeep._core.engine.tips import Look
 from threadkeep._core.parts import parts_of
 from threadkeep._core.validation import LONGEST, duration
@@ -51,7 +51,7 @@ from threadkeep._stores.base import no_room
 from threadkeep._stores.message_index import TEXT_CHARS
 from threadkeep.errors import InvalidArgumentError, NotSetUpError, ThreadkeepError, invalid
 from threadkeep.threads.messages import CHANNEL, Message, are_messages, message
-from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage, info, search
+from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage, count, search
 
 _TOKENS = 1000
 _FIRST, _MOST = 4, 64  # threads in the first read, and in any
@@ -110,7 +110,8 @@ class FoundThreads:
         skipped: threads that could not be read, with the reason.
         indexed: True if the index of messages was searched (`search="messages"`). Then only threads
             that may match were looked at.
-        unindexed: number of threads that are not in it. The newest of them were read.
+        unindexed: number of threads, with the same filters, that are not in it. The newest of them
+            were read.
     """
 
     hits: tuple[FoundThread, ...] = ()
@@ -331,31 +332,46 @@ def in_store(
     filters: Filters,
 ) -> Operation[FoundThreads]:
     """Find threads of a store. See `Threads.find`."""
+    wanted, unindexed, named = QueryWords(query), None, dict[str, ThreadInfo]()
+    if store.backend.indexes_messages:
+        with suppress(NotSetUpError):  # (no saver has had the option)
+            unindexed = yield from on(store, count(engine, filters, unindexed=True))
+    words = () if unindexed is None else (*wanted.tokens,)
+    if words:
+        newest = yield from on(store, search(engine, "-updated_at", _NEWEST, None, filters))
+        named = {one.id: one for one in newest if wanted.find_in(one) is not None}
 
     def page(cursor: str | None) -> Operation[ThreadPage]:
-        return on(store, search(engine, "-updated_at", PAGE, cursor, filters))
+        found = yield from on(store, search(engine, "-updated_at", PAGE, cursor, filters, words))
+        return _with_named(found, named)
 
     def read(threads: Sequence[str]) -> Operation[KnownHeads]:
         return on(store, heads(engine, threads))
 
-    index = None if filters else (yield from _opened(store, engine, QueryWords(query)))
-    if index is None:
-        return (yield from find(page, read, query, limit, seconds))
-    found = yield from find(index.page, read, query, limit, seconds)
-    return replace(
-        found,
-        hits=tuple(sorted(found.hits, key=lambda one: one.thread.updated_at, reverse=True)),
-        indexed=True,
-        unindexed=index.unindexed,
-    )
+    result = yield from find(page, read, query, limit, seconds)
+    return replace(result, indexed=unindexed is not None, unindexed=unindexed or 0)
+
+
+_place = attrgetter("updated_at", "id")
+
+
+def _with_named(page: ThreadPage, named: dict[str, ThreadInfo]) -> ThreadPage:
+    """Return a page with the named threads that belong into it, and remove those from `named`."""
+    for one in page:
+        named.pop(one.id, None)
+    place = _place(page[-1]) if page else (datetime.max.replace(tzinfo=UTC),)
+    is_last = page.cursor is None
+    here = [one for one in named.values() if is_last or _place(one) > place]
+    for one in here:
+        del named[one.id]
+    return ThreadPage(tuple(sorted((*page, *here), key=_place, reverse=True)), page.cursor)
 
 
 # -- the index -------------------------------------------------------------------------
 
-_ROWS = 256  # messages that are looked up at once
-_UNINDEXED = 64  # threads without an index that are listed at once
 _GROUP = 16  # threads that `index` reads and commits together
 _LISTED = 1000  # such threads that `index` lists at once
+_UNINDEXED = ThreadQuery(unindexed=True)
 _NEWEST = 200  # threads whose ids and metadata are looked through
 
 
@@ -384,70 +400,6 @@ def words_of(
     return tuple([one for one in map(joined, texts) if one])
 
 
-def _opened(store: LayeredBackend, engine: Engine, words: QueryWords) -> Operation[_Index | None]:
-    if not store.backend.indexes_messages:
-        return None
-    reads = (FindWords((*words.tokens,), None, _ROWS), FindUnindexed(_UNINDEXED))
-    try:
-        rows, unindexed = yield from on(store, _asked(*reads))
-    except NotSetUpError:  # (no saver has had the option)
-        return None
-    return None if unindexed is None else _Index(store, engine, words, rows, unindexed)
-
-
-def _asked(*reads: Read) -> Operation[list[Any]]:
-    replies: list[Any] = yield Fetch(reads)
-    return replies
-
-
-class _Index:
-    """Threads that may match, by the index, and then threads that are not in it."""
-
-    def __init__(
-        self,
-        store: LayeredBackend,
-        engine: Engine,
-        words: QueryWords,
-        rows: list[tuple[int, str]],
-        unindexed: tuple[int, list[str]],
-    ) -> None:
-        self._store, self._engine, self._words = store, engine, words
-        self._rows: list[tuple[int, str]] | None = rows
-        self.unindexed, self._others = unindexed
-        self._seen = set[str]()
-
-    def page(self, cursor: str | None) -> Operation[ThreadPage]:
-        """Return the threads of the next rows and the next threads without, newest first."""
-        found = dict[str, ThreadInfo]()
-        if cursor is None:
-            newest = search(self._engine, "-updated_at", _NEWEST, None, {})
-            shown = yield from on(self._store, newest)
-            found = {one.id: one for one in shown if self._words.find_in(one) is not None}
-        names = {name: None for _, name in self._rows or ()} | dict.fromkeys(self._others)
-        wanted = [one for one in names if one not in self._seen and one not in found]
-        now = self._engine.now()
-        for entry in (yield from on(self._store, _asked(*map(ReadEntry, wanted)))):
-            if entry is not None and not entry.damage and not entry.thread.startswith(OWN_NS):
-                found[entry.thread] = info(entry, now)
-        self._seen.update(names, found)
-        page = sorted(found.values(), key=lambda one: one.updated_at, reverse=True)
-        return ThreadPage(tuple(page), "more" if (yield from self._goes_on()) else None)
-
-    def _goes_on(self) -> Operation[bool]:
-        """Read the next rows, then the next threads that are not indexed."""
-        self._others = []
-        if self._rows and len(self._rows) == _ROWS:
-            read = FindWords((*self._words.tokens,), self._rows[-1][0], _ROWS)
-            (self._rows,) = yield from on(self._store, _asked(read))
-            return True
-        self._rows = None
-        if self.unindexed > _UNINDEXED:
-            read_more = FindUnindexed(len(self._seen) + _UNINDEXED)
-            ((_, names),) = yield from on(self._store, _asked(read_more))
-            self._others = [one for one in names if one not in self._seen]
-        return bool(self._others)
-
-
 def index(
     store: LayeredBackend, engine: Engine, progress: Progress | None, *, again: bool
 ) -> Operation[int]:
@@ -459,35 +411,32 @@ def index(
             raise InvalidArgumentError("All tenants have one index of messages.", hint=hint)
         yield from external(store.backend.drop_words)
     tell, done, left = progress or no_progress, 0, set[str]()
+    newest = SearchThreads(_UNINDEXED, "updated_at", descending=True, after=None, limit=_LISTED)
     while True:
-        count, names = yield from _unindexed(store, engine, _LISTED + len(left))
-        names = [one for one in names if one not in left]
-        total = done + count
+        total = done + (count := (yield from _count(store, engine)))
         tell("threads indexed", done, total)
+        some = registration.search(newest._replace(limit=_LISTED + len(left)))
+        entries = (yield from on(store, some)) if count else []
+        names = [one.thread for one in entries if one.thread not in left]
         if not names:
             return done
-        for some in parts_of(names, len, _GROUP):
-            refused = yield from on(store, _index(engine, some))
+        for part in parts_of(names, len, _GROUP):
+            refused = yield from on(store, _index(engine, part))
             left.update(refused)
-            done += len(some) - len(refused)
+            done += len(part) - len(refused)
             tell("threads indexed", done, total)
 
 
-def _unindexed(
-    store: LayeredBackend, engine: Engine, limit: int
-) -> Operation[tuple[int, list[str]]]:
-    try:
-        (found,) = yield from on(store, _asked(FindUnindexed(limit)))
-    except NotSetUpError:
-        found = None
-    if found is None:  # (the first words create the index, and list all threads)
-        (names,) = yield from on(store, _asked(FindThreads(None, 1)))
+def _count(store: LayeredBackend, engine: Engine) -> Operation[int]:
+    """Count the threads that are not indexed. The first words create the index, and list all."""
+    while True:
+        try:
+            return (yield from on(store, registration.count(_UNINDEXED)))
+        except NotSetUpError:
+            names = yield from on(store, fetch(FindThreads(None, 1)))
         if not names:
-            return 0, []
+            return 0
         yield from on(store, commit(Batch(names[0], engine.now(), words=Words(("index",)))))
-        (found,) = yield from on(store, _asked(FindUnindexed(limit)))
-    counted: tuple[int, list[str]] = found
-    return counted
 
 
 def _index(engine: Engine, threads: Sequence[str]) -> Operation[list[str]]:

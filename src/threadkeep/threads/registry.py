@@ -97,7 +97,12 @@ class Filters(TypedDict, total=False):
 
 
 def search(
-    engine: Engine, order: OrderName, limit: int, cursor: str | None, wanted: Filters
+    engine: Engine,
+    order: OrderName,
+    limit: int,
+    cursor: str | None,
+    wanted: Filters,
+    words: tuple[str, ...] = (),
 ) -> Operation[ThreadPage]:
     field = _ORDERS.get(order.removeprefix("-")) if isinstance(order, str) else None
     if field is None:
@@ -108,7 +113,7 @@ def search(
     kind: type = str if field == "thread" else int
     after = None if cursor is None else place_in(cursor, order, kind)
     now = yield from registration.clock()
-    query = thread_query(engine.now(), wanted)._replace(now=now)
+    query = thread_query(engine.now(), wanted)._replace(now=now, words=words)
     entries = yield from registration.search(
         SearchThreads(query, field, order.startswith("-"), after, limit)
     )
@@ -151,9 +156,10 @@ def place_in(cursor: object, order: str, *kinds: type) -> tuple[Any, str]:
     return key, name
 
 
-def count(engine: Engine, wanted: Filters) -> Operation[int]:
+def count(engine: Engine, wanted: Filters, *, unindexed: bool = False) -> Operation[int]:
     now = yield from registration.clock()
-    return (yield from registration.count(thread_query(engine.now(), wanted)._replace(now=now)))
+    query = thread_query(engine.now(), wanted)._replace(now=now, unindexed=unindexed)
+    return (yield from registration.count(query))
 
 
 def thread_query(now: int, filters: Filters) -> ThreadQuery:

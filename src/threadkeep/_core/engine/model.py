@@ -318,30 +318,6 @@ class Sizes(NamedTuple):
     threads: tuple[StoredThreadSize, ...]
 
 
-class FindWords(NamedTuple):
-    """Indexed messages that have all these words, those indexed last first.
-
-    Reply: at most `limit` pairs of a message's number and its thread, with numbers below `after`
-    (None: any), or None if nothing was ever indexed. With a `prefix`, only threads whose ids begin
-    with it. Asked only of a backend with `indexes_messages`.
-    """
-
-    words: tuple[str, ...]
-    after: int | None
-    limit: int
-    prefix: str = ""
-
-
-class FindUnindexed(NamedTuple):
-    """Threads whose newest checkpoint is not in the index of messages (see `Words`).
-
-    Reply: their number, and at most `limit` of them, updated last first; or None, as there.
-    """
-
-    limit: int
-    prefix: str = ""
-
-
 class ReadDamage(NamedTuple):
     """The damage in the store's own files. Reply: one line of text (`str`) per finding."""
 
@@ -359,8 +335,6 @@ Read: TypeAlias = (
     | ReadEntry
     | SearchThreads
     | CountThreads
-    | FindWords
-    | FindUnindexed
     | ReadDamage
 )
 

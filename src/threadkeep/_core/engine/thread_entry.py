@@ -103,7 +103,11 @@ class ReadEntry(NamedTuple):
 
 
 class ThreadQuery(NamedTuple):
-    """A filter of entries. An entry must match all of its parts."""
+    """A filter of entries. An entry must match all of its parts.
+
+    Only a backend with `indexes_messages` gets `words` or `unindexed`. It raises `NotSetUpError` if
+    nothing was ever indexed.
+    """
 
     states: tuple[str, ...] = ()  # one of these, by default all except "deleted"
     labels: tuple[str, ...] = ()  # each of these
@@ -118,6 +122,8 @@ class ThreadQuery(NamedTuple):
     origin: str | None = None  # forked from this thread
     rested: int | None = None  # a time that is later than its last write by more than its ttl
     prefix: str = ""  # its thread's id begins with this
+    words: tuple[str, ...] = ()  # an indexed message has all of these, or it is `unindexed`
+    unindexed: bool = False  # it may hold checkpoints, of which the newest is not indexed
 
     @property
     def states_alone(self) -> frozenset[str] | None:

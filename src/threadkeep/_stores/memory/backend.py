@@ -31,7 +31,7 @@ from threadkeep._stores.memory.rows import (
     MemoryRows,
     MemoryThread,
 )
-from threadkeep._stores.records import between, first_entries, matches, run_id
+from threadkeep._stores.records import between, first_entries, matches, not_indexed, run_id
 from threadkeep.errors import ClosedError, OpenError
 
 if TYPE_CHECKING:
@@ -259,24 +259,15 @@ def _count(store: MemoryRows, read: thread_entry.CountThreads) -> int:
 
 def _matching(store: MemoryRows, query: thread_entry.ThreadQuery) -> list[thread_entry.ThreadEntry]:
     threads: Iterable[MemoryThread] = store.threads.values()
+    if query.words or query.unindexed:
+        if store.words is None:
+            raise not_indexed()
+        threads = [one for one in threads if store.words.matches(one.head, query)]
     if query.statuses and "done" not in query.statuses:  # (seen without making their entries)
         wanted = query.statuses
         threads = [one for one in threads if one.head.lease_until or one.head.status in wanted]
     entries = [thread.entry for thread in threads]
     return [entry for entry in entries if entry is not None and matches(entry, query)]
-
-
-def _words(store: MemoryRows, read: model.FindWords) -> list[tuple[int, str]] | None:
-    return None if store.words is None else store.words.found(read)
-
-
-def _unindexed(store: MemoryRows, read: model.FindUnindexed) -> tuple[int, list[str]] | None:
-    if store.words is None:
-        return None
-    names = [name for name in store.words.unindexed if name.startswith(read.prefix)]
-    heads = [one for one in map(store.head, names) if one.state in ("active", "forked")]
-    heads.sort(key=lambda head: head.updated_at or 0, reverse=True)
-    return len(heads), [head.thread for head in heads[: read.limit]]
 
 
 # -- reads of the rules --------------------------------------------------------------
@@ -317,8 +308,6 @@ _REPLIES: dict[Any, Callable[[MemoryRows, Any], Any]] = {
     model.ScanCheckpoints: _scan,
     model.ReadThread: _thread,
     model.FindThreads: _find,
-    model.FindWords: _words,
-    model.FindUnindexed: _unindexed,
     ReadUsage: _usage,
     thread_entry.ReadEntry: _entry,
     thread_entry.SearchThreads: _search,

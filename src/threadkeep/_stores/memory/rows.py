@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from threadkeep._core.engine import model
 from threadkeep._core.engine.heads import Copying, Head, Move, entry_of
-from threadkeep._core.engine.thread_entry import label_prefix
+from threadkeep._core.engine.thread_entry import WITH_CHECKPOINTS, label_prefix
 from threadkeep._stores.records import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from threadkeep._core.engine.thread_entry import ThreadEntry
+    from threadkeep._core.engine.thread_entry import ThreadEntry, ThreadQuery
 
 
 class MemoryNamespace:
@@ -237,8 +237,7 @@ class MemoryWords:
 
     def __init__(self, unindexed: dict[str, str | None]) -> None:
         self.unindexed = unindexed
-        self._messages: dict[str, list[tuple[int, str]]] = {}  # by thread
-        self._last = 0
+        self._messages: dict[str, list[str]] = {}  # by thread
 
     def note(self, old: Head, new: Head, words: model.Words | None) -> None:
         """Note a new head of a thread, with the words of its new messages."""
@@ -250,23 +249,19 @@ class MemoryWords:
         elif not is_same or new.newest != old.newest:
             self.unindexed.setdefault(name, old.newest if is_same else None)
         if words is not None:
-            rows = [(self._last + n, f" {one} ") for n, one in enumerate(words.messages, 1)]
-            self._messages.setdefault(name, []).extend(rows)
-            self._last += len(rows)
+            self._messages.setdefault(name, []).extend([f" {one} " for one in words.messages])
             if words.whole or self.unindexed.get(name, "") == old.newest:
                 self.unindexed.pop(name, None)
 
-    def found(self, read: model.FindWords) -> list[tuple[int, str]]:
-        """Answer a `FindWords`."""
-        wanted = [f" {word} " for word in read.words]
-        rows = [
-            (number, thread)
-            for thread, messages in self._messages.items()
-            if thread.startswith(read.prefix)
-            for number, words in messages
-            if (read.after is None or number < read.after) and all(map(words.__contains__, wanted))
-        ]
-        return sorted(rows, reverse=True)[: read.limit]
+    def matches(self, head: Head, query: ThreadQuery) -> bool:
+        """Return True if a thread matches the words of a query."""
+        if head.state in WITH_CHECKPOINTS and head.thread in self.unindexed:
+            return True
+        wanted = [f" {word} " for word in query.words]
+        return not query.unindexed and any(
+            all(map(message.__contains__, wanted))
+            for message in self._messages.get(head.thread, ())
+        )
 
 
 def _change(thread: MemoryThread, move: Move) -> None:

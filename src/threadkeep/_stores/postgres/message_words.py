@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from threadkeep._stores.postgres import migrations
 
+# (layered memory creates the tables alone. Without the function, this is a `NotSetUpError`)
+HAS_BEGUN = "$name${schema}.threadkeep_words_moved$name$::regproc IS NOT NULL"
 TABLES = """
 CREATE TABLE IF NOT EXISTS {schema}.threadkeep_words (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -21,6 +21,7 @@ from threadkeep._core.engine.heads import Copying, Head, Move
 from threadkeep._core.engine.thread_entry import TIMES, label_prefix
 from threadkeep._core.parts import parts_of
 from threadkeep._stores.postgres.heads import TEXTS, key_of, name_of
+from threadkeep._stores.postgres.message_words import HAS_BEGUN
 from threadkeep._stores.postgres.statement import (
     Array,
     Number,
@@ -258,7 +259,7 @@ def addition(move: Move) -> Statement:
     text = _addition(how, tuple(counts), is_checked)
     if move.words is not None:
         values.append(_indexed(move))
-        text += " WHERE set_config('threadkeep.indexed', %s, true) IS NOT NULL"
+        text += f" WHERE set_config('threadkeep.indexed', %s, true) IS NOT NULL AND {HAS_BEGUN}"
     return Statement(text, tuple(values))
 
 
@@ -457,7 +458,7 @@ _IS_MOVED = "current_setting('threadkeep.moved') = '1'"
 _THEN = f"""
 WITH moved AS (SELECT thread_id, heap FROM {{schema}}.threads WHERE thread_id = %s AND {_IS_MOVED})
 """
-_INDEXED = "SELECT set_config('threadkeep.indexed', %s, true)"
+_INDEXED = f"SELECT set_config('threadkeep.indexed', %s, true), {HAS_BEGUN}"
 _MADE = Statement(f"SELECT 1 WHERE {_IS_MOVED}")
 _AT = """c.thread_id = m.thread_id AND c.checkpoint_ns = v.checkpoint_ns
     AND c.checkpoint_id = v.checkpoint_id"""

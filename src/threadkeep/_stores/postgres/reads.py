@@ -370,51 +370,6 @@ def _write_row(row: Sequence[Any]) -> model.WriteRow:
     return model.WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
 
 
-# -- the index of messages -----------------------------------------------------------
-
-# (materialized: the planner would look through all rows for a rare word)
-_WORDS = """
-WITH found AS MATERIALIZED (
-    SELECT number, thread_id FROM {schema}.threadkeep_words WHERE {where} AND words @@ %s::tsquery)
-SELECT number, thread_id FROM found ORDER BY number DESC LIMIT %s
-"""
-_HAS_BEGUN = """
-SELECT 1 FROM pg_trigger WHERE tgname = 'threadkeep_words_moved'
-    AND tgrelid = (SELECT tableoid FROM {schema}.threads LIMIT 1)
-"""
-_UNINDEXED = """
-SELECT count(*) OVER (), t.thread_id
-FROM {schema}.threadkeep_unindexed u JOIN {schema}.threads t USING (thread_id)
-WHERE t.state IN ('active', 'forked') AND {where} ORDER BY t.updated_at DESC LIMIT %s
-"""
-
-
-def _find_words(read: model.FindWords) -> Query:
-    terms = [*begins_with("thread_id", pack_text(read.prefix))]
-    if read.after is not None:
-        terms.append(("number < %s", (Number(read.after),)))
-    where, values = terms_of(terms)
-    words = " & ".join(f"'{word}'" for word in read.words)
-    statement = Statement(
-        _WORDS.replace("{where}", where), (*values, words, Number(read.limit)), keep=False
-    )
-    return Query(
-        (statement,), lambda results: [(n, unpack_text(thread)) for n, thread in results[0]]
-    )
-
-
-def _find_unindexed(read: model.FindUnindexed) -> Query:
-    where, values = terms_of(begins_with("t.thread_id", pack_text(read.prefix)))
-
-    def reply(results: Sequence[Rows]) -> tuple[int, list[str]] | None:
-        begun, rows = results
-        count = rows[0][0] if rows else 0
-        return (count, [unpack_text(thread) for _, thread in rows]) if begun else None
-
-    own = Statement(_UNINDEXED.replace("{where}", where), (*values, Number(read.limit)))
-    return Query((Statement(_HAS_BEGUN), own), reply)
-
-
 _QUERIES: dict[type, Callable[[Any], Query]] = {
     **heads.QUERIES,
     model.ReadSegments: _segments,
@@ -427,7 +382,5 @@ _QUERIES: dict[type, Callable[[Any], Query]] = {
     thread_entry.ReadEntry: threads.entry,
     thread_entry.SearchThreads: threads.search,
     thread_entry.CountThreads: threads.count,
-    model.FindWords: _find_words,
-    model.FindUnindexed: _find_unindexed,
     model.ReadDamage: threads.damage,
 }

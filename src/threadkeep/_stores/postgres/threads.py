@@ -23,6 +23,7 @@ from threadkeep._core.engine.usage import (
 from threadkeep._stores.postgres import migrations
 from threadkeep._stores.postgres.connections import PostgresDatabase
 from threadkeep._stores.postgres.heads import SELECTED, head_of
+from threadkeep._stores.postgres.message_words import HAS_BEGUN
 from threadkeep._stores.postgres.messages import ONE_STATE
 from threadkeep._stores.postgres.statement import (
     Number,
@@ -113,6 +114,11 @@ _HAS_LABEL = """EXISTS (
     SELECT FROM {schema}.thread_labels l WHERE l.thread_id = t.thread_id AND l.label = %s)"""
 
 
+_UNINDEXED = f"""(t.thread_id IN (SELECT thread_id FROM {{schema}}.threadkeep_unindexed)
+    AND t.state IN {WITH_CHECKPOINTS}
+    AND {HAS_BEGUN})"""
+
+
 def _conditions(query: ThreadQuery) -> Iterator[Term]:
     yield from begins_with("t.thread_id", pack_text(query.prefix))
     if query.states:
@@ -121,6 +127,15 @@ def _conditions(query: ThreadQuery) -> Iterator[Term]:
         yield f"t.state <> '{Lifecycle.DELETED}'", ()
     for label in query.labels:
         yield _HAS_LABEL, (label,)
+    if query.words:
+        words = " & ".join([f"'{word}'" for word in query.words])
+        # (a role with policies finds its threads by their prefix alone)
+        within = begins_with("w.thread_id", pack_text(query.prefix))
+        where, matched = terms_of([*within, ("w.words @@ %s::tsquery", (words,))])
+        found = f"SELECT w.thread_id FROM {{schema}}.threadkeep_words w WHERE {where}"
+        yield f"t.thread_id IN ({found}) OR {_UNINDEXED}", matched
+    if query.unindexed:
+        yield _UNINDEXED, ()
     for term, values in query_terms(query):
         filled = term.replace("{rest}", _REST).replace("{time}", "{schema}.time_of(%s)")
         yield filled, tuple(map(_packed, values))

@@ -19,7 +19,7 @@ from threadkeep._core.engine.thread_entry import wrong_in
 from threadkeep._core.engine.usage import ReadUsage
 from threadkeep._stores.committing import Heads
 from threadkeep._stores.records import Term, begins_with, page_terms, terms_of, with_writes
-from threadkeep._stores.sqlite import damage, message_words, moves, records, threads
+from threadkeep._stores.sqlite import damage, moves, records, threads
 from threadkeep._stores.sqlite.failures import lenient
 from threadkeep._stores.sqlite.records import ManyRows, pack_id
 from threadkeep.errors import CorruptionError
@@ -480,7 +480,5 @@ _REPLIES: dict[Any, Callable[[sqlite3.Connection, Any], Any]] = {
     thread_entry.ReadEntry: threads.entry,
     thread_entry.SearchThreads: threads.search,
     thread_entry.CountThreads: threads.count,
-    model.FindWords: message_words.found,
-    model.FindUnindexed: message_words.unindexed,
     model.ReadDamage: damage.found,
 }

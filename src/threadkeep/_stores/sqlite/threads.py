@@ -27,7 +27,14 @@ from threadkeep._core.engine.usage import (
     ThreadUsage,
     hours_of,
 )
-from threadkeep._stores.records import Term, begins_with, is_rare, query_terms, terms_of
+from threadkeep._stores.records import (
+    Term,
+    begins_with,
+    is_rare,
+    not_indexed,
+    query_terms,
+    terms_of,
+)
 from threadkeep._stores.sqlite.records import SELECTED, head_of, read_head
 
 _SCATTER = 2**32
@@ -90,18 +97,29 @@ def labels_of(db: sqlite3.Connection, head: Head) -> list[str]:
 
 
 _WITH_LABEL = "(SELECT count(*) FROM (SELECT 1 FROM tk_labels WHERE label = ? LIMIT ?))"
+_HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE name = 'threadkeep_words'"
+_OF_WORDS = "SELECT rowid >> 24 FROM threadkeep_words WHERE threadkeep_words MATCH ?"
+_UNINDEXED = f"""(t.number IN (SELECT thread FROM threadkeep_unindexed)
+    AND +t.state IN {WITH_CHECKPOINTS})"""
+_WITH_WORDS = f"""SELECT count(*) FROM (
+    SELECT 1 FROM ({_OF_WORDS.replace("?", ":words")} LIMIT :limit)
+    UNION ALL SELECT 1 FROM (SELECT 1 FROM threadkeep_unindexed LIMIT :limit))"""
 _HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.label = ?)"
 
 
 def _source(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> tuple[str, list[Term]]:
     """Return the tables to search, and the conditions.
 
-    SQLite cannot know how frequent a label is. With a rare label, start from the label's threads,
-    and otherwise walk through the threads in the order of the search and check their labels.
+    SQLite cannot know how frequent a label or word is. With a rare one, start from its threads, and
+    otherwise walk through the threads in the order of the search and check their labels and words.
     """
+    if (query.words or query.unindexed) and not db.execute(_HAS_INDEX).fetchone():
+        raise not_indexed()
     labels = list(query.labels)
     rarest = _rare(db, labels)
     source, terms = "tk_threads t", [*begins_with("t.thread", query.prefix), *_conditions(query)]
+    if query.words:
+        terms.append(_word_term(db, query))
     if rarest is not None:
         labels.remove(rarest)
         source = "tk_labels f CROSS JOIN tk_threads t"
@@ -116,12 +134,21 @@ def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
     return rarest if rarest is not None and counts[rarest] < (_RARE,) else None
 
 
+def _word_term(db: sqlite3.Connection, query: thread_entry.ThreadQuery) -> Term:
+    words = " ".join([f'"{word}"' for word in query.words])
+    is_rare = db.execute(_WITH_WORDS, {"words": words, "limit": _RARE}).fetchone() < (_RARE,)
+    term = f"t.number IN ({_OF_WORDS}) OR {_UNINDEXED}"
+    return term if is_rare else term.replace("t.number IN", "+t.number IN"), (words,)
+
+
 def _conditions(query: thread_entry.ThreadQuery) -> Iterator[Term]:
     if query.states:  # (an index of states would walk through all threads)
         places = ", ".join("?" * len(query.states))
         yield f"{'+' * bool(query.prefix)}t.state IN ({places})", query.states
     else:
         yield f"t.state <> '{Lifecycle.DELETED}'", ()
+    if query.unindexed:
+        yield _UNINDEXED, ()
     for text, values in query_terms(query):
         term = text.replace("{rest}", "t.updated_at + t.ttl").replace("{time}", "?")
         yield term.replace("t.pinned IS TRUE", "t.pinned IS NOT NULL"), values
