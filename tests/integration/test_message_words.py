@@ -175,7 +175,7 @@ def test_a_branch_beside_a_run_hides_no_message(saver: Any) -> None:
     graph.invoke({"messages": [HumanMessage("first kettle")]}, at("one"))
     (first, *_) = graph.get_state_history(at("one"))
     graph.invoke({"messages": [HumanMessage("second samovar")]}, at("one"))
-    run = saver.get_tuple(at("one"))  # (it goes on below)
+    run = saver.get_tuple(at("one"))  # (it continues below)
     graph.update_state(first.config, {"messages": [HumanMessage("a branch")]})
     again = {"configurable": {**at("one")["configurable"], "checkpoint_ns": ""}}
     again["configurable"]["checkpoint_id"] = run.checkpoint["id"]

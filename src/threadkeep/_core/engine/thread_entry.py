@@ -123,7 +123,7 @@ class ThreadQuery(NamedTuple):
     rested: int | None = None  # a time that is later than its last write by more than its ttl
     prefix: str = ""  # its thread's id begins with this
     words: tuple[str, ...] = ()  # an indexed message has all of these, or it is `unindexed`
-    unindexed: bool = False  # it may hold checkpoints, of which the newest is not indexed
+    unindexed: bool = False  # it may hold checkpoints, and its newest one is not indexed
 
     @property
     def states_alone(self) -> frozenset[str] | None:
