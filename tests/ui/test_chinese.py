@@ -31,7 +31,7 @@ def shop(tmp_path_factory):
 
 
 def test_texts_of_the_page_have_full_width_punctuation(shop, serve):
-    site = serve(shop, write=True)
+    site = serve(shop, write=True, origin=shop)  # (with the counters of an application)
     tab = site.open(language="zh-CN")
     found = {}
     for path in PATHS:
