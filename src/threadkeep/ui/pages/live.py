@@ -27,6 +27,7 @@ MOST_WATCHED = 64
 INTERVAL = 2.0  # seconds between two reads
 _PART = 50  # a slow read is followed by a pause of so many times its length
 _SLOWEST = 60.0  # seconds between two reads of a store that fails
+_LONGEST = 10.0  # seconds of a read
 _PING = 30  # seconds between two signs of life
 _GRACE = 1.0  # seconds that an open stream gets when the server ends
 _NEWEST = 10  # threads of the list that are watched
@@ -62,7 +63,9 @@ class Watcher:
             began = time.monotonic()
             if began >= self._due:
                 try:
-                    self.found = await self._read()
+                    # (a page that is closed meanwhile must not break the connection of the read)
+                    with anyio.fail_after(_LONGEST, shield=True):
+                        self.found = await self._read()
                     self._last = seen(self.found)
                     self.pause = max(INTERVAL, _PART * (time.monotonic() - began))
                 except Exception:  # noqa: BLE001 - whatever the store has, its pages say so
