@@ -40,7 +40,12 @@ from threadkeep._core.engine.operation import (
     no_progress,
 )
 from threadkeep._core.engine.shapes import AS_STORED
-from threadkeep._core.engine.thread_entry import Lifecycle, SearchThreads, ThreadQuery
+from threadkeep._core.engine.thread_entry import (
+    WITH_CHECKPOINTS,
+    Lifecycle,
+    SearchThreads,
+    ThreadQuery,
+)
 from threadkeep._core.engine.tips import Look
 from threadkeep._core.parts import parts_of
 from threadkeep._core.validation import LONGEST, duration
@@ -304,7 +309,7 @@ def find(
             if count and start >= end:
                 return read_so_far(complete=False)
             some = found[at : at + size]
-            names = [one.id for one in some if one.state in _READ]
+            names = [one.id for one in some if one.state in WITH_CHECKPOINTS]
             known: KnownHeads = (yield from read(names)) if names else {}
             made = yield from external(partial(_look, words, some, known))
             for one, hit in zip(some, made, strict=True):
@@ -452,9 +457,6 @@ def _index(engine: Engine, threads: Sequence[str]) -> Operation[list[str]]:
     refusals = yield from commit_many(batches)
     done = {one.thread for one, no in zip(batches, refusals, strict=True) if no is None}
     return [one for one in threads if one not in done]
-
-
-_READ = (Lifecycle.ACTIVE, Lifecycle.FORKED)
 
 
 def _look(

@@ -274,9 +274,10 @@ def unpack_writes(row: WriteRow) -> list[Write]:
 
 def note_of(row: WriteRow) -> str | None:
     """Return the note of a row that `unpack_writes` can read, or None."""
-    last = ormsgpack.unpackb(body_of(row))[-1:]
-    channel = last[0][1] if last and last[0][2] is None else ""
-    return channel.removeprefix(_NOTE) if channel.startswith(_NOTE) else None
+    match ormsgpack.unpackb(body_of(row))[-1:]:
+        case [[_, str(channel), None]] if channel.startswith(_NOTE):
+            return channel.removeprefix(_NOTE)
+    return None
 
 
 def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:

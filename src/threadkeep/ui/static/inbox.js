@@ -2,8 +2,7 @@
 // The inbox loads again when threads change, but not while an answer is being written.
 
 function isBusy(inbox) {
-  const changed = (one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked;
-  return document.activeElement.closest("#inbox form, #inbox details[open]") || [...inbox.querySelectorAll("textarea, input")].some(changed);
+  return document.activeElement.closest("#inbox form, #inbox details[open]") || isFilled(inbox);
 }
 
 document.body.addEventListener("changed", () => htmx.trigger(document.getElementById("inbox"), "refresh"));

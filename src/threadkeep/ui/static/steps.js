@@ -90,17 +90,12 @@ document.addEventListener("keydown", (event) => {
   show(to.href, true);
 });
 
-function isBusy(part) {
-  const changed = (one) => one.type !== "hidden" && (one.value !== one.defaultValue || one.checked !== one.defaultChecked);
-  return part.querySelector("dialog[open]") || [...part.querySelectorAll("textarea, input")].some(changed);
-}
-
 // What is open or focused stays so when the list or the step loads again.
 const kept = new Map();
 document.addEventListener("htmx:before:swap", (event) => {
   const { target, sourceElement } = event.detail.ctx;
   if (!["steps", "point", "newest"].includes(target.id) || sourceElement.closest("form")) return;
-  if (target.id !== "steps" && isBusy(target)) { event.preventDefault(); return; }
+  if (target.id !== "steps" && (isFilled(target) || target.querySelector("dialog[open]"))) { event.preventDefault(); return; }
   if (target.id === "newest") return;
   const open = [...target.querySelectorAll("details[open]")].map((one) => one.dataset.key);
   const at = document.activeElement;

@@ -36,6 +36,12 @@ function move(by) {
   links[next].scrollIntoView({ block: "nearest" });
 }
 
+// A form in this part has been filled in, and not sent.
+function isFilled(part) {
+  const changed = (one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked;
+  return [...part.querySelectorAll("textarea, input")].some(changed);
+}
+
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
