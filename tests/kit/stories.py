@@ -18,10 +18,11 @@ from threadkeep.testing.records import checkpoint, segment, uid, write
 THREADS = ("t", "u", "v")
 
 
-def a_batch(dice: random.Random) -> Batch:
+def a_batch(dice: random.Random, *, own_logs: bool = False) -> Batch:
     """A batch, sense or none."""
-    number = dice.randint(1, 8)
+    number, thread = dice.randint(1, 8), dice.choice(THREADS)
     start, log = dice.randint(0, 9), dice.randint(1, 2)
+    log += 2 * THREADS.index(thread) if own_logs else 0
     ns = dice.choice(["", "", "", "sub"])
     pieces: list[Segment] = [
         segment(start, dice.choice([1, 1, 3]), log=log) for _ in range(dice.randint(0, 2))
@@ -58,13 +59,13 @@ def a_batch(dice: random.Random) -> Batch:
         }
         name = dice.choice([*odd])
         fields[name] = odd[name]
-    return Batch(dice.choice(THREADS), number, **fields)
+    return Batch(thread, number, **fields)
 
 
-def a_change(dice: random.Random) -> Change:
-    """A batch, mostly."""
+def a_change(dice: random.Random, *, own_logs: bool = False) -> Change:
+    """A batch, mostly. No two threads open the same of their `own_logs`, as writers do not."""
     if dice.random() < 0.9:
-        return a_batch(dice)
+        return a_batch(dice, own_logs=own_logs)
     source, target = dice.sample(THREADS, 2)
     entry = ThreadEntry(target, "active", 1, 1)
     ids = tuple(("", uid(number)) for number in range(1, 9))

@@ -90,7 +90,7 @@ def rows_of(database: Any) -> list[Any]:
     reads: list[Any] = []
     for thread in THREADS:
         reads += (ReadThread(thread), ReadEntry(thread))
-        reads.append(ReadSegments(thread, (Span(1, 0, 99), Span(2, 0, 99))))
+        reads.append(ReadSegments(thread, tuple(Span(log, 0, 99) for log in range(1, 7))))
     return [without_tips(reply) for reply in database.fetch(reads)]
 
 
@@ -145,7 +145,7 @@ def test_commits_that_meet_are_as_one_after_the_other(
 def _acted(process: Process, dice: random.Random) -> list[Change]:
     """Let a process make some requests; return the changes that it made."""
     if process.steps is None:
-        drawn: list[Any] = [a_change(dice) for _ in range(dice.choice([1, 1, 2, 3]))]
+        drawn: list[Any] = [a_change(dice, own_logs=True) for _ in range(dice.choice([1, 1, 2, 3]))]
         tip = new_tip()
         drawn = [one._replace(link=link(tip)) if hasattr(one, "link") else one for one in drawn]
         process.begin({change.thread: change for change in drawn})

@@ -391,7 +391,7 @@ def _fork(
         clears_heap=not beside,
         clears_labels=True,
         copies=Copying(source, change.checkpoints, change.writes, segments=not shares_heaps),
-        beside=_other_heads(target, *beside, (source, named), *others),
+        beside=_other_heads(target, (source, source), *beside, (source, named), *others),
     )
 
 
@@ -405,8 +405,10 @@ def _begun(source: Head, target: Head, tip: int) -> Head:
 
 
 def _other_heads(target: Head, *moved: tuple[Head, Head]) -> tuple[tuple[Head, Head], ...]:
-    """Return one old and new head of each other thread: the last one."""
-    found = {pair[0].thread: pair for pair in moved}
+    """Return of each other thread the old head that was read first, and the last new one."""
+    found: dict[str, tuple[Head, Head]] = {}
+    for old, new in moved:
+        found[old.thread] = (found.get(old.thread, (old,))[0], new)
     found.pop(target.thread, None)
     return tuple(found.values())
 
