@@ -90,7 +90,7 @@ def converse(url: str, seed: int) -> None:
     """Talk in every conversation at once, for ever."""
     options: dict[str, Any] = {"synchronous": "normal"} if url.startswith("sqlite") else {}
     if COLLECTING in sys.argv:
-        lease.LIFETIME = 5_000  # (that of a killed child delays the next one's collections)
+        lease.LIFETIME = 0.005  # (that of a killed child delays the next one's collections)
         limits = Retention(keep_last=KEPT, channels={"files": "latest"})
         options |= {"retention": limits, "gc_every": 0.005, "gc_on_put": 7}
     saver = acknowledging(open_saver(url, **options))

@@ -18,10 +18,9 @@ import threadkeep
 from threadkeep import Retention, SqliteSaver
 from threadkeep._core.engine.model import Batch
 from threadkeep._stores.memory.backend import MemoryBackend
-from threadkeep.errors import BackendError, InvalidArgumentError, StaleThreadError
+from threadkeep.errors import BackendError, InvalidArgumentError
 from threadkeep.savers.saver import Saver
 from threadkeep.threads.retention.background import Gained
-from threadkeep.threads.retention.lease import JobLease
 
 WAIT = 20.0  # seconds; only a broken test ever waits that long
 LAST = Retention(keep_last=1)
@@ -192,28 +191,3 @@ def test_checkpoints_are_counted_by_thread() -> None:
 def test_options_that_have_no_meaning_are_refused(options: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
         threadkeep.open_saver("memory://", **options)
-
-
-# -- several workers ---------------------------------------------------------------------
-
-
-def test_of_two_workers_that_read_the_same_lease_one_takes_it(saver: Any) -> None:
-    leases = [JobLease(saver._store, saver._engine, "job", 10**9) for _ in range(2)]
-    steps: list[Any] = [each._begin() for each in leases]
-    read = [saver._store.run(iter_one(next(each))) for each in steps]
-    change, late = [each.send(rows) for each, rows in zip(steps, read, strict=True)]
-    saver._store.run(iter_one(change))
-    with pytest.raises(StaleThreadError) as refused:
-        saver._store.run(iter_one(late))
-    again = steps[1].throw(refused.value)  # (it reads again)
-    with pytest.raises(StopIteration) as ended:
-        steps[1].send(saver._store.run(iter_one(again)))
-    assert 0 < ended.value.value <= 60
-    assert leases[1].begin() > 0
-    assert leases[0].begin() == 0
-    assert saver.threads.count() == 0
-
-
-def iter_one(request: Any) -> Any:
-    """An operation of one request."""
-    return (yield request)

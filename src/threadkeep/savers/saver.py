@@ -164,7 +164,7 @@ class Saver(Serializing, SaverAttributes, Maintenance, BaseCheckpointSaver[Any])
         self._collector: Collector | None = None
         if gc_every is not None:
             every = validation.duration("gc_every", gc_every)
-            lease = JobLease(self._store, self._engine, "gc", every // validation.MICROSECOND)
+            lease = JobLease(self._store, "gc", every.total_seconds())
             self._collector = Collector(self._collect, every.total_seconds(), lease)
 
     @property

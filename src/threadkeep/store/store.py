@@ -30,7 +30,7 @@ from threadkeep._core import tenants
 from threadkeep._core.codec import FormerSerde, Migrations, check_migrations, codec_of
 from threadkeep._core.engine.operation import Operation, Progress, call
 from threadkeep._core.engine.usage import Counters
-from threadkeep._core.validation import LONGEST, is_count
+from threadkeep._core.validation import is_count
 from threadkeep._run import driver
 from threadkeep._run.layered_backend import LayeredBackend
 from threadkeep._stores.base import AsyncBackend, Backend, no_room
@@ -351,7 +351,7 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
         """Return the lease of all workers that sweep and embed the same items."""
         options = self._index.options if self._index else None
         name = f"sweep {' '.join(self._engine.root)} {options}"
-        return JobLease(self._pair, _Author(), name, round(min(seconds * 1e6, LONGEST)))
+        return JobLease(self._pair, name, seconds)
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the sweeper after its present transaction. Idempotent.
@@ -511,13 +511,6 @@ class Store(BaseStore, StoreAttributes, driver.Closing):
             yield from driver.sync_or_async(self._pair.close, self._pair.aclose)
 
     close, aclose = driver.sync_and_async(_close)
-
-
-class _Author:
-    """Writes the lease of sweepers: see `documents.Author`."""
-
-    def __init__(self) -> None:
-        self.codec, self.now = codec_of(None), _now
 
 
 def _now() -> int:

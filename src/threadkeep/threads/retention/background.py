@@ -18,7 +18,7 @@ from threadkeep._core.lru import Lru
 from threadkeep._run.driver import End
 from threadkeep._stores import process_forks
 from threadkeep.errors import LeaseLostError, ThreadkeepError
-from threadkeep.threads.retention.lease import JobLease
+from threadkeep.threads.retention.lease import RETRY, JobLease
 
 _MOST_COUNTED = 10_000  # threads with a counter, and more of them evict counters
 _log = logging.getLogger("threadkeep")
@@ -89,16 +89,15 @@ def _collect_until(
             return
         wait = pause
         try:
-            wait = min(pause, _collect_once(collect, end, lease) or pause)
+            if not _collect_once(collect, end, lease):
+                wait = min(pause, RETRY)
         except Exception:  # noqa: BLE001 - no caller handles it, and the next round tries again
             _log.warning("Background collection failed.", exc_info=True)
         del collect
 
 
-def _collect_once(
-    collect: Callable[[Progress], object], end: End, lease: JobLease | None
-) -> float | None:
-    """Collect, or return the seconds until it is this worker's turn."""
+def _collect_once(collect: Callable[[Progress], object], end: End, lease: JobLease | None) -> bool:
+    """Collect, or return False if it is not this worker's turn."""
 
     def progress(stage: str, done: int, total: int) -> None:
         del stage, done, total
@@ -107,8 +106,8 @@ def _collect_once(
         if lease is not None:
             lease.renew()
 
-    if lease is not None and (wait := lease.begin()):
-        return wait
+    if lease is not None and not lease.begin():
+        return False
     is_done = True  # (also if it fails: it would fail again at once)
     try:
         collect(progress)
@@ -119,7 +118,7 @@ def _collect_once(
     finally:
         if lease is not None:
             lease.end(is_done=is_done)
-    return None
+    return True
 
 
 class Gained:
