@@ -1,6 +1,7 @@
 """Threads found by words of their messages, ids and metadata, on every store."""
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from threadkeep import MemorySaver, SqliteSaver
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads import FoundThreads
+from threadkeep.threads import FoundThreads, finding
 from threadkeep.threads.transfer.reading import LangGraphReader
 
 CALL = {"name": "look_up_order", "args": {"order_id": "A-1041", "note": "a\nb"}, "id": "c1"}
@@ -200,3 +201,20 @@ def test_langgraphs_own_database(tmp_path: Path) -> None:
         assert (found.threads_read, found.complete) == (len(TALKS), True)
         for query, want in QUERIES:
             assert sorted(ids(reader.threads.find(query))) == want
+
+
+def test_large_threads_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reads = finding.heads, list[int]()
+
+    def noted(engine: Any, threads: Any) -> Any:
+        reads.append(len(threads))
+        return read(engine, threads)
+
+    monkeypatch.setattr(finding, "heads", noted)
+    with MemorySaver() as saver:
+        graph = _echo(saver)
+        for number in range(6):
+            text = random.Random(number).randbytes(5_000_000).hex() if number % 2 else "small"
+            graph.invoke({"messages": [HumanMessage(text)]}, at(str(number)))
+        assert saver.threads.find("no such word").threads_read == 6
+    assert reads == [1] * 6

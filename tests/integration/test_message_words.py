@@ -1,8 +1,9 @@
 """The index of messages (`search="messages"`): kept in commits, a hint, removed with threads."""
 
 import asyncio
+import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -212,6 +213,34 @@ def test_the_index_is_built_again(saver: Any) -> None:
     assert saver.threads.index() == 0
     assert saver.threads.index(again=True) == len([*saver.threads.search()])
     assert ids(saver.threads.find("kettle")) == ["kettle"]
+
+
+@pytest.mark.parametrize("change", ["save", "delete"])
+def test_a_damaged_index_in_sqlite_stops_no_change(change: str, tmp_path: Path) -> None:
+    file = tmp_path / "words.db"
+    with SqliteSaver(file, search="messages") as saver:
+        graph = fill(saver)
+        assert not saver.check().findings
+        halved = "substr(block, 1, length(block) / 2) || zeroblob(9)"
+        sql = f"UPDATE threadkeep_words_data SET block = {halved} WHERE id > 1000"
+        with closing(sqlite3.connect(file)) as other:
+            other.execute(sql)
+            if change == "delete":  # (and more, which it meets at once)
+                other.execute("UPDATE threadkeep_words_data SET block = x'00' WHERE id = 10")
+            other.commit()
+        if change == "save":
+            (finding,) = saver.check().findings
+            assert "threadkeep index --again" in finding.problem
+        for number in range(40) if change == "save" else ():
+            graph.invoke({"messages": [HumanMessage("A samovar.")]}, at(f"new-{number}"))
+        if change == "delete":
+            saver.delete_thread("kettle")
+        else:
+            assert len(saver.threads.find("samovar", limit=100).hits) == 40
+        assert saver.threads.find("kettle").complete
+        assert ids(saver.threads.find("kettle")) == (["kettle"] if change == "save" else [])
+        assert saver.threads.index()
+        assert (unindexed(saver), saver.check().findings) == ([], ())
 
 
 def test_edits(saver: Any) -> None:

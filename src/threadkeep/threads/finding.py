@@ -288,10 +288,9 @@ ReadHeads: TypeAlias = Callable[[Sequence[str]], Operation[KnownHeads]]
 
 
 def find(
-    page: PageAfter, read: ReadHeads, query: str, limit: int, seconds: timedelta | float
+    page: PageAfter, read: ReadHeads, words: QueryWords, limit: int, seconds: timedelta | float
 ) -> Operation[FoundThreads]:
     """Look through threads, newest first, until enough are found or the time is over."""
-    words = QueryWords(query)
     if type(limit) is not int or not 1 <= limit < LONGEST:
         raise invalid("limit", limit, "Use a number of threads, 1 or more.")
     end = time.monotonic() + duration("seconds", seconds) / timedelta(seconds=1)
@@ -308,7 +307,7 @@ def find(
             start = time.monotonic()
             if count and start >= end:
                 return read_so_far(complete=False)
-            some = found[at : at + size]
+            some = next(parts_of(found[at : at + size], attrgetter("bytes")))
             names = [one.id for one in some if one.state in WITH_CHECKPOINTS]
             known: KnownHeads = (yield from read(names)) if names else {}
             made = yield from external(partial(_look, words, some, known))
@@ -353,7 +352,7 @@ def in_store(
     def read(threads: Sequence[str]) -> Operation[KnownHeads]:
         return on(store, heads(engine, threads))
 
-    result = yield from find(page, read, query, limit, seconds)
+    result = yield from find(page, read, wanted, limit, seconds)
     return replace(result, indexed=unindexed is not None, unindexed=unindexed or 0)
 
 

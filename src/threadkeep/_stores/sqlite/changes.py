@@ -18,6 +18,7 @@ from threadkeep._stores.committing import (
     plain_moves,
 )
 from threadkeep._stores.records import confirm, tie
+from threadkeep._stores.sqlite import message_words
 from threadkeep._stores.sqlite.connections import Connections
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS
 from threadkeep._stores.sqlite.moves import make
@@ -67,6 +68,8 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
             heads.keep(known)
     except DRIVER_ERRORS as error:
         connections.rest_writer()
+        if message_words.is_removed(db, error):
+            return _commit(connections, changes)
         if len(changes) == 1:
             return [_mapped(error, connections)]
         return [refusal for change in changes for refusal in _commit_alone(connections, change)]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from threadkeep._core.engine.heads import problem_of
 from threadkeep._core.engine.model import THREADS, ReadDamage, UnreadableRow
-from threadkeep._stores.sqlite import threads
+from threadkeep._stores.sqlite import message_words, threads
 from threadkeep._stores.sqlite.failures import DRIVER_ERRORS, lenient, tells_of_damage
 from threadkeep._stores.sqlite.records import (
     HEAD_COLUMNS,
@@ -123,7 +123,7 @@ WHERE typeof(thread) <> 'text' OR (state IS NULL AND created_at IS NOT NULL)
 def found(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
     """Answer a `ReadDamage`: the findings of each check until damage stops it."""
     lines: list[str] = []
-    for check in (_integrity, _stray_rows, _odd_threads):
+    for check in (_integrity, message_words.problems, _stray_rows, _odd_threads):
         try:
             lines.extend(check(db))
         except DRIVER_ERRORS as error:

@@ -307,7 +307,7 @@ class ReaderThreads:
         def read(threads: Sequence[str]) -> Operation[finding.KnownHeads]:
             return self._reader.read(lambda source: {one: _head(one, source) for one in threads})
 
-        return finding.find(page, read, query, limit, seconds)
+        return finding.find(page, read, finding.QueryWords(query), limit, seconds)
 
     find, afind = sync_and_async(_find)
 
