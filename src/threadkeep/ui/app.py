@@ -28,7 +28,7 @@ from threadkeep.savers.saver import Saver
 from threadkeep.savers.showing import as_stored
 from threadkeep.ui import pages
 from threadkeep.ui.guard import Authorize, LocalAccess, MountedAccess, PageGuard
-from threadkeep.ui.page import ROUTES, Asked, OnAnswer, StorePage
+from threadkeep.ui.page import ROUTES, Asked, OnAnswer, StorePage, said
 from threadkeep.ui.pages.live import Watcher
 from threadkeep.ui.pages.threads import counts_of
 from threadkeep.ui.previews import Previews
@@ -120,15 +120,17 @@ def build(
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    text, is_post = f"{error}", request.method == "POST"
+    shown: Exception | str = error
+    is_post = request.method == "POST"
     if isinstance(error, HTTPException):
-        text, status = error.detail, error.status_code
+        shown, status = error.detail, error.status_code
     elif isinstance(error, _OURS):
         other = 409 if is_post else 500
         status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), other)
     else:
         _log.error("The page failed at %s.", request.url.path, exc_info=error)
-        text, status = "The page failed here; the log says why.", 500
+        shown, status = "The page failed here; the log says why.", 500
+    asked = Asked(request.scope)
     if is_post:  # (the script shows it next to the form)
-        return PlainTextResponse(text, status)
-    return Asked(request.scope).render("error.html", status, error=text)
+        return PlainTextResponse(said(shown, asked.language), status)
+    return asked.render("error.html", status, error=shown)

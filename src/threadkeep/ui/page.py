@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode
@@ -18,7 +18,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from threadkeep.errors import InvalidArgumentError, ThreadArchivedError, ThreadNotFoundError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    ThreadArchivedError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
 from threadkeep.monitor.probes import Window
 from threadkeep.threads import Lifecycle, queries
 from threadkeep.threads.diff import plain
@@ -211,10 +216,35 @@ def _age(moment: datetime) -> float:
     return max((datetime.now(UTC) - moment).total_seconds(), 0)
 
 
+def said(error: Exception | str, language: str) -> str:
+    """Return an error in a language: at least what kind of error it is."""
+    phrases = _phrases(language)
+    message = getattr(error, "message", None) or f"{error}"
+    if language == "en" or message in phrases or not isinstance(error, ThreadkeepError):
+        return _lines(error, phrases)
+    kinds = [(kind.__doc__ or "").partition("\n")[0] for kind in type(error).__mro__]
+    kind = next(phrases[one] for one in kinds if one in phrases)
+    return f"{kind}\n{_lines(error, phrases)}"
+
+
+def _lines(error: Exception | str, phrases: Mapping[str, str]) -> str:
+    """Return an error with the lines that have a translation in it."""
+    text = f"{error}"
+    for one in (getattr(error, "message", text), getattr(error, "hint", "")):
+        text = text.replace(one, phrases.get(one, one))
+    return text
+
+
+@cache
+def _phrases(language: str) -> dict[str, str]:
+    file = resources.files("threadkeep.ui") / f"{language}.json"
+    found: dict[str, str] = {} if language == "en" else json.loads(file.read_text("utf-8"))
+    return found
+
+
 @cache
 def _environment(language: str) -> Environment:
-    file = resources.files("threadkeep.ui") / f"{language}.json"
-    phrases = {} if language == "en" else json.loads(file.read_text("utf-8"))
+    phrases = _phrases(language)
     made = Environment(
         loader=PackageLoader("threadkeep.ui"),
         autoescape=True,
@@ -233,5 +263,6 @@ def _environment(language: str) -> Environment:
     made.filters |= {"size": words.size, "lasting": words.lasting, "n": "{:,}".format}
     made.filters |= {"markdown": text.markdown, "json": text.as_json, "plain": plain}
     made.filters |= {"cut": text.cut, "line": text.line, "age": _age}
+    made.filters["said"] = partial(said, language=language)
     made.globals |= {"languages": LANGUAGES, "most": MOST, "queries": queries}
     return made
