@@ -152,7 +152,8 @@ def test_older_steps(serve):
             graph.invoke(asks("Hello", turn), named("long"))
         first = next(saver.list(named("long"), limit=1))
         graph.update_state([*graph.get_state_history(named("long"))][70].config, {"summary": "x"})
-        tab = serve(saver).open("/thread?id=long")
+        site = serve(saver)
+        tab = site.open("/thread?id=long")
         expect(tab.locator(".step")).to_have_count(60)
         assert titles(tab)[:2] == ["update", "answer"]
         tab.get_by_role("link", name="Older").click()
@@ -196,7 +197,8 @@ def test_go_to_a_step_of_a_long_thread(serve):
         graph = desk(saver)
         for turn in range(80):
             graph.invoke(asks("Hello", turn), named("long"))
-        tab = serve(saver).open("/thread?id=long")
+        site = serve(saver)
+        tab = site.open("/thread?id=long")
         expect(tab.locator(".step")).to_have_count(60)
         field = tab.get_by_label("Go to step")
         field.fill("120")
@@ -212,6 +214,9 @@ def test_go_to_a_step_of_a_long_thread(serve):
         field.fill("9,999")
         field.press("Enter")
         expect(tab.get_by_text("The thread has no step 9999.")).to_be_visible()
+        site.go(tab, "/thread?id=long&at=removed-by-retention")
+        expect(tab.get_by_text("The thread has no step removed-by-retention.")).to_be_visible()
+        expect(first).to_have_text("398")
         expect(tab.locator("#point h2")).to_contain_text("Step 398")
 
 

@@ -51,7 +51,11 @@ async def thread(request: Asked) -> Response:
     if number.isdecimal() and (there := await steps.find(request, int(number[:18]))):
         id, (at, before) = request.needed("id"), there
         return RedirectResponse(request.address("/thread", id=id, at=at, before=before), 303)
-    info, found = await _found(request)
+    try:
+        info, found = await _found(request)
+    except CheckpointNotFoundError:  # (retention may remove what a link or a fork names)
+        missing = request.address("/thread", id=request.needed("id"), step=request.query_params["at"])
+        return RedirectResponse(missing, 303)
     beside = await steps.around(request, found if "at" in request.query_params else None)
     errors = await _errors(request, info, found)
     values = await _at(request, info, found)
