@@ -54,8 +54,8 @@ async def thread(request: Asked) -> Response:
     try:
         info, found = await _found(request)
     except CheckpointNotFoundError:  # (retention may remove what a link or a fork names)
-        missing = request.address("/thread", id=request.needed("id"), step=request.query_params["at"])
-        return RedirectResponse(missing, 303)
+        id, missing = request.needed("id"), request.query_params["at"]
+        return RedirectResponse(request.address("/thread", id=id, step=missing), 303)
     beside = await steps.around(request, found if "at" in request.query_params else None)
     errors = await _errors(request, info, found)
     values = await _at(request, info, found)
