@@ -184,6 +184,8 @@ def test_the_store_goes_back_during_a_fork(make: Any, copies: bool) -> None:
         except ThreadkeepError:
             put(store.saver, "f", "of f")
         is_over = requests.count <= number
+        if requests.count < number:
+            continue
         there = text_of(store.saver, "f")
         assert there in ("of t", "of f", None)
         store.check(t="of t", f=there)
