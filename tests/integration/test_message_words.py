@@ -416,6 +416,19 @@ def test_stores_without_an_index(other: str, tmp_path: Path) -> None:
         assert plain.threads.find("kettle").indexed is False
 
 
+def test_setup_creates_the_index(saver: Any) -> None:
+    """So that roles which only save need no right to create it."""
+    without(saver).setup()
+    with pytest.raises(NotSetUpError):
+        unindexed(saver)
+    fill(without(saver))
+    saver.setup()
+    assert len(unindexed(saver)) == len(TALKS)
+    assert saver.threads.index() == len(TALKS)
+    asyncio.run(saver.asetup())
+    assert unindexed(saver) == []
+
+
 def test_reads_before_the_index_exists(saver: Any) -> None:
     saver.get_tuple(at("none"))
     for query in ({"words": ("a",)}, {"unindexed": True}):

@@ -98,9 +98,6 @@ class _Supports:
         """
         return None
 
-    def drop_words(self) -> None:
-        """Remove the index of messages (see `model.Words`). The default has none."""
-
 
 class Backend(_Supports, ABC):
     """A store of thread rows, for blocking calls."""
@@ -172,6 +169,9 @@ class Backend(_Supports, ABC):
             NewerDatabaseError: the tables are of a later release.
         """
         self.open()
+
+    def keep_words(self, *, kept: bool) -> None:
+        """Create or remove the index of messages (see `model.Words`). The default has none."""
 
     def identity(self) -> str:
         """Return the store's name, the same in all processes: letters, digits and "-".
@@ -245,6 +245,9 @@ class AsyncBackend(_Supports, ABC):
 
     async def migrate(self) -> None:
         """See `Backend.migrate`."""
+
+    async def keep_words(self, *, kept: bool) -> None:
+        """See `Backend.keep_words`."""
 
     async def identity(self) -> str:
         """See `Backend.identity`."""

@@ -76,6 +76,9 @@ class Face(AsyncBackend):
     async def migrate(self) -> None:
         await result(self.below.migrate())
 
+    async def keep_words(self, *, kept: bool) -> None:
+        await result(self.below.keep_words(kept=kept))
+
     async def identity(self) -> str:
         return cast("str", await result(self.below.identity()))
 
@@ -139,6 +142,9 @@ class BlockingFace(Backend, Generic[A]):
 
     def migrate(self) -> None:
         finish(self.face.migrate())
+
+    def keep_words(self, *, kept: bool) -> None:
+        finish(self.face.keep_words(kept=kept))
 
     def identity(self) -> str:
         return finish(self.face.identity())

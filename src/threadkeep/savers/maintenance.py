@@ -312,12 +312,17 @@ class Maintenance(ForTenants, Closing):
             NewerDatabaseError: the tables are of a later release.
             UnreachableError, BackendError: the server failed, or refused.
         """
-        self._store.run(call("migrate"))
+        self._store.run(self._setup())
         return Done()
 
     async def asetup(self) -> None:  # (`setup` has another result: an awaitable)
         """Async variant of `setup`."""
-        await self._store.arun(call("migrate"))
+        await self._store.arun(self._setup())
+
+    def _setup(self) -> Operation[None]:
+        yield from call("migrate")
+        if self._engine.words is not None:
+            yield from call("keep_words", kept=True)
 
     def _opening(self) -> Operation[None]:
         yield from self._store.opening()

@@ -23,7 +23,6 @@ from threadkeep._core.engine.context import Engine, named, read_channels, unless
 from threadkeep._core.engine.load import Loaded, Wanted, of_thread
 from threadkeep._core.engine.model import (
     Batch,
-    FindThreads,
     HeadFence,
     ReadCheckpoint,
     StoredCheckpoint,
@@ -33,10 +32,9 @@ from threadkeep._core.engine.operation import (
     Fetch,
     Operation,
     Progress,
-    commit,
+    call,
     commit_many,
     external,
-    fetch,
     no_progress,
 )
 from threadkeep._core.engine.shapes import AS_STORED
@@ -413,11 +411,11 @@ def index(
         if store.names is not None:
             hint = "Use the store's own saver."
             raise InvalidArgumentError("All tenants have one index of messages.", hint=hint)
-        yield from external(store.backend.drop_words)
+        yield from on(store, call("keep_words", kept=False))
     tell, done, left = progress or no_progress, 0, set[str]()
     newest = SearchThreads(_UNINDEXED, "updated_at", descending=True, after=None, limit=_LISTED)
     while True:
-        total = done + (count := (yield from _count(store, engine)))
+        total = done + (count := (yield from _count(store)))
         tell("threads indexed", done, total)
         some = registration.search(newest._replace(limit=_LISTED + len(left)))
         entries = (yield from on(store, some)) if count else []
@@ -431,16 +429,12 @@ def index(
             tell("threads indexed", done, total)
 
 
-def _count(store: LayeredBackend, engine: Engine) -> Operation[int]:
-    """Count the threads that are not indexed. The first words create the index, and list all."""
-    while True:
-        try:
-            return (yield from on(store, registration.count(_UNINDEXED)))
-        except NotSetUpError:
-            names = yield from on(store, fetch(FindThreads(None, 1)))
-        if not names:
-            return 0
-        yield from on(store, commit(Batch(names[0], engine.now(), words=Words(("index",)))))
+def _count(store: LayeredBackend) -> Operation[int]:
+    """Count the threads that are not indexed: all, if there is no index yet."""
+    with suppress(NotSetUpError):
+        return (yield from on(store, registration.count(_UNINDEXED)))
+    yield from on(store, call("keep_words", kept=True))
+    return (yield from on(store, registration.count(_UNINDEXED)))
 
 
 def _index(engine: Engine, threads: Sequence[str]) -> Operation[list[str]]:

@@ -135,7 +135,7 @@ def _clear_plain(store: LayeredBackend, *, rewrite: bool) -> Operation[ScrubRepo
     index = sealed.below.message_index()
     if index is not None:
         yield from external(partial(_empty, index))
-    yield from external(sealed.below.drop_words)
+    yield from on(store, call("keep_words", kept=False))
     store.clear_cache(None)
     remains = (_INDEXES,) if store.cold is None else (_INDEXES, _OBJECTS)
     report = ScrubReport(("full-text and vector indexes, cached results",), remains)

@@ -75,9 +75,9 @@ class MemoryBackend(Database):
         self.beside.add(entries)
         return entries
 
-    def drop_words(self) -> None:
+    def keep_words(self, *, kept: bool) -> None:
         with self._lock:
-            self._rows.words = None
+            self._rows.keep_words(kept=kept)
 
     def fetch(self, reads: Sequence[Any]) -> list[Any]:
         with self._lock:

@@ -195,14 +195,21 @@ class MemoryRows:
             self._copy(thread, move.copies)
         _change(thread, move)
         if move.words is not None and self.words is None:
-            heads = [one.head for one in self.threads.values() if one.head.newest is not None]
-            self.words = MemoryWords({head.thread: None for head in heads})
+            self.keep_words(kept=True)
         if self.words is not None:
             self.words.note(old, new, move.words)
         for _, other in move.beside:
             self.threads[other.thread].head = other
             self.threads[other.thread].heap = self._heaps[other.heap or other.number]
         return new
+
+    def keep_words(self, *, kept: bool) -> None:
+        """Create the index of messages if there is none, or remove it."""
+        heads = [one.head for one in self.threads.values() if one.head.newest is not None]
+        if not kept:
+            self.words = None
+        elif self.words is None:
+            self.words = MemoryWords({head.thread: None for head in heads})
 
     def _clear(self, thread: MemoryThread, move: Move) -> None:
         if move.clears:

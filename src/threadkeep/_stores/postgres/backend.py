@@ -35,7 +35,7 @@ from threadkeep._stores.postgres.messages import (
 from threadkeep._stores.postgres.search_path import conninfo_of
 from threadkeep._stores.postgres.statement import DRIVER_ERRORS, Rows, Statement, passes
 from threadkeep._stores.postgres.threads import item_usage
-from threadkeep._stores.sync_bridge import BlockingFace, finish, result
+from threadkeep._stores.sync_bridge import BlockingFace, result
 from threadkeep.errors import InvalidArgumentError, NotSetUpError, OpenError
 
 if TYPE_CHECKING:
@@ -88,12 +88,16 @@ class AsyncPostgresBackend(PostgresDatabase, AsyncDatabase):
             except NotSetUpError:
                 if all(many[number].words is None for number in numbers):
                     raise
-                await self.carry_out(lambda: creating_words(self.schema))
+                await self.keep_words(kept=True)
                 *_, rows = await send(statements, NEWEST_STATE)
             for (place,) in rows:
                 number = numbers[place - 1]
                 made[number] = moves.made(many[number])
         return made
+
+    async def keep_words(self, *, kept: bool) -> None:
+        plan = creating_words if kept else dropping_words
+        await self.carry_out(lambda: plan(self.schema))
 
     async def carried_out(self, steps: Asking[T], *, was_refused: bool) -> T:
         if not self._source.may_hold:
@@ -252,9 +256,6 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     @property
     def given_lock(self) -> Any:
         return self.face.given_lock
-
-    def drop_words(self) -> None:
-        finish(self.face.carry_out(lambda: dropping_words(self.face.schema)))
 
     def message_index(self) -> PostgresIndex | None:
         """None if the connections are the program's own."""

@@ -146,11 +146,11 @@ class SqliteBackend(Backend):
             return None
         return SqliteIndex(location.path, busy_timeout=location.busy_timeout, given=location.given)
 
-    def drop_words(self) -> None:
+    def keep_words(self, *, kept: bool) -> None:
         from threadkeep._stores.sqlite import message_words  # noqa: PLC0415 - seldom needed
 
         with self._connections.writing() as db:
-            message_words.drop(db)
+            (message_words.create if kept else message_words.drop)(db)
 
     def close(self) -> None:
         """Close all connections. A read in progress may end first. Idempotent."""

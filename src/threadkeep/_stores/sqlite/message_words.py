@@ -21,6 +21,7 @@ _INDEXED = "DELETE FROM threadkeep_unindexed WHERE thread = ? AND (? OR reach IS
 _VOCABULARY = """
 CREATE VIRTUAL TABLE temp.threadkeep_vocabulary USING fts5vocab('main', 'threadkeep_words', 'row')
 """
+_IS_THERE = "SELECT 1 FROM sqlite_master WHERE name = 'threadkeep_words'"
 _CHECK = "INSERT INTO threadkeep_words (threadkeep_words) VALUES ('integrity-check')"
 # (a change that fails within a trigger may have another error)
 _OF_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR)
@@ -34,8 +35,7 @@ def add(db: sqlite3.Connection, number: int, move: Move) -> None:
     except sqlite3.OperationalError as error:
         if "no such table" not in str(error):
             raise
-        for statement in statements("message_words.sql"):
-            db.execute(statement.replace("{option}", CONTENTLESS))
+        create(db)
         _add(db, number, move)
 
 
@@ -96,6 +96,13 @@ def problems(db: sqlite3.Connection) -> Iterator[str]:
         pass  # (this SQLite has no FTS5)
     finally:
         db.execute(f"PRAGMA query_only = {was}")
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Create the tables and triggers, if there are none. No thread is indexed then."""
+    if not db.execute(_IS_THERE).fetchall():
+        for statement in statements("message_words.sql"):
+            db.execute(statement.replace("{option}", CONTENTLESS))
 
 
 def drop(db: sqlite3.Connection) -> None:
