@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from threadkeep import errors
-from threadkeep.threads import Lifecycle, ThreadStatus
+from threadkeep.threads import Lifecycle, ThreadStatus, queries
 from threadkeep.threads.statistics import _PARTS
 from threadkeep.ui.page import LANGUAGES, _environment, said
 
@@ -36,6 +36,7 @@ OTHER_ERRORS = {  # and of `app.py` and `graphs.py`, which also raise errors at 
     *("Not Found", "Method Not Allowed", "The page failed here; the log says why."),
     *("Start the page with the graph of this thread.", "Wait for the end of one."),
     "Wait for the end of that run.",
+    *(*queries.HINTS.values(), "Close the quote, and quote the whole value."),
 }
 PLACE = re.compile(r"%\((\w+)\)s")
 

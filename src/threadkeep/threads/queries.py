@@ -61,7 +61,7 @@ def _split(term: str) -> tuple[str, str]:
     if term.startswith("#"):
         return "tag", _unquoted(term[1:])
     name, colon, value = term.partition(":")
-    if colon and name in ("id", "tag", *_HINTS):
+    if colon and name in ("id", "tag", *HINTS):
         return name, _unquoted(value)
     if _PAIR.fullmatch(term):
         return "=", term
@@ -85,10 +85,10 @@ def _add(found: Filters, name: str, value: str, term: str) -> None:
         for end, moment in bounds:
             found[f"{name}_{end}"] = moment  # type: ignore[literal-required] # of Filters
     else:
-        raise InvalidArgumentError(f"{term}: {_HINTS[name]}")
+        raise InvalidArgumentError(f"Invalid filter: {term}.", hint=HINTS[name])
 
 
-_HINTS = {
+HINTS = {
     "state": f"States are {', '.join(STATES)}.",
     "status": f"Statuses are {', '.join(STATUSES)}.",
     "node": "Use node:NAME, the node that failed.",
@@ -126,7 +126,8 @@ def _unquoted(text: str) -> str:
     except ValueError:
         value = None
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{text}: close the quote, and quote the whole value.")
+        hint = "Close the quote, and quote the whole value."
+        raise InvalidArgumentError(f"Invalid filter: {text}.", hint=hint)
     return value
 
 
