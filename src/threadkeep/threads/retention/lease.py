@@ -63,7 +63,10 @@ class JobLease:
         """
         now = time.monotonic()
         if self._is_held and now - self._renewed >= RETRY:
-            self._change("renew", LIFETIME)
+            try:  # (also if it has ended: a job may be slow)
+                self._change("take", LIFETIME)
+            except ThreadLockedError as error:
+                raise LeaseLostError("Another worker does this job.") from error
             self._renewed = now
 
     def end(self, *, is_done: bool) -> None:
@@ -72,8 +75,8 @@ class JobLease:
             return
         self._is_held = False
         left = self._began + self._every - time.monotonic()
-        with suppress(LeaseLostError):  # (another worker has it by now)
-            self._change("renew" if is_done else "end", max(left, 0.0))
+        with suppress(ThreadLockedError, LeaseLostError):  # (another worker has it by now)
+            self._change("take" if is_done else "end", max(left, 0.0))
 
     def _change(self, does: str, seconds: float) -> None:
         length = timedelta(seconds=seconds) // MICROSECOND

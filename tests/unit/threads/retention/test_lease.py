@@ -64,6 +64,17 @@ def test_it_is_renewed_while_the_job_runs(workers: Any) -> None:
     assert other.begin()  # (the job lasted for longer than its interval)
 
 
+def test_a_slow_worker_keeps_it_if_no_other_wants_it(workers: Any) -> None:
+    clock, one, other, _ = workers
+    assert one.begin()
+    clock.seconds += 2 * LIFETIME
+    one.renew()
+    assert not other.begin()
+    clock.seconds += 2 * LIFETIME
+    one.end(is_done=True)
+    assert not other.begin()
+
+
 def test_that_of_a_killed_worker_ends_after_its_time(workers: Any) -> None:
     clock, killed, other, _ = workers
     assert killed.begin()
