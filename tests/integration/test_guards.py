@@ -4,6 +4,7 @@ import asyncio
 import operator
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from kit.backends import open_backend
+from kit.engine import Chain
 from kit.graphs import linear
 from kit.guards import all_saved, die, take_over
 from kit.places import at
@@ -626,3 +628,34 @@ def test_the_child_of_a_fork_does_not_hold_the_thread(ours: Any) -> None:
         assert in_fork(child)
         assert seen(ours)[0] == "running"
         assert graph.invoke(INPUT, held.config) == {"log": ["q", "a"] * 2}
+
+
+# -- cost --------------------------------------------------------------------------------
+
+
+def test_a_save_under_a_guard_costs_as_much_as_another_one(tmp_path: Path) -> None:
+    with open_saver(f"sqlite:///{tmp_path / 'cost.db'}") as saver:
+        plain = calls_of(Chain(saver, "plain"), {})
+        with guard(saver, "guarded", lease=3600) as held:
+            guarded = calls_of(Chain(saver, "guarded"), held.config["configurable"])
+    assert guarded <= 1.03 * plain
+
+
+def calls_of(chain: Chain, more: Any) -> int:
+    """Return the Python functions that the last of some puts calls."""
+    count = 0
+
+    def noted(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    for number in range(8):
+        chain.at["configurable"] |= more
+        given = chain.arguments(text=f"{number}")
+        count = 0
+        sys.setprofile(noted)
+        try:
+            chain.at = chain.saver.put(*given)
+        finally:
+            sys.setprofile(None)
+    return count
