@@ -120,8 +120,10 @@ def test_metadata_that_changes_meanwhile_has_its_new_value(
 @pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("compression", [PLAIN, None], ids=["plain", "compressed"])
 def test_in_a_sqlite_file(index: str, compression: Any, mark: str, tmp_path: Path) -> None:
-    with open_backend("sqlite", tmp_path, compression=compression) as saver:
+    options: Any = {"compression": compression, "search": "messages"}
+    with open_backend("sqlite", tmp_path, **options) as saver:
         fill(saver, mark, index)
+        assert saver.threads.find(mark).indexed
         assert remnants(tmp_path, mark)
     migrating = {"keys": RING, "allow_plaintext": "migrate"}
     with open_backend("sqlite", tmp_path, **migrating) as saver:
@@ -132,6 +134,7 @@ def test_in_a_sqlite_file(index: str, compression: Any, mark: str, tmp_path: Pat
         assert remnants(tmp_path, mark) == {}
     with open_backend("sqlite", tmp_path, keys=RING) as saver:
         check(saver, mark)
+        assert not saver.threads.find(mark).indexed
         assert saver.rotate_keys().cleared == ()
     assert remnants(tmp_path, mark) == {}
 
@@ -180,7 +183,7 @@ def test_in_postgresql_files(own: Any, mark: str) -> None:
         return remnants(own.data / "base", mark)
 
     url = f"{own.url()}?schema=migrated"
-    with open_saver(url, compression=PLAIN, max_size=2) as saver:
+    with open_saver(url, compression=PLAIN, max_size=2, search="messages") as saver:
         saver.setup()
         fill(saver, mark)
         with psycopg.connect(own.url(), autocommit=True) as admin:
