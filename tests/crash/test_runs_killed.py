@@ -163,6 +163,11 @@ class Story:
             found[tuple(words[:3])].append(words[field])
         return found
 
+    @property
+    def lost(self) -> set[tuple[str, str]]:
+        """Threads and workers that lost their leases: a loaded machine may not renew in time."""
+        return {(thread, worker) for thread, worker in self.lines("lost")}
+
     def repeated(self) -> int:
         return sum(len(runs) - 1 for runs in self.runs(4).values())
 
@@ -188,10 +193,11 @@ def test_killed_workers(nursery: Nursery, store: str, tmp_path: Path) -> None:
             nursery.start(**options)
         until(lambda: story.is_done(saver))
         story.check(saver)
+        lost = story.lost
         for task, workers in story.runs(4).items():
-            *before, _ = workers
+            before = [one for one in workers[:-1] if (task[0], one) not in lost]
             assert killed.issuperset(before), f"it ran again without a kill: {task} {workers}"
-            assert len(set(workers)) == len(workers)
+            assert len(set(before)) == len(before)
         assert all(
             len(tasks) == 1 or tasks == [(*tasks[0][:2], "left"), (*tasks[0][:2], "right")]
             for tasks in interrupted(story).values()
@@ -204,10 +210,11 @@ def test_killed_workers(nursery: Nursery, store: str, tmp_path: Path) -> None:
 
 def interrupted(story: Story) -> dict[str, list[tuple[str, ...]]]:
     """The tasks that had to be repeated after each worker: two at most, which run at once."""
-    found = defaultdict(list)
+    found, lost = defaultdict(list), story.lost
     for task, workers in story.runs(4).items():
         for worker in workers[:-1]:
-            found[worker].append(task)
+            if (task[0], worker) not in lost:
+                found[worker].append(task)
     return {worker: sorted(tasks) for worker, tasks in found.items()}
 
 

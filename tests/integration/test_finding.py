@@ -211,10 +211,11 @@ def test_large_threads_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
         return read(engine, threads)
 
     monkeypatch.setattr(finding, "heads", noted)
+    monkeypatch.setattr(finding, "_MOST_BYTES", 4000)
     with MemorySaver() as saver:
         graph = _echo(saver)
         for number in range(6):
-            text = random.Random(number).randbytes(5_000_000).hex() if number % 2 else "small"
+            text = random.Random(number).randbytes(5_000).hex() if number % 2 else "small"
             graph.invoke({"messages": [HumanMessage(text)]}, at(str(number)))
         assert saver.threads.find("no such word").threads_read == 6
     assert reads == [1] * 6

@@ -58,6 +58,7 @@ from threadkeep.threads.registry import Filters, ThreadInfo, ThreadPage, count, 
 
 _TOKENS = 1000
 _FIRST, _MOST = 4, 64  # threads in the first read, and in any
+_MOST_BYTES = 32 << 20  # of all checkpoints of these threads: about half a second
 _QUICK = 0.1  # seconds: the read after a quicker one has more threads
 PAGE = 128  # entries of threads in one read
 _PART = 3  # characters of the shortest part of an id
@@ -305,7 +306,8 @@ def find(
             start = time.monotonic()
             if count and start >= end:
                 return read_so_far(complete=False)
-            some = next(parts_of(found[at : at + size], attrgetter("bytes")))
+            part = found[at : at + size]
+            some = next(parts_of(part, attrgetter("bytes"), most_bytes=_MOST_BYTES))
             names = [one.id for one in some if one.state in WITH_CHECKPOINTS]
             known: KnownHeads = (yield from read(names)) if names else {}
             made = yield from external(partial(_look, words, some, known))
