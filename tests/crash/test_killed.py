@@ -47,13 +47,13 @@ class Nursery:
             self.told[words[1], words[2]] = words[3]
         return words
 
-    def raise_and_kill(self, url: str, seed: int, chance: random.Random, most: int = 12) -> None:
-        """Let a child work for less than `most` acknowledged checkpoints and a moment; kill it."""
+    def raise_and_kill(self, url: str, seed: int, chance: random.Random, count: int) -> None:
+        """Let a child work for so many acknowledged checkpoints and a moment; kill it."""
         assert self.program.stdin is not None
         self.program.stdin.write(f"{url} {seed}\n".encode())
         self.program.stdin.flush()
         child = int(self.line()[1])
-        for _ in range(chance.randrange(most)):
+        for _ in range(count):
             self.line()
         select.select([], [], [], chance.random() * 0.02)
         os.kill(child, signal.SIGKILL)
@@ -106,6 +106,11 @@ def url_of(store: str, number: int, folder: Path) -> str:
     return backends.url_of(store, own)
 
 
+def counts(chance: random.Random, kills: int, most: int = 12) -> list[int]:
+    """The acknowledged checkpoints of each child: less than `most`, and `most` of the last one."""
+    return [*(chance.randrange(most) for _ in range(kills - 1)), most]
+
+
 def kills(
     nursery: Nursery, store: str, folder: Path, seed: int, count: int, most: int = 12
 ) -> Iterator[tuple[int, Saver]]:
@@ -114,11 +119,11 @@ def kills(
     The nursery has what this child told, and no other.
     """
     chance = random.Random(seed)
-    for kill in range(count):
+    for kill, acknowledged in enumerate(counts(chance, count, most)):
         nursery.told.clear()
         # A fresh store now and then keeps each check small.
         url = url_of(store, kill // KILLS_A_STORE, folder)
-        nursery.raise_and_kill(url, kill, chance, most)
+        nursery.raise_and_kill(url, kill, chance, acknowledged)
         with open_saver(url) as saver:
             report = saver.check()
             assert report.ok, f"kill {kill}: {report.findings[0]}"
@@ -140,8 +145,8 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
     chance = random.Random(SEED + 1)
     url = url_of(store, 0, tmp_path)
     nursery.told.clear()
-    for kill in range(KILLS_A_STORE):
-        nursery.raise_and_kill(url, kill, chance)
+    for kill, acknowledged in enumerate(counts(chance, KILLS_A_STORE)):
+        nursery.raise_and_kill(url, kill, chance, acknowledged)
     with open_saver(url) as saver:
         assert not missing(saver, nursery.told)
     assert len(nursery.told) > KILLS_A_STORE
