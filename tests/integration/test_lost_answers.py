@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from kit.backends import open_backend
 from kit.engine import Chain, config, everything, run_config
+from kit.runs import Plain
 from kit.sync_face import FACES, SyncFace
 from langgraph.checkpoint.serde.types import RESUME
+from langgraph.graph import START, StateGraph
 
 from threadkeep._core.engine.model import ReadThread
 from threadkeep._core.engine.tips import MOST
@@ -158,3 +160,24 @@ def test_a_write_that_a_program_repeats_counts(savers: Any) -> None:
         theirs.put_writes(at, [(RESUME, ["no"])], "task")
     saver.put_writes(at, [(RESUME, ["yes"])], "task")
     assert theirs.get_tuple(AT).pending_writes == [("task", RESUME, ["yes"])]
+
+
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+async def test_an_input_that_was_run_meanwhile_runs_once(savers: Any, face: Any) -> None:
+    saver, other, repeated = savers
+    names = [f"node {number}" for number in range(MOST)]
+    builder = StateGraph(Plain)
+    builder.add_sequence([(name, lambda _, name=name: {"log": [name]}) for name in names])
+    builder.add_edge(START, names[0])
+    mine, theirs = (builder.compile(checkpointer=one) for one in (saver, other))
+    repeated.between = once(
+        lambda: [*other.runs.unfinished()], lambda: other.runs.resume(theirs, "t")
+    )
+    if face is SyncFace:
+        stored = saver.runs.submit(mine, "t", {"log": ["in"]})
+    else:
+        stored = await saver.runs.asubmit(mine, "t", {"log": ["in"]})
+    repeated.between = int
+    assert stored.is_taken
+    assert [*other.runs.unfinished()] == []
+    assert theirs.get_state(AT).values == {"log": ["in", *names]}

@@ -68,6 +68,7 @@ def submit(
     """Store an input, if none with this key was stored. `is_new`: no other has the key."""
 
     def attempt() -> Operation[SubmittedInput]:
+        nonlocal is_new
         state, pending, entry = yield Fetch(
             [ReadCheckpoint(thread, "", None), _scan(thread), ReadEntry(thread)]
         )
@@ -90,6 +91,7 @@ def submit(
         if (question := _question(entry)) is not None:
             said[_OVER] = question
         call = _saving(thread, value, said, cast("ThreadState", state), pending)
+        is_new = False  # (the answer may be lost, and a run may take the input meanwhile)
         yield from put.save(engine.apart(), call)
         return SubmittedInput(thread, key, str(call.place.id), is_taken=False)
 
