@@ -408,7 +408,8 @@ def _other_heads(target: Head, *moved: tuple[Head, Head]) -> tuple[tuple[Head, H
     """Return of each other thread the old head that was read first, and the last new one."""
     found: dict[str, tuple[Head, Head]] = {}
     for old, new in moved:
-        found[old.thread] = (found.get(old.thread, (old,))[0], new)
+        first = found[old.thread][0] if old.thread in found else old
+        found[old.thread] = (first, new)
     found.pop(target.thread, None)
     return tuple(found.values())
 
