@@ -152,8 +152,7 @@ def test_older_steps(serve):
             graph.invoke(asks("Hello", turn), named("long"))
         first = next(saver.list(named("long"), limit=1))
         graph.update_state([*graph.get_state_history(named("long"))][70].config, {"summary": "x"})
-        site = serve(saver)
-        tab = site.open("/thread?id=long")
+        tab = serve(saver).open("/thread?id=long")
         expect(tab.locator(".step")).to_have_count(60)
         assert titles(tab)[:2] == ["update", "answer"]
         tab.get_by_role("link", name="Older").click()

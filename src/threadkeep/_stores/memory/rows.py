@@ -194,7 +194,7 @@ class MemoryRows:
         if move.copies is not None:
             self._copy(thread, move.copies)
         _change(thread, move)
-        if move.words is not None and self.words is None:
+        if move.words is not None:
             self.keep_words(kept=True)
         if self.words is not None:
             self.words.note(old, new, move.words)
@@ -205,10 +205,10 @@ class MemoryRows:
 
     def keep_words(self, *, kept: bool) -> None:
         """Create the index of messages if there is none, or remove it."""
-        heads = [one.head for one in self.threads.values() if one.head.newest is not None]
         if not kept:
             self.words = None
         elif self.words is None:
+            heads = [one.head for one in self.threads.values() if one.head.newest is not None]
             self.words = MemoryWords({head.thread: None for head in heads})
 
     def _clear(self, thread: MemoryThread, move: Move) -> None:
